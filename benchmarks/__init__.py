@@ -1,1 +1,1 @@
-"""Figures of the README, each measured beside a peer in one run: `python -m benchmarks`."""
+"""Benchmarks of the README, each timed against a peer in the same run: `python -m benchmarks`."""

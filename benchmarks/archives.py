@@ -1,4 +1,4 @@
-"""Converting compressed archives: time beside their decompressor alone, which only reads."""
+"""Converting compressed archives, compared with decompressing them only."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
 
 
 def program(name: str, files: list[Path]) -> Any:
-    """Make a job of a program that decompresses files, one after the other, to nowhere."""
+    """Return a job that runs a decompressor on files one by one, discarding the output."""
     return partial(subprocess.run, [name, "-dc", *map(str, files)], stdout=subprocess.DEVNULL)
 
 
 def inflate_members(path: Path) -> None:
-    """Decompress an archive by `xz`, and its npz members by zipfile; keep nothing."""
+    """Decompress an archive by `xz` and its npz members by zipfile, discarding the output."""
     with (
         subprocess.Popen(["xz", "-dc", str(path)], stdout=subprocess.PIPE) as xz,
         tarfile.open(fileobj=xz.stdout, mode="r|") as archive,
@@ -70,7 +70,7 @@ def inflate_members(path: Path) -> None:
 def measured(
     title: str, path: Path, source: str, alone: dict[str, Any], repeats: int
 ) -> Iterator[Row]:
-    """Time a conversion in a loop with what only decompresses; the first of these is its target."""
+    """Time a conversion together with decompression only; the first of the latter is its target."""
     out = path.parent / "out"
     cpu: dict[str, list[float]] = defaultdict(list)
 
@@ -90,13 +90,13 @@ def measured(
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of this process and of children that have ended."""
+    """Return the CPU time of this process and of finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def play(random: np.random.Generator, count: int, *shape: int) -> NDArray[np.uint8]:
-    """Make frames like those of a game: a still background, things that move, and some noise."""
+    """Return frames like those of a game: a static background, moving objects, and noise."""
     frames = np.zeros((count, *shape), np.uint8)
     frames[..., shape[-2] // 8 :, :] = 87
     times = np.arange(count)
@@ -114,7 +114,7 @@ def play(random: np.random.Generator, count: int, *shape: int) -> NDArray[np.uin
 
 
 def write_log(folder: Path, checkpoints: int, capacity: int) -> Path:
-    """Write checkpoints whose episodes have some 1,000 steps."""
+    """Write checkpoints whose episodes have about 1,000 steps."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     total = checkpoints * capacity
@@ -148,9 +148,9 @@ def write_log(folder: Path, checkpoints: int, capacity: int) -> Path:
 
 
 def scroll(random: np.random.Generator, count: int) -> NDArray[np.float32]:
-    """Make frames `[count, 3, 64, 64]` of a textured ground that moves by parts of a pixel.
+    """Return frames `[count, 3, 64, 64]` of a textured ground with sub-pixel motion.
 
-    A PNG of one has 5 kB of 12, as those of Procgen's games.
+    A PNG of one has 5 of 12 kB, like those of Procgen's games.
     """
     ground = random.integers(0, 250, (3, 24, 24)).astype(np.float32)
     ground = np.kron(ground, np.ones((1, 8, 8), np.float32))  # patches of eight pixels
@@ -178,7 +178,7 @@ def write_procgen(path: Path, episodes: int, kind: Any) -> Path:
 
 
 def procgen_episode(random: np.random.Generator, episode: int, kind: Any) -> tuple[str, bytes]:
-    """Make an episode of 300 steps: name and content of its file."""
+    """Return an episode of 300 steps: name and content of its file."""
     reward = random.integers(0, 2, (300, 1)).astype(np.float32)
     arrays = {
         "observations": scroll(random, 301),

@@ -1,8 +1,8 @@
-"""Uniform sampling from files of which no page is in memory: time, and bytes read for those sampled.
+"""Uniform sampling from files that are not in the page cache: time, and bytes read per byte sampled.
 
-Each round opens a buffer, has the kernel forget its files, and draws batches: what is measured is
-their time and what `/proc/self/io` counts. The disk is described by two figures of its own. Values
-are compared with those of the other buffer at the same rows, afterwards.
+Each round opens a buffer, evicts its files from the page cache, and draws batches; measured are their
+time and the counters of `/proc/self/io`. The disk is described by two figures. Afterwards, values are
+compared with those of the other buffer at the same rows.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ CASES: tuple[tuple[Data, int, tuple[tuple[int, str], ...]], ...] = (
     (ANTMAZE, 1_000_000, ((20, "≥ 20× TorchRL"), (200, "≤ 5 B"))),
     (IMAGES, 50_000, ((20, "≥ 8× TorchRL, ≤ 1.3 B"),)),
 )
-"""Data, rows, and for how many batches from the first one on what is aimed at."""
+"""Data, rows, and targets by number of batches from the first."""
 
 
 def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
-    """Measure every case; `scale` shrinks the data, and with it what is measured."""
+    """Run every case; `scale` shrinks the data."""
     for number, (data, rows, windows) in enumerate(CASES):
         here = folder / str(number)
         write(here, data, int(rows * scale))
@@ -82,8 +82,8 @@ def _rows(
 
 
 def _measure(folder: Path, open_one: Callable[[], Any], batches: int) -> tuple[float, float]:
-    """Return seconds a batch, and bytes read for a byte sampled."""
-    gc.collect()  # a map that is still there keeps its pages
+    """Return seconds per batch, and bytes read per byte sampled."""
+    gc.collect()  # remaining maps keep their pages
     buffer = open_one()
     forget(folder)
     before, begin = _read_bytes(), time.perf_counter()
@@ -93,7 +93,7 @@ def _measure(folder: Path, open_one: Callable[[], Any], batches: int) -> tuple[f
 
 
 def forget(folder: Path) -> None:
-    """Have the kernel drop all pages of the files of a folder."""
+    """Evict all pages of a folder's files from the page cache."""
     for file in folder.rglob("*"):
         if file.is_file():
             with file.open("rb") as opened:
@@ -101,7 +101,7 @@ def forget(folder: Path) -> None:
 
 
 def disk(folder: Path) -> str:
-    """Describe the disk: how long a page takes by itself, and how fast a file is read."""
+    """Describe the disk: latency of a single page, and sequential read rate."""
     forget(folder)
     file = max((each for each in folder.rglob("*.memmap")), key=lambda each: each.stat().st_size)
     pages = np.random.default_rng(0).integers(0, file.stat().st_size // 4096, 100)

@@ -1,4 +1,4 @@
-"""Converting Minari and D4RL files: time beside peers and limits, memory, right or wrong.
+"""Converting Minari and D4RL files: time compared with peers and limits, memory, correctness.
 
 All jobs of a case read the same file from a warm page cache and write to the same disk.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """One file and the ways to convert it, the first of them ours."""
+    """One file and the ways to convert it, this package's first."""
 
     title: str
     path: Path
     jobs: dict[str, tuple[str | int, ...]]
-    """What each is called, and what `converters.make` makes it of."""
+    """Arguments of `converters.make` by name of the job."""
     target: str
 
 
@@ -81,20 +81,20 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
     for case in cases(folder, scale):
         out = folder / "out"
         made = {name: converters.make(job) for name, job in case.jobs.items()}
-        said = {name: verdict(case.path, job(case.path, out)) for name, job in made.items()}
+        verdicts = {name: verdict(case.path, job(case.path, out)) for name, job in made.items()}
         jobs = {name: partial(job, case.path, out) for name, job in made.items()}
-        # What one job left to be written to the disk is not to be charged to the next.
+        # Pending writes of one job must not be charged to the next.
         seconds = interleaved(jobs, repeats=repeats, before=os.sync)
         mine = seconds["offline-data"]
         for name in jobs:
             memory = peak_memory(case.jobs[name], case.path, out)
-            note = f"{seconds[name]:.2f} s, peak +{memory} MiB" + said[name]
+            note = f"{seconds[name]:.2f} s, peak +{memory} MiB" + verdicts[name]
             target = case.target if name == "offline-data" else ""
             yield Row(case.title, name, f"{seconds[name] / mine:.2f}×", note, target)
 
 
 def verdict(path: Path, made: Any) -> str:
-    """Compare the first observations of what was made with the source."""
+    """Return a warning if the first converted observations differ from the source."""
     if made is None:
         return ""
     expected = first_observations(path)
@@ -114,7 +114,7 @@ def first_observations(path: Path) -> Any:
 
 
 def peak_memory(job: tuple[str | int, ...], path: Path, out: Path) -> int:
-    """MiB that a job adds to a process of its own that has imported what the job needs."""
+    """Return the MiB that a job adds to a fresh process with its imports done."""
     setup = (
         "from benchmarks import converters\n"
         f"job = converters.make({job!r}); path, out = map(Path, sys.argv[1:])\n"

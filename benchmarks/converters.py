@@ -1,4 +1,4 @@
-"""Ways to bring a file to this disk: ours, other libraries', and the least work there is."""
+"""Ways to convert a file: this package's, other libraries', and lower bounds."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from offline_data.ingest import Options, convert
 from offline_data.store.reader import open_reader
 
 Convert = Callable[[Path, Path], object]
-"""From a dataset's folder (Minari) or file (D4RL) into an output folder."""
+"""Converts a dataset's folder (Minari) or file (D4RL) into an output folder."""
 
 CHUNK = 4 << 20
 
 
 def make(spec: tuple[str | int, ...]) -> Convert:
-    """Find a job of this module by its name; what follows the name is given to it to make one."""
+    """Return a job of this module by its name and arguments."""
     name, *arguments = spec
     found = globals()[str(name)]
     return found(*arguments) if arguments else found
 
 
 def ours(source: str, layout: str = "compact", workers: int | None = None) -> Convert:
-    """What `offline-data convert` does, audit and digests included; returns first observations."""
+    """Run `offline-data convert`, including audit and digests; returns the first observations."""
 
     def job(path: Path, out: Path) -> Any:
         settings = resolve_settings(root=out / "ours", workers=workers)
@@ -51,19 +51,19 @@ def limit(path: Path, out: Path) -> None:
 
 
 def written(_: Path, out: Path) -> None:
-    """Write as many bytes as `ours` left, once, and sync; read nothing."""
+    """Write as many bytes as `ours`, once, and sync; read nothing."""
     size = sum(p.stat().st_size for p in (out / "ours").rglob("*") if p.is_file())
     write(out / "limit", iter([memoryview(bytes(size))]))
 
 
 def _read(_: str, node: Any) -> None:
-    """Read an array whole; returns None, as anything else would end the visit."""
+    """Read an array; returns None, since anything else would end the visit."""
     if isinstance(node, h5py.Dataset):
         node[()]
 
 
 def minari_reader(path: Path, out: Path) -> None:
-    """Iterate with Minari's own reader; write each array once, nothing shifted or checked."""
+    """Iterate with Minari's own reader; write each array once, without shifts or checks."""
     from minari.dataset.minari_dataset import MinariDataset
 
     write(out / "minari", _arrays(MinariDataset(path / "data").iterate_episodes()))
@@ -98,7 +98,7 @@ def write(path: Path, blocks: Iterator[memoryview]) -> None:
 
 
 def torchrl_minari(path: Path, out: Path) -> Any:
-    """TorchRL's `MinariExperienceReplay` on a dataset of this machine."""
+    """Run TorchRL's `MinariExperienceReplay` on a local dataset."""
     from torchrl import logger
     from torchrl.data.datasets import MinariExperienceReplay
 
@@ -116,7 +116,7 @@ def torchrl_minari(path: Path, out: Path) -> Any:
 
 
 def torchrl_d4rl(path: Path, out: Path) -> Any:
-    """TorchRL's `D4RLExperienceReplay`, given the file in place of its download."""
+    """Run TorchRL's `D4RLExperienceReplay` with the file in place of its download."""
     from torchrl.data.datasets import D4RLExperienceReplay, d4rl
 
     shutil.rmtree(out / "torchrl", ignore_errors=True)
@@ -134,7 +134,7 @@ def hdf5_of(path: Path) -> Path:
 
 
 def write_d4rl(path: Path, rows: int) -> Path:
-    """A file like `hopper-medium-v2`: gzip, 17 numbers an observation, infos, next observations."""
+    """Write a file like `hopper-medium-v2`: gzip, 17 values per observation, infos, next observations."""
     rng = np.random.default_rng(0)
     seen = rng.standard_normal((rows + 1, 17)).astype(np.float32)
     ends = np.arange(1, rows + 1) % 1000 == 0

@@ -1,4 +1,4 @@
-"""Batches of JPEG images: ours, in threads, beside Pillow in one thread and in as many."""
+"""Batches of JPEG images: this package in threads, compared with Pillow in one and many threads."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def run(folder: Path, *, repeats: int, scale: float) -> list[Row]:  # noqa: ARG0
             "Pillow, one thread": lambda: np.stack([pillow(data) for data in images]),
             f"Pillow, {threads} threads": lambda: np.stack(list(pool.map(pillow, images))),
         }
-        made = [job() for job in jobs.values()]
-        if not all(np.array_equal(made[0], one) for one in made):
+        results = [job() for job in jobs.values()]
+        if not all(np.array_equal(results[0], one) for one in results):
             raise SystemExit("the decoders give different pixels")
         seconds = interleaved(jobs, repeats=repeats)
     ours = seconds["offline-data"]
@@ -54,7 +54,7 @@ def run(folder: Path, *, repeats: int, scale: float) -> list[Row]:  # noqa: ARG0
 
 
 def _jpeg(number: int) -> bytes:
-    """Make an image of about the detail of a photograph."""
+    """Return an image with about the detail of a photograph."""
     from PIL import Image
 
     rng = np.random.default_rng(number)

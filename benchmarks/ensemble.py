@@ -1,7 +1,7 @@
-"""A batch of 256 from four warm datasets: an ensemble of this package and of TorchRL, and a mixture.
+"""A batch of 256 from four cached datasets: this package's and TorchRL's ensembles, and a mixture.
 
-An ensemble gives `[4, 64]`; a mixture `[256]`, each row of a member drawn on its own. Every member's
-rows are compared with TorchRL's at the same places.
+An ensemble returns `[4, 64]`; a mixture `[256]`, with each row's member drawn independently. Every
+member's rows are compared with TorchRL's at the same positions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ways to bring files to this disk: ours, curl with and without what makes it the same work, others."""
+"""Ways to download files: this package's, curl with and without equivalent work, others."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
 
 Fetch = Callable[[str, Sequence[Path], Path], list[Path]]
-"""From a server's URL, the files it serves and an empty folder to where the copies are."""
+"""Downloads a server's files to an empty folder; returns the copies."""
 
 
 def ours(url: str, files: Sequence[Path], out: Path, *, published: bool = True) -> list[Path]:
-    """What every download of this package does: hashed, compared, synced, recorded."""
+    """Download as this package always does: hashed, compared, synced, recorded."""
     settings = Settings(root=out)
     wanted = [
         RemoteFile(
@@ -35,7 +35,7 @@ def ours(url: str, files: Sequence[Path], out: Path, *, published: bool = True) 
 
 
 def curl(url: str, files: Sequence[Path], out: Path, *options: str) -> list[Path]:
-    """One process for all files; connections stay open."""
+    """Download all files in one process with persistent connections."""
     urls = [f"{url}/{file.name}" for file in files]
     command = ["curl", "--no-progress-meter", *options, "--remote-name-all", *urls]
     subprocess.run(command, check=True, cwd=out)
@@ -43,12 +43,12 @@ def curl(url: str, files: Sequence[Path], out: Path, *options: str) -> list[Path
 
 
 def parallel_curl(url: str, files: Sequence[Path], out: Path) -> list[Path]:
-    """Up to 50 transfers at a time, which is curl's own choice."""
+    """Download with up to 50 concurrent transfers, curl's default."""
     return curl(url, files, out, "--parallel")
 
 
 def curl_to_nowhere(url: str, files: Sequence[Path], out: Path) -> list[Path]:
-    """Nothing is kept: what the server and the loopback can do at most."""
+    """Discard everything: the maximum of the server and the loopback."""
     for file in files:
         curl(url, [file], out, "--output", "/dev/null")
         (out / file.name).unlink(missing_ok=True)
@@ -56,7 +56,7 @@ def curl_to_nowhere(url: str, files: Sequence[Path], out: Path) -> list[Path]:
 
 
 def then(first: Fetch, *commands: Sequence[str]) -> Fetch:
-    """Run programs over what `first` has brought, one after the other."""
+    """Run programs one by one on the files downloaded by `first`."""
 
     def job(url: str, files: Sequence[Path], out: Path) -> list[Path]:
         made = first(url, files, out)
@@ -68,7 +68,7 @@ def then(first: Fetch, *commands: Sequence[str]) -> Fetch:
 
 
 def httpx_stream(url: str, files: Sequence[Path], out: Path) -> list[Path]:
-    """The loop of httpx's documentation: one file after the other, nothing verified."""
+    """Run the loop of httpx's documentation: one file at a time, nothing verified."""
     import httpx
 
     with httpx.Client() as client:
@@ -83,7 +83,7 @@ def httpx_stream(url: str, files: Sequence[Path], out: Path) -> list[Path]:
 
 
 def hub_download(url: str, files: Sequence[Path], out: Path) -> list[Path]:
-    """`hf_hub_download`, one file after the other; it compares the size."""
+    """Run `hf_hub_download`, one file at a time; it compares the size."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import disable_progress_bars
 
@@ -101,7 +101,7 @@ openssl = ("openssl", "dgst", "-sha256")
 
 @cache
 def sha256_of(path: Path) -> str:
-    """Digest of a file that is served; computed once, outside of what is timed."""
+    """Return the digest of a served file; computed once, outside the timing."""
     running = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

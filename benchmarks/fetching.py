@@ -1,8 +1,8 @@
-"""Fetching files over loopback: time beside curl and other clients, memory, same bytes.
+"""Downloading files over loopback: time compared with curl and other clients, memory, same bytes.
 
-The server is a process of its own on the same machine, its files lie in the page cache, and every job
-writes to the same disk with nothing left to be written from before. Ours hashes, compares and syncs
-what it names; what each other job does is in its name.
+The server is a separate process on the same machine with its files in the page cache, and every job
+writes to the same disk without pending writes from before. This package hashes, compares and syncs
+files; the names of the other jobs say what they do.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MANY_FILES: dict[str, Fetch] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Some files and the ways to bring them here, the first of them ours."""
+    """Some files and the ways to download them, this package's first."""
 
     title: str
     files: list[Path]
@@ -92,21 +92,21 @@ def compare(case: Case, url: str, out: Path, repeats: int) -> Iterator[Row]:
         for name, job in case.jobs.items()
         if all(shutil.which(tool) for tool in TOOLS if tool in name)
     }
-    said = {}
+    verdicts = {}
     for name, job in jobs.items():
         empty(out)
-        said[name] = verdict(case.files, job())
+        verdicts[name] = verdict(case.files, job())
     seconds = interleaved(jobs, repeats=repeats, warmup=0, before=partial(empty, out))
     size = sum(file.stat().st_size for file in case.files)
     for name, taken in seconds.items():
         target = case.target if name == OURS else ""
-        note = f"{size / taken / 1e6:.0f} MB/s, {taken:.3f} s{said[name]}"
+        note = f"{size / taken / 1e6:.0f} MB/s, {taken:.3f} s{verdicts[name]}"
         yield Row(case.title, name, f"{taken / seconds[OURS]:.2f}×", note, target)
     empty(out)
 
 
 def memory(served: Path, url: str, out: Path, scale: float) -> Iterator[Row]:
-    """Peak memory of our fetch of files of several sizes; the largest is sparse where it is served."""
+    """Measure the peak memory of downloads of several sizes; the largest file is sparse."""
     setup = (
         "from benchmarks import fetchers; url, small, large, out = sys.argv[1:]\n"
         "fetchers.ours(url, [Path(small)], Path(out) / 'small', published=False)"
@@ -125,20 +125,20 @@ def memory(served: Path, url: str, out: Path, scale: float) -> Iterator[Row]:
 
 
 def verdict(files: list[Path], made: list[Path]) -> str:
-    """Compare what was brought with what is served, byte by byte."""
+    """Return a warning if the downloaded bytes differ from the served ones."""
     same = all(filecmp.cmp(*pair, shallow=False) for pair in zip(files, made, strict=False))
     return "" if same else ", WRONG BYTES"
 
 
 def empty(out: Path) -> None:
-    """Leave nothing of the job before, neither on the disk nor still to be written to it."""
+    """Remove the results of the previous job, and wait for pending writes."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     os.sync()
 
 
 def write(path: Path, size: int) -> Path:
-    """Write a file in which no eight bytes occur twice; names make files differ."""
+    """Write a file in which no eight bytes repeat; names make files differ."""
     first = crc32(path.name.encode()) << 30
     with path.open("wb") as file:
         for at in range(0, size, MIB):

@@ -1,8 +1,8 @@
-"""Serves the files of a folder over HTTP from a process of its own, faster than its clients.
+"""Serves the files of a folder over HTTP from a separate process, faster than its clients.
 
-Every name is looked up by its last part, so that `/datasets/u/n/resolve/COMMIT/x` is `x` as well and
-huggingface_hub finds a hub here. Knows `GET`, `HEAD`, `Range: bytes=N-`, `If-Range` and connections
-that stay open; the kernel copies the bytes (`sendfile`).
+Names are looked up by their last part, so that `/datasets/u/n/resolve/COMMIT/x` is also `x` and
+huggingface_hub works with it. Supports `GET`, `HEAD`, `Range: bytes=N-`, `If-Range` and persistent
+connections; the kernel copies the bytes (`sendfile`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMIT = "5" * 40
-"""The one revision that there is of everything."""
+"""The only revision of everything."""
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Serve `folder` while the block runs; gives the URL of the server without a last slash."""
+    """Serve `folder` while the block runs; yields the server's URL without a trailing slash."""
     command = [sys.executable, "-m", "benchmarks.file_server", str(folder)]
     root = Path(__file__).parents[1]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
@@ -43,7 +43,7 @@ class _Server(ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that hang up."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(StreamRequestHandler):
@@ -69,8 +69,8 @@ class _Handler(StreamRequestHandler):
         start = int(headers.get("range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
         start = start if headers.get("if-range", tag) == tag else 0
         span = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
-        told = {"Content-Length": str(size - start), "ETag": tag, "X-Repo-Commit": COMMIT, **span}
-        self._send_head(HTTPStatus.PARTIAL_CONTENT if start else HTTPStatus.OK, told)
+        fields = {"Content-Length": str(size - start), "ETag": tag, "X-Repo-Commit": COMMIT, **span}
+        self._send_head(HTTPStatus.PARTIAL_CONTENT if start else HTTPStatus.OK, fields)
         if method == "GET":
             with path.open("rb") as file:
                 self.connection.sendfile(file, start)

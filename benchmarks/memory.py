@@ -1,4 +1,4 @@
-"""What work adds to a process's memory, measured in a fresh process (Linux)."""
+"""Memory added by a piece of work, measured in a fresh process (Linux)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ print((peak() - before) // 1024)
 
 
 def added_mib(setup: str, work: str, *arguments: str | Path) -> int:
-    """MiB that `work` adds to the highest memory of a process that has run `setup`.
+    """Return the MiB that `work` adds to the peak memory of a process that has run `setup`.
 
-    Resident memory, pages of mapped files among it; processes that the work starts are not counted.
+    Resident memory including pages of mapped files; child processes are not counted.
 
     Args:
-        setup: Python code: what to import, and what else is not to be counted.
-        work: Python code; both find `sys` and `Path`.
-        arguments: Become `sys.argv[1:]`.
+        setup: Python code: imports, and anything else that should not be counted.
+        work: Python code; both can use `sys` and `Path`.
+        arguments: `sys.argv[1:]` of the process.
     """
     code = _CODE.format(setup=setup, work=work)
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]

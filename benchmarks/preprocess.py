@@ -1,9 +1,8 @@
-"""Preprocessing a dataset on disk beside TorchRL's `preprocess` and `datasets.map`.
+"""Preprocessing a dataset on disk, compared with TorchRL's `preprocess` and `datasets.map`.
 
-All jobs of a case read the same rows from a warm page cache, give the same values (compared), and
-write to the same disk. Ours also forces its files to the disk, hashes them, reads rows back and
-writes the manifest; the peers do none of that. Work row by row is measured on fewer rows, as time
-a row.
+All jobs of a case read the same rows from a warm page cache, produce the same values (compared), and
+write to the same disk. This package also syncs its files, hashes them, audits rows and writes the
+manifest; the peers do none of that. Row-by-row work is measured on fewer rows, as time per row.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ if TYPE_CHECKING:
 
 OURS = "offline-data, fn of a row"
 ROWS_OURS, ROWS_TORCHRL = 20_000, 1000
-"""Rows that are preprocessed one by one: time is taken a row."""
+"""Number of rows that are preprocessed one by one; time is per row."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One dataset, one thing to be done to it, and who does it."""
+    """One dataset, one function, and the jobs that apply it."""
 
     title: str
     source: Path
     work: by.Work
     jobs: dict[str, Callable[[Path], Any]]
-    """From a new folder to a leaf that tells whether the values are right, `[n, …]`."""
+    """Maps a new folder to a leaf `[n, …]` for checking values."""
     alone: bool = True
-    """Whether work row by row is measured."""
+    """Whether to measure row-by-row work."""
     targets: dict[str, str] = field(default_factory=dict)
 
 
@@ -83,7 +82,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
     for case in cases(folder, scale):
         expected = case.work.expected(case.source)
         size = sum(f.stat().st_size for f in (case.source / "compact").rglob("*") if f.is_file())
-        said = {name: verdict(job(folder / "out"), expected) for name, job in case.jobs.items()}
+        verdicts = {name: verdict(job(folder / "out"), expected) for name, job in case.jobs.items()}
         jobs = {name: partial(_fresh, job, folder / "out") for name, job in case.jobs.items()}
         jobs["the parent's files copied and synced"] = partial(
             _copied, case.source, folder / "copy"
@@ -91,7 +90,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
         seconds = interleaved(jobs, repeats=repeats, before=os.sync)
         mine = seconds[OURS]
         for name, took in seconds.items():
-            note = f"{took:.2f} s{said.get(name, '')}"
+            note = f"{took:.2f} s{verdicts.get(name, '')}"
             yield Row(case.title, name, f"{took / mine:.2f}×", note, case.targets.get(name, ""))
         yield Row(case.title, "(bytes of the parent)", "", f"{size / 1e6:.0f} MB")
         if case.alone:
@@ -100,7 +99,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
 
 
 def row_by_row(case: Case, folder: Path, vectorized: float, repeats: int) -> Iterator[Row]:
-    """Compare time a row: TorchRL's only mode that is per sample, and ours where it cannot vectorise."""
+    """Compare time per row: TorchRL's only per-sample mode, and ours when it cannot vectorise."""
     counts = {
         "offline-data, row by row": ROWS_OURS,
         "TorchRL preprocess, row by row": ROWS_TORCHRL,
@@ -110,7 +109,7 @@ def row_by_row(case: Case, folder: Path, vectorized: float, repeats: int) -> Ite
     theirs = partial(by.torchrl_rows, case.source, case.work.row, case.work.leaf, ROWS_TORCHRL)
     made = dict(zip(counts, (ours, theirs), strict=True))
     expected = case.work.expected(case.source)
-    said = {
+    verdicts = {
         name: verdict(job(folder / "out"), expected[: counts[name]]) for name, job in made.items()
     }
     jobs = {name: partial(_fresh, job, folder / "out") for name, job in made.items()}
@@ -120,13 +119,13 @@ def row_by_row(case: Case, folder: Path, vectorized: float, repeats: int) -> Ite
     for name, took in each.items():
         against = took / (vectorized / rows)
         rowwise = took / each["offline-data, row by row"]
-        note = f"{took * 1e6:.0f} µs a row, {rowwise:.1f}× ours row by row{said[name]}"
+        note = f"{took * 1e6:.0f} µs a row, {rowwise:.1f}× ours row by row{verdicts[name]}"
         target = f"{case.targets[name]}, ≥ 15× where not" if name in case.targets else ""
         yield Row(case.title, name, f"{against:,.0f}× a row", note, target)
 
 
 def verdict(found: Any, expected: Any) -> str:
-    """Say so if the values are wrong; vectorised reductions may round otherwise."""
+    """Return a warning if values differ; vectorised reductions may round differently."""
     same = np.allclose(np.asarray(found, np.float64), expected, rtol=1e-5, atol=1e-5)
     return "" if same else ", WRONG VALUES"
 

@@ -1,4 +1,4 @@
-"""What is preprocessed, and the ways to do it: ours, TorchRL's, `datasets.map`."""
+"""Preprocessing functions, and ways to run them: this package's, TorchRL's, `datasets.map`."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ LOC, SCALE = torch.arange(17.0) / 10, torch.arange(17.0) + 1
 
 @dataclass(frozen=True)
 class Work:
-    """Something to be done to a dataset, as each of those who do it wants it to be said."""
+    """A function on a dataset, in the form that each library needs."""
 
     title: str
     data: Data
     row: Callable[[Any], Any]
-    """From one transition to one."""
+    """Function of one transition."""
     block: Callable[[Any], Any]
-    """From many to as many."""
+    """Function of a batch of transitions."""
     steps: Sequence[str]
-    """The same as steps of ours; none: there is no such step."""
+    """Equivalent steps of this package; empty if there are none."""
     leaf: Key
-    """Leaf that tells whether it was done."""
+    """Leaf to compare."""
     expected: Callable[[Path], NDArray[Any]]
-    """Its values, computed by numpy, `[n, …]`."""
+    """Its expected values, computed by numpy, `[n, …]`."""
     columns: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    """From columns, names joined by `.`, to new ones, for `datasets.map`."""
+    """Function of columns, names joined by `.`, for `datasets.map`."""
 
 
 def write(folder: Path, data: Data, rows: int) -> Path:
@@ -69,32 +69,32 @@ def ours(source: Path, stages: list[Any], leaf: Key, out: Path, **options: Any) 
 
 
 def torchrl(source: Path, fn: Callable[[Any], Any], leaf: Key, out: Path) -> NDArray[Any]:
-    """Preprocess with TorchRL: two processes, chunks as it cuts them."""
+    """Preprocess with TorchRL: two processes, its own chunks."""
     shutil.rmtree(out, ignore_errors=True)
-    made = _torchrl_dataset(source).preprocess(
+    result = _torchrl_dataset(source).preprocess(
         fn, num_workers=2, dest=out, mp_start_method="fork", num_chunks=32
     )
-    return np.asarray(made._storage[leaf])
+    return np.asarray(result._storage[leaf])
 
 
 def torchrl_rows(
     source: Path, fn: Callable[[Any], Any], leaf: Key, rows: int, out: Path
 ) -> NDArray[Any]:
-    """Preprocess the first rows with TorchRL as its documentation has it: one row at a time."""
+    """Preprocess the first rows with TorchRL as documented: one row at a time."""
     shutil.rmtree(out, ignore_errors=True)
-    made = _torchrl_dataset(source).preprocess(
+    result = _torchrl_dataset(source).preprocess(
         fn, num_workers=2, dest=out, mp_start_method="fork", chunksize=0, num_frames=rows
     )
-    return np.asarray(made._storage[leaf])
+    return np.asarray(result._storage[leaf])
 
 
 def has_datasets() -> bool:
-    """Tell whether `datasets` is installed."""
+    """Return True if `datasets` is installed."""
     return importlib.util.find_spec("datasets") is not None
 
 
 def mapped(source: Path, work: Work, out: Path) -> NDArray[Any]:
-    """Map columns with `datasets`, its cache off, two processes."""
+    """Map columns with `datasets`, without its cache, in two processes."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -108,14 +108,14 @@ def mapped(source: Path, work: Work, out: Path) -> NDArray[Any]:
         datasets.Dataset.from_dict(columns).save_to_disk(stored)
     rows = datasets.load_from_disk(stored).with_format("numpy")
     out.mkdir()
-    made = rows.map(
+    result = rows.map(
         work.columns,
         batched=True,
         batch_size=10_000,
         num_proc=2,
         cache_file_name=str(out / "x.arrow"),
     )
-    return np.asarray(made.with_format("numpy")[:][".".join(work.leaf)])
+    return np.asarray(result.with_format("numpy")[:][".".join(work.leaf)])
 
 
 def _found(path: Path, leaf: Key) -> NDArray[Any]:
@@ -127,8 +127,8 @@ def _found(path: Path, leaf: Key) -> NDArray[Any]:
 
 
 def _torchrl_dataset(source: Path) -> Any:
-    """Open TED as one of TorchRL's datasets."""
-    with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+    """Open TED as a TorchRL dataset."""
+    with warnings.catch_warnings():  # importing torchrl warns about its own deprecated classes
         warnings.simplefilter("ignore")
         from torchrl.data import TensorDictReplayBuffer, TensorStorage
         from torchrl.data.datasets.common import BaseDatasetExperienceReplay
@@ -182,13 +182,13 @@ def _normalize_columns(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resized(images: Any) -> Any:
-    """Halve one image `[H, W, C]`, or many: TorchRL hands over both."""
+    """Halve one image `[H, W, C]`, or many: TorchRL passes both."""
     wide = images.movedim(-1, -3)
     one = wide.ndim == 3
-    made = torch.nn.functional.interpolate(
+    result = torch.nn.functional.interpolate(
         wide[None] if one else wide, (42, 42), mode="bilinear", antialias=True
     )
-    return (made[0] if one else made).movedim(-3, -1).contiguous()
+    return (result[0] if one else result).movedim(-3, -1).contiguous()
 
 
 def _resize(td: Any) -> Any:

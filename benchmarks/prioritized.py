@@ -1,8 +1,8 @@
-"""Prioritized sampling from warm files: a draw of 256 of a million rows, and an update of them.
+"""Prioritized sampling from cached files: drawing 256 of a million rows, and updating them.
 
-TorchRL's trees are compiled for one release of torch; where they do not load its rows are left out.
-Plain numpy keeps one array of priorities and draws from their cumulative sums, which it computes
-again after each update. Importance weights are compared with it, and rows with TorchRL's storage.
+TorchRL's trees are compiled for one release of torch; if they cannot be loaded, its rows are omitted.
+Plain numpy keeps one array of priorities and draws from their cumulative sums, recomputed after each
+update. Importance weights are compared with it, and rows with TorchRL's storage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALPHA, BETA, SIZE = 0.7, 0.5, 256
 
 
 class Plain:
-    """Priorities as a script would keep them."""
+    """Priorities as in a simple script."""
 
     def __init__(self, data: TensorDict, priority: torch.Tensor) -> None:
         self.columns = Columns(data)
@@ -107,5 +107,5 @@ def _compare(buffers: dict[str, Any], priority: torch.Tensor) -> None:
     assert_same(ours, plain.columns[ours["index"]], ignore=("index", "priority_weight"))
     many = torch.cat([buffers[OURS].sample(4096)["index"] for _ in range(50)])
     drawn = (priority[many] ** -ALPHA).mean() * (priority**ALPHA).mean()
-    if abs(float(drawn) - 1) > 0.02:  # E[1 / w] = N / Σw where rows are drawn in proportion to w
+    if abs(float(drawn) - 1) > 0.02:  # E[1 / w] = N / Σw if rows are drawn in proportion to w
         raise AssertionError(f"rows are not drawn by their priority: {float(drawn)}")

@@ -1,7 +1,7 @@
-"""RLDS records to arrays: ours beside tf.data and TFDS, without images and with.
+"""RLDS records to arrays, compared with tf.data and TFDS, with and without decoding images.
 
-Seconds are those of a processor: pipelines of TensorFlow have a thread beside the one that asks.
-The peers run in an interpreter of their own, which has TensorFlow: `--tensorflow PYTHON`.
+Times are CPU seconds: TensorFlow's pipelines use an extra thread. The peers run in a separate
+interpreter that has TensorFlow: `--tensorflow PYTHON`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PEERS = {"tf.data, parse_single_example": "parsed", "TFDS, steps batched": "tfds
 def run(
     folder: Path, *, repeats: int = 5, scale: float = 1.0, tensorflow: str | None = None
 ) -> Iterator[Row]:
-    """Measure both cases; without `tensorflow` only ours."""
+    """Run both cases; without `tensorflow` only this package."""
     path = write(folder / "bench" / "0.1.0", max(2, int(EPISODES * scale)))
     episodes = max(2, int(EPISODES * scale))
     size = sum(file.stat().st_size for file in path.glob("*.tfrecord*"))
@@ -64,10 +64,10 @@ def run(
 
 
 def ours(path: Path, *, decode: bool, join: bool = False) -> tuple[float, list[float]]:
-    """Read all episodes in one thread: one by one as the peers do, or as a conversion does.
+    """Read all episodes in one thread: one by one like the peers, or joined like a conversion.
 
     Returns:
-        Seconds of processor time, and sums that tell right from wrong.
+        CPU seconds, and sums for comparison.
     """
     before = time.process_time()
     dataset = OpenX().open(Release("bench", "0.1.0", local=path), path)
@@ -79,14 +79,14 @@ def ours(path: Path, *, decode: bool, join: bool = False) -> tuple[float, list[f
             sums += batch.steps[("action",)].sum(dtype=float), batch.transitions
             for column in batch.observations.values() if decode else ():
                 if isinstance(column, EncodedColumn):
-                    for row in batch.root_rows:  # as the peers: a row at a time, in one thread
+                    for row in batch.root_rows:  # like the peers: a row at a time, in one thread
                         out = np.empty(column.shape[1:], column.dtype)
                         column[row : row + 1].decode([out], 1)
     return time.process_time() - before, sums.tolist()
 
 
 class Peer:
-    """A process of the other interpreter, which does a job when it is told to."""
+    """A process of the other interpreter that runs jobs on request."""
 
     def __init__(self, python: str, path: Path) -> None:
         self._process = subprocess.Popen(
@@ -99,14 +99,14 @@ class Peer:
         self._answers = iter(self._process.stdout or ())
 
     def run(self, job: str, *, decode: bool) -> tuple[float, list[float]]:
-        """Do a job; returns what `ours` does."""
+        """Run a job; returns the same as `ours`."""
         print(job, int(decode), file=self._process.stdin, flush=True)
         seconds, sums = json.loads(next(self._answers))
         return float(seconds), sums
 
 
 def peak_memory(path: Path, decode: bool, join: bool) -> int:
-    """MiB that reading adds to a process that has imported what it needs."""
+    """Return the MiB that reading adds to a process with its imports done."""
     setup = "from benchmarks import rlds\nimport PIL.JpegImagePlugin\n"
     return added_mib(setup, f"rlds.ours(Path(sys.argv[1]), decode={decode}, join={join})", path)
 

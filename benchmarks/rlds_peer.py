@@ -1,6 +1,6 @@
 """The peers of `rlds`, for an interpreter with TensorFlow: a line of stdin is a job.
 
-Stdout says its seconds of processor time, and its sums."""
+Prints its CPU seconds and its sums to stdout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMAGES = ("image_0", "image_1")
 
 
 def alone(dataset: Any) -> Any:
-    """Let a pipeline have one thread."""
+    """Limit a pipeline to one thread."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
@@ -33,7 +33,7 @@ def alone(dataset: Any) -> Any:
 
 
 def parsed(*, decode: bool) -> list[float]:
-    """The least that tf.data can do: records, parsed to dense tensors by the names in them."""
+    """Minimal tf.data: records parsed to dense tensors by name."""
     floats = {"action": 7, "observation/state": 8, "language_embedding": 512}
     spec: dict[str, Any] = {
         f"steps/{name}": tf.io.FixedLenSequenceFeature([size], tf.float32, allow_missing=True)
@@ -63,7 +63,7 @@ def parsed(*, decode: bool) -> list[float]:
 
 
 def as_tfds(*, decode: bool) -> list[float]:
-    """What its users do: episodes of TFDS, the steps of each batched to one."""
+    """Usual TFDS: episodes, with the steps of each batched to one."""
     skip = None
     if not decode:
         images = dict.fromkeys(IMAGES, tfds.decode.SkipDecoding())

@@ -1,8 +1,8 @@
-"""Uniform sampling from warm files, each transition on its own: this package and its peers.
+"""Uniform sampling of single transitions from cached files: this package and its peers.
 
-All give the same leaves, of rows drawn uniformly; what they give for the same rows is compared
-first. Ours and TorchRL's batches are nested TensorDicts with `index`, numpy's a flat dict. `--threads 1`
-compares what libraries do, not how long their threads wait for a core that others want.
+All return the same leaves of uniformly drawn rows, which are compared first. This package's and
+TorchRL's batches are nested TensorDicts with `index`, numpy's a flat dict. `--threads 1` compares the
+libraries without contention for cores.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES: tuple[tuple[Data, int, dict[int, float]], ...] = (
     (ANTMAZE, 300_000, {256: 8, 4096: 8}),
     (IMAGES, 10_000, {256: 6}),
 )
-"""Data, rows, and what is asked for each batch size: times faster than TorchRL."""
+"""Data, rows, and target speed-ups over TorchRL by batch size."""
 
 
 def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
@@ -60,14 +60,14 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
 
 
 def rows_of(case: str, seconds: dict[str, float], goal: str) -> Iterator[Row]:
-    """Write what jobs took, beside ours."""
+    """Yield the jobs' times relative to this package's."""
     for name, each in seconds.items():
         ratio = f"{each / seconds[OURS]:.1f}×"
         yield Row(case, name, ratio, f"{each * 1e6:.1f} µs", goal if name == OURS else "")
 
 
 def setting() -> str:
-    """Say what figures depend on."""
+    """Return the versions and settings that results depend on."""
     gather = "compiled" if native.compiled else "by torch alone: the extension was not built"
     return f"torch {torch.__version__}, {torch.get_num_threads()} threads, gather {gather}"
 
@@ -83,7 +83,7 @@ def _open(folder: Path) -> dict[str, Any]:
 
 
 def _without_extension(folder: Path) -> Any:
-    """Open a dataset as it is where nothing was compiled: that is settled with the first batch."""
+    """Open a dataset as if the extension was not built, which the first batch determines."""
     compiled, native.compiled = native.compiled, None
     try:
         buffer = open_dataset(folder)
@@ -94,7 +94,7 @@ def _without_extension(folder: Path) -> Any:
 
 
 def _compare(buffers: dict[str, Any], rows: int) -> None:
-    """Touch all rows, and compare what all give for the same ones, drawn and asked for."""
+    """Touch all rows, and compare batches of the same rows."""
     drawn = buffers[OURS].sample(500)
     for buffer in buffers.values():
         touch(buffer, rows)

@@ -1,7 +1,7 @@
-"""The data that sampling is measured on, opened by this package and by its peers.
+"""Data for sampling benchmarks, opened by this package and its peers.
 
-TorchRL's best documented setting for data on disk is a `TensorStorage` over a memory-mapped TED (our
-layout `ted`) without prefetching. Values are random; both layouts have the same.
+TorchRL's best documented configuration for data on disk is a `TensorStorage` over a memory-mapped TED
+(our layout `ted`) without prefetching. Values are random and equal in both layouts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from offline_data.episodes import EpisodeBatch
 from offline_data.testing.toy import write_toy
 
-with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+with warnings.catch_warnings():  # importing torchrl warns about its own deprecated classes
     warnings.simplefilter("ignore")
     from torchrl.data import ImmutableDatasetWriter, TensorDictReplayBuffer, TensorStorage
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 OURS = "offline-data"
 STEPS = 1000
-"""Transitions of an episode."""
+"""Number of transitions of an episode."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Data:
 
     title: str
     steps: Mapping[Key, tuple[str, tuple[int, ...]]]
-    """Type and shape of each step leaf but reward and flags."""
+    """Type and shape of each step leaf except reward and flags."""
     observations: Mapping[Key, tuple[str, tuple[int, ...]]]
-    """The same of the leaves that are there before and after an action."""
+    """Type and shape of each leaf before and after an action."""
     reward: str = "float32"
 
 
@@ -78,7 +78,7 @@ IMAGES = Data(
 
 
 def write(folder: Path, data: Data, rows: int, seed: int = 0) -> int:
-    """Write whole episodes of together about `rows` rows in both layouts; returns how many."""
+    """Write whole episodes of about `rows` rows in both layouts; returns the number of rows."""
     rows = max(rows // STEPS, 1) * STEPS
     batch = _episodes(data, rows, np.random.default_rng(seed))
     write_toy(folder / "compact", [batch], layout="compact", audit="none")
@@ -87,19 +87,19 @@ def write(folder: Path, data: Data, rows: int, seed: int = 0) -> int:
 
 
 def load_ted(folder: Path) -> TensorDict:
-    """Map what `write` wrote as TorchRL maps it."""
+    """Map the result of `write` as TorchRL does."""
     return TensorDict.load_memmap(folder / "ted" / "ted")
 
 
 def torchrl(data: TensorDict, **options: Any) -> TensorDictReplayBuffer:
-    """Make TorchRL's buffer over transitions that never change."""
+    """Return TorchRL's buffer over immutable transitions."""
     return TensorDictReplayBuffer(
         storage=TensorStorage(data), writer=ImmutableDatasetWriter(), **options
     )
 
 
 class Columns:
-    """What a script without any library does: a `numpy.take` for each column."""
+    """A script without a library: a `numpy.take` per column."""
 
     def __init__(self, data: TensorDict) -> None:
         leaves = data.items(include_nested=True, leaves_only=True)
@@ -119,20 +119,20 @@ class Columns:
 
 
 def touch(buffer: Any, rows: int) -> None:
-    """Read all rows once, so that no page is mapped for the first time while it is measured."""
+    """Read all rows once, so that no page is mapped for the first time during timing."""
     for begin in range(0, rows, STEPS):
         buffer[torch.arange(begin, min(begin + STEPS, rows))]
 
 
 def leaves_of(batch: Any) -> dict[Any, Tensor]:
-    """Return the leaves of a TensorDict by key, or of a dict as they are."""
+    """Return the leaves of a TensorDict by key; a dict is unchanged."""
     if isinstance(batch, dict):
         return batch
     return dict(batch.items(include_nested=True, leaves_only=True))
 
 
 def assert_same(batch: Any, other: Any, ignore: tuple[Any, ...] = ("index",)) -> None:
-    """Raise where two batches of the same rows differ in a leaf, or in which leaves they have."""
+    """Raise if two batches of the same rows differ in their keys or values."""
     mine, theirs = leaves_of(batch), leaves_of(other)
     for leaves in (mine, theirs):
         for key in ignore:
@@ -144,7 +144,7 @@ def assert_same(batch: Any, other: Any, ignore: tuple[Any, ...] = ("index",)) ->
 
 
 def calls_for(job: Callable[[], object], seconds: float = 0.2) -> int:
-    """Choose calls that together take about so long, after a warm-up."""
+    """Return the number of calls that together take about `seconds`, after a warm-up."""
     from benchmarks.timing import interleaved
 
     interleaved({"": job}, repeats=1, calls=10)

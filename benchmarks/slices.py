@@ -1,7 +1,7 @@
-"""Slices from warm files: this package and TorchRL, which caches where episodes are.
+"""Slices from cached files: this package and TorchRL, which caches episode boundaries.
 
-The rows that we draw are compared with TorchRL's at the same places, but for the flags that both
-set at the ends of slices, and must follow each other in one episode.
+Rows drawn by this package are compared with TorchRL's at the same positions, except for the flags that
+both set at the ends of slices, and must be consecutive in one episode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from benchmarks.timing import Row
 
 SHAPES = ((8, 32), (64, 64))
-"""Slices of a batch, and rows of a slice."""
+"""Number of slices in a batch, and of rows in a slice."""
 FLAGS = ("index", ("next", "truncated"), ("next", "done"))
 
 

@@ -1,8 +1,8 @@
-"""Streaming an RLDS dataset from a server on this machine: transitions a second, by processes that read.
+"""Streaming an RLDS dataset from a local server: transitions per second by number of reading processes.
 
-One epoch, shuffled, from the first request to the last batch of 256, processes started anew each time. The
-ceiling is what parses the same files from the disk, in one process, and makes no batch of them. `0 workers`:
-the program itself, with the child process that parses; each worker has one of its own.
+One shuffled epoch, from the first request to the last batch of 256, with processes started for each. The
+upper limit is a single process that parses the same files from disk without making batches. `0 workers`
+is the program itself, with its child process for parsing; each worker has its own child.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME, HOST = "bridge_dataset", "https://rail.eecs.berkeley.edu"
-"""A dataset whose host lists nothing, so that a server of files can stand for it."""
+"""A dataset whose host cannot be listed, so that a plain file server can replace it."""
 SHARDS, EPISODES, BATCH = 16, 16, 256
 
 _IMPORT = """

@@ -1,7 +1,7 @@
-"""Counts of the code itself: `python -m benchmarks.structure`.
+"""Code metrics: `python -m benchmarks.structure`.
 
-How much there is, by folder; import cycles; names defined twice; and through how many files and
-functions of ours a conversion, a preprocessing run and a sample go.
+Size by folder, import cycles, names defined twice, and the number of this project's files and functions
+that run in a conversion, a preprocessing run and a sample.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def module_of(path: Path) -> str:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Return which modules of ours each imports, also inside functions and for types only."""
+    """Return which modules of this project each one imports, also inside functions and for types."""
     files = {module_of(path): path for path in product_files()}
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
@@ -91,7 +91,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def classes_defined_twice() -> dict[str, list[str]]:
-    """Return class names that several files define."""
+    """Return class names that are defined in several files."""
     places = collections.defaultdict(list)
     for path in product_files():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -101,14 +101,14 @@ def classes_defined_twice() -> dict[str, list[str]]:
 
 
 class Trace:
-    """Functions of ours that run between `start` and `stop`, in every thread of this process."""
+    """Counts this project's functions that run within the block, in all threads."""
 
     def __init__(self) -> None:
         self.calls: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def _note(self, frame: FrameType, event: str, _value: Any) -> None:
         code = frame.f_code
-        # Neither bodies of classes and modules, nor comprehensions, which Python 3.12 inlines.
+        # Excludes bodies of classes and modules, and comprehensions, which Python 3.12 inlines.
         is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
         ours = any(f"/{folder}/" in code.co_filename for folder in FOLDERS)
         if event == "call" and is_function and ours:
@@ -126,13 +126,13 @@ class Trace:
 
     @property
     def summary(self) -> str:
-        """Files, functions and calls."""
+        """Number of files, functions and calls."""
         files = {file for file, _ in self.calls}
         return f"{len(files)} files, {len(self.calls)} functions, {sum(self.calls.values())} calls"
 
 
 def traced(function: Callable[[], Any]) -> str:
-    """Call a function and return what of ours ran."""
+    """Call a function and return a summary of this project's functions that ran."""
     with Trace() as trace:
         function()
     return trace.summary
@@ -165,7 +165,7 @@ def _files_of_a_download(root: Path) -> int:
 
 
 class _NoChild:
-    """A `Child` that computes here, so that what a conversion's process runs is counted, too."""
+    """A `Child` that runs in this process, so that a conversion's child is counted, too."""
 
     ending = "has not begun"
 
@@ -187,7 +187,7 @@ class _NoChild:
 
 
 def run_counts() -> Iterator[tuple[str, str]]:
-    """Yield what was run, and through how much of ours it went."""
+    """Yield what was run, and how much of this project's code ran."""
     import offline_data
     from offline_data.testing.d4rl_toy import write_d4rl_hdf5
     from offline_data_cli.main import main

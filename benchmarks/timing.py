@@ -1,4 +1,4 @@
-"""Interleaved timing: every job once a round, round after round, medians; and a table of rows."""
+"""Interleaved timing: every job once per round, medians over rounds; and a table of results."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a result."""
+    """One line of the results."""
 
     case: str
-    """What was measured."""
+    """Case that was measured."""
     job: str
-    """Who did it."""
+    """Name of the job."""
     ratio: str
-    """Time over ours: `10.0×` says that it took ten times as long."""
+    """Time relative to this package's: `10.0×` took ten times as long."""
     note: str
-    """Absolute figures, and what else was seen."""
+    """Absolute figures and remarks."""
     target: str = ""
-    """What we aim at, on our own line."""
+    """Target, on this package's own line."""
 
 
 def interleaved(
@@ -35,14 +35,14 @@ def interleaved(
     warmup: int = 1,
     before: Callable[[], object] | None = None,
 ) -> dict[str, float]:
-    """Return the median seconds a call of each job takes.
+    """Return the median seconds per call of each job.
 
     Args:
-        jobs: What to time; all run in every round, so that a slow moment of the machine hits all,
-            and each round begins with another, so that none always follows the same one.
-        repeats: Rounds that count.
-        calls: Calls of a job in a round, timed together.
-        warmup: Rounds before, not counted.
+        jobs: Jobs to time; all run in every round, so that a slow moment of the machine affects all,
+            and the starting job rotates, so that none always follows the same one.
+        repeats: Number of measured rounds.
+        calls: Number of calls of a job per round, timed together.
+        warmup: Number of unmeasured rounds before.
         before: Called before each job, not timed.
     """
     seen: dict[str, list[float]] = {name: [] for name in jobs}
@@ -60,7 +60,7 @@ def interleaved(
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Write rows as a table in Markdown."""
+    """Format rows as a Markdown table."""
     lines = ["| work | who | speed-up | measured | target |", "|---|---|---|---|---|"]
     before = ""
     for row in rows:

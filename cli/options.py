@@ -176,7 +176,7 @@ Checkpoints = Annotated[
 
 
 class StoredImages(str, Enum):
-    """How images of a dataset directory are stored."""
+    """Storage formats of images in a dataset directory."""
 
     encoded = "encoded"
     raw = "raw"
@@ -199,7 +199,7 @@ Audit = Annotated[
 
 
 class Engine(str, Enum):
-    """Where tasks run."""
+    """Executors of tasks."""
 
     local = "local"
     ray = "ray"

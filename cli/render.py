@@ -1,4 +1,4 @@
-"""Output of results as text, JSON or ids. The only file that prints: data on stdout, the rest on stderr."""
+"""Output of results as text, JSON or ids; the only file that prints, data to stdout, rest to stderr."""
 
 from __future__ import annotations
 

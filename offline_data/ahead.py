@@ -19,12 +19,12 @@ T = TypeVar("T")
 class Ahead(Generic[T]):
     """Iterates over another iterator in a daemon thread, some values ahead.
 
-    An exception of the iterator is raised in its place, and by every later `next`. `close` ends the
-    thread. Not thread-safe.
+    An exception of the iterator is raised at its position, and by every later `next`. `close` stops
+    the thread. Not thread-safe.
 
     Args:
-        values: The iterator, for the exclusive use of the thread; a generator is closed at the end.
-        count: Maximum number of values that wait to be used.
+        values: The iterator, used by the thread only; a generator is closed at the end.
+        count: Maximum number of values prepared ahead.
         name: Name of the thread.
 
     Example:
@@ -59,11 +59,11 @@ class Ahead(Generic[T]):
             self._thread.join()
             raise self._ended
         self._asked.put(None)
-        made: T = value
-        return made
+        result: T = value
+        return result
 
     def close(self) -> None:
-        """Wait for the current value, and close the iterator."""
+        """Wait for the current value and close the iterator."""
         self._ended = self._ended or UsageError("The stream was closed")
         self._stop.set()
         self._asked.put(None)
@@ -71,15 +71,15 @@ class Ahead(Generic[T]):
 
 
 def _make(
-    values: Iterator[T], stop: Event, asked: SimpleQueue[None], made: SimpleQueue[Any]
+    values: Iterator[T], stop: Event, requests: SimpleQueue[None], results: SimpleQueue[Any]
 ) -> None:
     try:
-        asked.get()
+        requests.get()
         while not stop.is_set():
-            made.put((next(values), None))
-            asked.get()
+            results.put((next(values), None))
+            requests.get()
     except BaseException as error:  # noqa: BLE001 -- raised again in the consumer's thread
-        made.put((None, error))
+        results.put((None, error))
     finally:
         if hasattr(values, "close"):
             values.close()

@@ -1,8 +1,8 @@
 """Settings of a run: argument > environment > config file > default.
 
-Resolved once. This is the only file that reads the environment.
+Resolved once. Only this file reads the environment.
 
-The config file is TOML, all keys optional; a relative `root` has no meaning here and is refused:
+The config file is TOML; all keys are optional, and a relative `root` is refused:
 
     root = "~/data/offline-rl"
     offline = false
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 Mirror: TypeAlias = tuple[str, str]
-"""A prefix and its replacement: a URL that begins with the one is tried with the other first."""
+"""A prefix of URLs and its replacement, which is tried first."""
 
 ARGUMENT = "argument"
-"""Origin of a setting that a caller or an option of the command line gave."""
+"""Origin of a setting passed as an argument or command-line option."""
 CONFIG_FILE = "config file"
-"""Origin of a setting in the file `Settings.config`."""
+"""Origin of a setting from the file `Settings.config`."""
 
 CONFIG_KEYS = ("root", "offline", "workers", "mirrors")
-"""What a config file may set."""
+"""Keys of the config file."""
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 _HOME, _OFFLINE, _HUB_OFFLINE = "OFFLINE_DATA_HOME", "OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"
@@ -51,7 +51,7 @@ _TOOLS = {
     "hub_endpoint": "HF_ENDPOINT",
     "hub_token": "HF_TOKEN",
 }
-"""Variables of other tools, by the setting they are."""
+"""Environment variables of other tools, by setting."""
 _MAX_NAME = 255
 _PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
 _REPLACEMENT = re.compile(r"(?:(?:https?|hf)://[^\s/]\S*|file:///\S*)\Z")
@@ -60,48 +60,48 @@ _EXAMPLE = "for example http://host/data/=https://mirror/data/ or http://host/da
 
 @dataclass(frozen=True)
 class TransferLimits:
-    """Limits of downloads that a user chose; None: the default of `FetchLimits`."""
+    """The user's download limits; None: the default of `FetchLimits`."""
 
     files_at_once: int | None = None
-    """Files that are fetched at the same time."""
+    """Number of files to download concurrently."""
     timeout: float | None = None
-    """Seconds to wait for a connection, and without a byte."""
+    """Timeouts in seconds for connecting and for receiving a byte."""
     tries: int | None = None
-    """Tries in a row that bring nothing before a host is given up."""
+    """Consecutive attempts without progress before a host is given up."""
     bytes_per_second: int | None = None
-    """Of all files that a process fetches, together."""
+    """Bytes per second, over all downloads of a process."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Resolved settings of one run; travels to worker processes as it is.
+    """Resolved settings of one run; pickled unchanged to worker processes.
 
-    Fields that may hold a password or a token are left out of its `repr`.
+    Fields that may contain a password or token are left out of `repr`.
     """
 
     root: Path
-    """Folder under which all datasets live (`OFFLINE_DATA_HOME`)."""
+    """Folder of all datasets (`OFFLINE_DATA_HOME`)."""
     offline: bool = False
-    """No network: what is not on this disk is an error."""
+    """Whether to refuse network access: data that are not on this disk raise an error."""
     mirrors: tuple[Mirror, ...] = field(default=(), repr=False)
-    """`(prefix, replacement)` pairs: the rewritten URL is tried before the published one."""
+    """`(prefix, replacement)` pairs: the rewritten URL is tried before the original."""
     workers: int = 1
-    """Processes a conversion may use."""
+    """Maximum number of processes for a conversion."""
     minari_path: Path | None = None
     """Folder of local Minari datasets (`MINARI_DATASETS_PATH`)."""
     minari_remote: str = "hf://farama-minari"
-    """Remote of Minari ids that name none (`MINARI_REMOTE`)."""
+    """Default remote of Minari ids (`MINARI_REMOTE`)."""
     hub_endpoint: str | None = field(default=None, repr=False)
-    """`HF_ENDPOINT`, or None for the hub's own."""
+    """`HF_ENDPOINT`, or None for the hub's default."""
     hub_token: str | None = field(default=None, repr=False)
-    """`HF_TOKEN`, or None for the token that huggingface_hub has stored."""
+    """`HF_TOKEN`, or None for the token stored by huggingface_hub."""
     transfer: TransferLimits = TransferLimits()
     """Limits of downloads."""
     config: Path | None = None
-    """The config file, whether or not there is one; None where it has no place."""
+    """The config file, even if it does not exist; None if it has no location."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Origin of each setting, by its name here, or mirror, by `PREFIX=REPLACEMENT`: `argument`,
-    names of variables, or `config file`; a default has no entry."""
+    """Origin of each setting by its name, or of each mirror by `PREFIX=REPLACEMENT`: `argument`,
+    names of variables, or `config file`; defaults have no entry."""
 
     @property
     def downloads(self) -> Path:
@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def staging(self) -> Path:
-        """Conversions under way; safe to delete when no process holds their lock."""
+        """Conversions in progress; safe to delete if no process holds their lock."""
         return self.root / ".staging"
 
 
@@ -124,21 +124,21 @@ def resolve_settings(
 ) -> Settings:
     """Resolve the settings of one run: argument, else environment, else config file, else default.
 
-    Mirrors add up: those given come before the environment's, and these before the file's.
+    Mirrors are combined in the order: arguments, environment, config file.
 
     Args:
-        root: Dataset root, or None for `OFFLINE_DATA_HOME`, else the file's, else the platform's
-            user cache folder.
-        offline: None: offline if `OFFLINE_DATA_OFFLINE` or `HF_HUB_OFFLINE` says so, online if
-            `OFFLINE_DATA_OFFLINE` says that, else as the file says, else online.
-        workers: Processes, or None for `OFFLINE_DATA_WORKERS`, else the file's, else the cores of
-            this machine.
+        root: Dataset root, or None for `OFFLINE_DATA_HOME`, else the config file's, else the
+            platform's user cache folder.
+        offline: None: offline if `OFFLINE_DATA_OFFLINE` or `HF_HUB_OFFLINE` is set, online if
+            `OFFLINE_DATA_OFFLINE` is false, else the config file's value, else online.
+        workers: Number of processes, or None for `OFFLINE_DATA_WORKERS`, else the config file's,
+            else the cores of this machine.
         mirrors: `(prefix, replacement)` pairs, see `check_mirror`.
         environ: The environment to read, config file included; None: this process's.
 
     Raises:
         UsageError: Invalid value; the message names the variable, or file and key.
-        AccessError: The config file may not be read.
+        AccessError: The config file cannot be read.
 
     Example:
         >>> resolve_settings(environ={"OFFLINE_DATA_HOME": "/data"}).root.as_posix()
@@ -193,7 +193,7 @@ def resolve_settings(
 
 
 def child_environ(**changes: str) -> dict[str, str]:
-    """Return the environment for a program started by this one: this one's with `changes`."""
+    """Return this process's environment with `changes`, for a child process."""
     return {**os.environ, **changes}
 
 
@@ -215,23 +215,23 @@ def _count(value: int | str, where: str) -> int:
 
 
 def config_place(environ: Mapping[str, str]) -> Path | None:
-    """Return where the config file is, whether or not there is one.
+    """Return the path of the config file, whether or not it exists.
 
-    `OFFLINE_DATA_CONFIG` names it, else it is `offline_data/config.toml` in the folder that
-    `XDG_CONFIG_HOME` names, else in the platform's config folder below `HOME`. Raises `UsageError`.
+    It is `OFFLINE_DATA_CONFIG`, else `offline_data/config.toml` in `XDG_CONFIG_HOME`, else in the
+    platform's config folder below `HOME`. Raises `UsageError`.
     """
     if environ.get(_CONFIG):
         return user_path(environ[_CONFIG], _CONFIG)
     folder = environ.get("XDG_CONFIG_HOME", "").strip()
     if not folder and environ.get("HOME"):
-        # platformdirs would say the same, but only of this process's own environment
+        # same as platformdirs, which only reads this process's environment
         below = "Library/Application Support" if sys.platform == "darwin" else ".config"
         folder = f"{environ['HOME']}/{below}"
     return Path(folder) / "offline_data" / "config.toml" if folder else None
 
 
 def user_path(path: str | os.PathLike[str], where: str) -> Path:
-    """Return a path as a user writes it, absolute and without `~`; raises `UsageError`."""
+    """Return a user's path as an absolute path without `~`; raises `UsageError`."""
     try:
         found = Path(path).expanduser().absolute()
         longest = max(len(os.fsencode(name)) for name in found.parts)
@@ -245,7 +245,7 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
 
 
 def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the config file sets, checked: nothing, where there is none."""
+    """Return the checked content of the config file; empty if there is none."""
     path, hint = config_place(environ), f"it is the config file; {_CONFIG} names another"
     if path is None:
         return {}
@@ -268,7 +268,7 @@ def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _parse_config(text: str, path: Path) -> dict[str, Any]:
-    """Read the text of a config file, unchecked; raises `UsageError`."""
+    """Parse the text of a config file, unchecked; raises `UsageError`."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -277,7 +277,7 @@ def _parse_config(text: str, path: Path) -> dict[str, Any]:
         value: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{path} is not TOML: {error}", hint="texts and URLs stand in quotes: root = '/data'"
+            f"{path} is not TOML: {error}", hint="put text and URLs in quotes: root = '/data'"
         ) from error
     return value
 
@@ -314,12 +314,12 @@ def _checked(value: dict[str, Any], path: Path) -> dict[str, Any]:
 def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None) -> Path:
     """Set `root`, `offline` or `workers` in the config file; returns its path.
 
-    The rest of the file stays as it is, comments included. Nothing is written that could not be
-    read back.
+    The rest of the file is unchanged, including comments. Nothing is written that could not be read
+    back.
 
     Raises:
-        UsageError: Another key, a value that it cannot have, or the file is not TOML.
-        AccessError: The file may not be written.
+        UsageError: Another key, an invalid value, or the file is not TOML.
+        AccessError: The file cannot be written.
     """
     from offline_data.files import disk_errors, write_durably
 
@@ -367,16 +367,16 @@ def editor_command(environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
-    """Return a mirror as fetching takes it: the replacement is a URL.
+    """Return a mirror with its replacement as a URL.
 
     Args:
-        prefix: What published URLs begin with, scheme included.
+        prefix: Prefix of original URLs, including the scheme.
         replacement: An `http(s)://`, `file:///` or `hf://` URL, or the absolute path of a folder.
-        where: Variable, file and key, or argument that has it, for the message.
+        where: Variable, file and key, or argument that contains it, for the message.
 
     Raises:
-        UsageError: One of the two has another form, or only the prefix ends with a slash, which
-            would glue the rest of the URL to the last name of the replacement.
+        UsageError: One of the two is malformed, or only the prefix ends with a slash, so that the
+            rest of the URL would be appended to the last name of the replacement.
 
     Example:
         >>> check_mirror("http://a.org/data/", "/mnt/my data", "OFFLINE_DATA_MIRRORS")
@@ -408,7 +408,7 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
 
 
 def _parse_mirrors(text: str) -> list[Mirror]:
-    """Read `PREFIX=REPLACEMENT;…` of the environment, in this order."""
+    """Parse `PREFIX=REPLACEMENT;…` from the environment, in order."""
     pairs = []
     for item in filter(None, map(str.strip, text.split(";"))):
         prefix, _, replacement = map(str.strip, item.partition("="))
@@ -422,7 +422,7 @@ def _parse_mirrors(text: str) -> list[Mirror]:
 
 
 def _is_url(text: str) -> bool:
-    """Return True if host and port can be those of a URL, and all of it can be sent."""
+    """Return True if `text` has a valid host and port, and can be sent as a URL."""
     try:
         parts = urlsplit(text)
         text.encode()

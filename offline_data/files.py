@@ -1,4 +1,4 @@
-"""Files of this machine: free space, errors, durable writes, locks, first bytes, checked names."""
+"""Local files: free space, errors, durable writes, locks, signatures, checked names."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HTML = (b"<!doctype", b"<html", b"<?xml")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1024
-"""Bytes that every file system takes; a path has to stand below a root of some length."""
+"""Maximum bytes of a relative path that every file system supports, with room for a root."""
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the bytes a user may write on the disk that `folder` is, or will be, on."""
+    """Return the bytes available to the user on the disk of `folder`, which need not exist."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(existing).free
 
 
 def require_bytes(folder: Path, needed: int, what: str) -> None:
-    """Raise `NoSpaceError` unless `needed` bytes are free where `folder` is, or will be."""
+    """Raise `NoSpaceError` unless `needed` bytes are free on the disk of `folder`."""
     free = free_bytes(folder)
     if needed > free:
         raise NoSpaceError(
@@ -50,7 +50,7 @@ def require_bytes(folder: Path, needed: int, what: str) -> None:
 
 
 def human_bytes(count: float) -> str:
-    """Write a number of bytes for people, in powers of 1024.
+    """Format a number of bytes in powers of 1024.
 
     Example:
         >>> human_bytes(0), human_bytes(3_670_016)
@@ -64,7 +64,7 @@ def human_bytes(count: float) -> str:
 
 
 def parse_bytes(text: str, where: str) -> int:
-    """Read a number of bytes as people write it; raises `UsageError`.
+    """Parse a number of bytes with a unit; raises `UsageError`.
 
     Units: `k M G T` are powers of 1000, `Ki Mi Gi Ti` of 1024, each with or without `B`.
 
@@ -83,7 +83,7 @@ def parse_bytes(text: str, where: str) -> int:
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn an `OSError` of the block into `NoSpaceError` or `AccessError` naming the folder."""
+    """Convert an `OSError` in the block to `NoSpaceError` or `AccessError` naming the folder."""
     try:
         yield
     except OfflineDataError:
@@ -101,7 +101,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Give `path` this content, whole or not at all, also if the machine stops meanwhile."""
+    """Write `content` to `path` atomically and durably, even if the machine crashes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -116,7 +116,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names that were given or taken in `folder` survive a crash."""
+    """Make created and deleted names in `folder` durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -125,7 +125,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def boot_id() -> str | None:
-    """Return the id of the running system, another one after each boot; None without one (macOS)."""
+    """Return the id of the current boot; None if the system has none (macOS)."""
     try:
         return _BOOT_ID.read_text("ascii").strip() or None
     except (OSError, ValueError):
@@ -136,23 +136,23 @@ def boot_id() -> str | None:
 def file_lock(
     path: Path, waiting: Callable[[], None], pause: Callable[[float], object] = time.sleep
 ) -> Iterator[None]:
-    """Hold the lock at `path`, which the operating system releases when its holder dies.
+    """Hold the lock at `path`, which the operating system releases when the process dies.
 
-    The file is never deleted, so that no two processes hold it. `waiting` is called once if another
-    process or thread holds it, `pause` waits so many seconds before the next try; both may raise to
-    give up. Raises `OSError`.
+    The file is never deleted, so that two processes never hold it. `waiting` is called once if
+    another process or thread holds the lock, `pause` waits before the next attempt; both may raise
+    to give up. Raises `OSError`.
     """
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock, told = FileLock(path, thread_local=False), False
+    lock, notified = FileLock(path, thread_local=False), False
     while not lock.is_locked:
         try:
             lock.acquire(blocking=False)  # a timeout never ends on a clock that runs backwards
         except Timeout:
-            if not told:
+            if not notified:
                 waiting()
-            told = True
+            notified = True
             pause(0.05)
     try:
         yield
@@ -161,7 +161,7 @@ def file_lock(
 
 
 def unless_locked(path: Path, act: Callable[[], object]) -> bool:
-    """Call `act` while holding a lock; return False if another process holds it. Raises `OSError`."""
+    """Call `act` while holding the lock; returns False if another process holds it. Raises `OSError`."""
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,12 +174,12 @@ def unless_locked(path: Path, act: Callable[[], object]) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if some process holds the lock at `path`; raises `OSError`."""
+    """Return True if a process holds the lock at `path`; raises `OSError`."""
     return path.exists() and not unless_locked(path, lambda: None)
 
 
 def describe_head(head: bytes) -> str:
-    """Say what a file that begins like this probably is.
+    """Describe a file by its first bytes.
 
     Example:
         >>> describe_head(b"<!DOCTYPE html><title>Not found")
@@ -195,13 +195,13 @@ def describe_head(head: bytes) -> str:
 
 
 def read_head(path: Path, count: int = 512) -> bytes:
-    """Return the first bytes of a plain file; never waits for a FIFO, reads no device.
+    """Return the first bytes of a regular file; never blocks on a FIFO or reads a device.
 
     Raises `NotFoundError`, `AccessError`, `FormatError`.
     """
 
     def opened(name: str, flags: int) -> int:
-        # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it.
+        # O_NONBLOCK: without it, opening a FIFO blocks until a writer opens it.
         return os.open(name, flags | os.O_NONBLOCK)
 
     try:
@@ -209,7 +209,7 @@ def read_head(path: Path, count: int = 512) -> bytes:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise FormatError(f"{path} is not a plain file")
-            return file.read(min(count, found.st_size))  # which takes so much memory at once
+            return file.read(min(count, found.st_size))  # read allocates that much memory
     except IsADirectoryError:
         raise FormatError(f"{path} is not a plain file") from None
     except (FileNotFoundError, NotADirectoryError):
@@ -223,14 +223,14 @@ def read_head(path: Path, count: int = 512) -> bytes:
 
 
 def check_magic(path: Path, magic: bytes, what: str) -> None:
-    """Raise unless `path` begins with `magic`; says so where it is a web page or an LFS pointer."""
+    """Raise unless `path` starts with `magic`; the message mentions web pages and LFS pointers."""
     head = read_head(path)
     if not head.startswith(magic):
         raise FormatError(f"{path} is not {what}: {describe_head(head)}", hint="fetch it again")
 
 
 def is_unicode(text: str) -> bool:
-    """Return False for lone surrogates, which JSON and arguments can have and no name should."""
+    """Return False for lone surrogates, which JSON and arguments may contain but names should not."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -239,11 +239,11 @@ def is_unicode(text: str) -> bool:
 
 
 def check_relative(path: str, what: str = "A raw file") -> str:
-    """Return a posix path of a listing or an archive if it stays inside the folder it is joined to.
+    """Return a posix path from a listing or archive if it stays inside its folder.
 
     Raises:
-        IntegrityError: It is absolute, has empty, `.` or `..` parts, characters that some system
-            reads as something else than part of a name, or more bytes than a file's name can have.
+        IntegrityError: It is absolute, has empty, `.` or `..` parts, characters with a special
+            meaning on some system, or more bytes than a file name can have.
 
     Example:
         >>> check_relative("door/main_data.hdf5")
@@ -265,9 +265,9 @@ def check_relative(path: str, what: str = "A raw file") -> str:
 
 
 def is_file(path: Path) -> bool:
-    """Return True for a plain file, or a link to one; unlike pathlib's, never raises `OSError`.
+    """Return True for a regular file or a link to one; never raises `OSError`.
 
-    That one raises where a name is too long or a folder above may not be entered.
+    `Path.is_file` does so if a name is too long or a parent folder is inaccessible.
     """
     return os.path.isfile(path)  # noqa: PTH113 -- see above
 

@@ -1,4 +1,4 @@
-"""Dataset ids: `source:name[@revision]`, and nothing else in the package parses them."""
+"""Dataset ids: `source:name[@revision]`; parsed only here."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MAX_LENGTH = 300  # without the revision
 _MAX_PART = 255  # a part of a name, or a revision, becomes a folder
 
 HUB_SOURCES = {"hf": "minari", "gcp": "minari"}
-"""The source that a bare `scheme://…` id belongs to."""
+"""Source of ids of the form `scheme://…`, by scheme."""
 
 
 @dataclass(frozen=True)
 class DatasetId:
-    """One dataset of one source, at one revision or at any.
+    """A dataset of a source, with or without a revision.
 
     Example:
         >>> parse_id("minari:D4RL/door/human-v2@3f2a").name
@@ -40,7 +40,7 @@ class DatasetId:
     source: str
     """Name of the adapter: `minari`, `d4rl`, `local`, …"""
     name: str
-    """The source's own name, segments joined by `/`; may begin with a remote (`hf://user/`)."""
+    """The source's name of the dataset, segments joined by `/`; may start with a remote (`hf://user/`)."""
     revision: str | None = None
     """None: the newest on this disk, else the source's newest."""
 
@@ -49,7 +49,7 @@ class DatasetId:
 
     @property
     def folder(self) -> str:
-        """Relative posix path under a root, without the revision; never leaves it."""
+        """Relative posix path under the root, without the revision; never leaves the root."""
         return f"{self.source}/" + self.name.replace("://", "+", 1)
 
     def at(self, revision: str) -> DatasetId:
@@ -59,12 +59,12 @@ class DatasetId:
 
 
 def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
-    """Parse `source:name[@revision]`; `hf://…` and `gcp://…` stand for the source that lives there.
+    """Parse `source:name[@revision]`; `hf://…` and `gcp://…` imply their source.
 
-    Without a `default_source` an id that names no source is an error.
+    An id without a source is an error unless `default_source` is given.
 
     Raises:
-        InvalidIdError: An empty part, or anything that could leave the folder the id maps to.
+        InvalidIdError: An empty part, or an id whose folder would leave the root.
 
     Example:
         >>> parse_id("d4rl:halfcheetah-medium-v2")
@@ -126,7 +126,7 @@ def looks_like_path(text: str) -> bool:
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to `count` known names most like `wanted`, best first (may be empty)."""
+    """Return up to `count` known names most similar to `wanted`, best first."""
     by_folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(wanted.casefold(), by_folded, n=count, cutoff=0.6)
     return [by_folded[name] for name in close]

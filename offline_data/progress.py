@@ -1,4 +1,4 @@
-"""The `Progress` protocol: how long work tells of itself, silently or with bars on stderr."""
+"""The `Progress` protocol, by which long operations report: silently, or with bars on stderr."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _log = logging.getLogger("offline_data")
 
 
 class Task(Protocol):
-    """One piece of work under way."""
+    """A task in progress."""
 
     def advance(self, amount: int = 1) -> None:
-        """Say that `amount` more units are done (may be negative when a try starts over)."""
+        """Add `amount` completed units (may be negative when an attempt restarts)."""
 
     def skip(self, amount: int) -> None:
-        """Say that `amount` more units need no work, for they were done before; not for speed."""
+        """Add `amount` units that were completed earlier; they do not count for the speed."""
 
     def resize(self, total: int) -> None:
-        """Say how many units there are in all, once that is known."""
+        """Set the total number of units once it is known."""
 
 
 class Progress(Protocol):
-    """Receives what long work has to tell; the command line draws it, a library user may too."""
+    """Receives progress of long operations; the command line draws it."""
 
     def task(self, label: str, total: int | None, unit: str) -> AbstractContextManager[Task]:
-        """Open a piece of work of `total` units (`"B"`, `"episodes"`, …; None: unknown)."""
+        """Start a task of `total` units (`"B"`, `"episodes"`, …; None: unknown)."""
 
     def note(self, message: str) -> None:
-        """Pass on a sentence that the user should read once."""
+        """Report a sentence that the user should read."""
 
 
 class SilentProgress:
-    """Says nothing; its tasks are itself.
+    """Ignores everything; it is its own task.
 
     Example:
         >>> with SilentProgress().task("convert", 10, "episodes") as task:

@@ -1,4 +1,4 @@
-"""JSON from a stranger: read whole or refused with one sentence that names the file."""
+"""Parsing of untrusted JSON: complete, or refused with one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 16 << 20
-"""Enough for the bounds of the largest image spaces; parsed, it takes up to 25 times as much."""
+"""Sufficient for the bounds of the largest image spaces; parsed, it takes up to 25 times as much."""
 
 MAX_DEPTH = 64
-"""Containers within containers."""
+"""Maximum nesting of containers."""
 
 MAX_COUNT = 2**63 - 1
-"""Largest count or size: that of int64."""
+"""Largest count or size: the maximum of int64."""
 
-_DIGITS = 400  # a longer integer is no float64 either, and takes quadratic time to parse
+_DIGITS = 400  # a longer integer exceeds float64, and takes quadratic time to parse
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -> Any:
-    """Read a plain file of JSON, see `parse_json`.
+    """Read a regular file of JSON; see `parse_json`.
 
     Raises `NotFoundError`, `AccessError`, `FormatError`.
     """
@@ -35,7 +35,7 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -
 
 
 def read_whole(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a plain file; raises `NotFoundError`, `AccessError`, `FormatError`."""
+    """Return the content of a regular file; raises `NotFoundError`, `AccessError`, `FormatError`."""
     data = read_head(path, max_bytes + 1)
     if len(data) > max_bytes:
         raise FormatError(f"{path} is larger than {max_bytes:,} bytes: too large for its kind")
@@ -43,11 +43,11 @@ def read_whole(path: Path, max_bytes: int) -> bytes:
 
 
 def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
-    r"""Parse JSON, refusing what `json.loads` lets through and what it fails on.
+    r"""Parse JSON, refusing input on which `json.loads` is too lenient or fails.
 
     Args:
         data: UTF-8, with or without a byte-order mark, or text.
-        where: The file, or the field of it, for messages.
+        where: The file, or a field of it, for messages.
         finite: Whether to refuse `NaN`, `Infinity` and numbers beyond float64.
 
     Raises:
@@ -86,14 +86,14 @@ def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
 
 
 def count_of(value: object, where: str) -> int:
-    """Return a value of JSON that has to be a count or a size; raises `FormatError`."""
+    """Return a JSON value that must be a count or a size; raises `FormatError`."""
     if type(value) is not int or not 0 <= value <= MAX_COUNT:
         raise FormatError(f"{where} is {shown(value)}; expected an integer from 0 to 2**63 - 1")
     return value
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value of JSON for a message: printable ASCII, cut at `limit` letters."""
+    """Return a JSON value for a message: printable ASCII, at most `limit` characters."""
     if isinstance(value, int) and abs(value) > MAX_COUNT:
         return f"an integer of {value.bit_length()} bits"
     text = ascii(value[:limit] if isinstance(value, (str, list)) else value)

@@ -1,18 +1,18 @@
-"""URLs as text: what may be shown and stored of them, which is never a password or a token."""
+"""URLs as text that may be shown and stored, without passwords and tokens."""
 
 from __future__ import annotations
 
 import re
 
 HIDDEN = "***"
-"""Stands in the place of what is left out."""
+"""Replaces secrets."""
 
 _NO_PORT = r":(?![0-9]*(?:[^\w%]|\Z))"
 _MALFORMED = re.compile(rf"(://)[^\s/?#@\[]*{_NO_PORT}\S*@")
-"""A password with a slash, which a URL cannot have: all up to the last `@` may belong to it."""
+"""A password with a slash, invalid in a URL: everything up to the last `@` may belong to it."""
 _USER = re.compile(r"(://)[^\s/?#]*@")
 _HALF = re.compile(rf"(://[^\s/?#@:\[]*){_NO_PORT}[^\s/?#]*")
-"""The beginning of a URL that was cut inside its password."""
+"""The beginning of a URL that was truncated inside its password."""
 _QUERY = re.compile(
     r"""([?&;#][^\s&;=?#/]*(?:token|sig|secret|pass|pwd|auth(?!or\b)|credential|key|session|jwt|policy)"""
     r"""[^\s&;=?#/]*=)[^\s&;#'"]+""",
@@ -21,11 +21,11 @@ _QUERY = re.compile(
 
 
 def redact(text: str) -> str:
-    """Return `text` with the secrets of every URL in it replaced by `***`.
+    """Return `text` with the secrets of all its URLs replaced by `***`.
 
-    Those are user name and password, and the values of query parameters whose names speak of a
+    These are user name and password, and the values of query parameters whose names suggest a
     token, signature, key, credential, password, session or policy (`X-Amz-Signature`, `sig`,
-    `access_token`). A secret that is part of a path cannot be told from a name.
+    `access_token`). A secret that is part of a path cannot be recognised.
 
     Example:
         >>> redact("https://me:hush@host.example:80/x?v=1&X-Amz-Signature=f00 answered 404")
@@ -40,7 +40,7 @@ def redact(text: str) -> str:
 
 
 def redact_setting(text: str) -> str:
-    """Return a setting that should be a URL and may be none: nothing before its last `@` is shown.
+    """Return a setting that may be a malformed URL, with everything before its last `@` hidden.
 
     Example:
         >>> redact_setting("http://me:hu sh@host/"), redact_setting("sh@host/")

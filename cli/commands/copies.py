@@ -104,7 +104,7 @@ def split(
             )
         shares[found[1]] = float(found[2])
     entry = entry_named(context, dataset)
-    made = split_dataset(
+    stored_parts = split_dataset(
         entry.path,
         shares,
         out or entry.id.name.replace("://", "+"),
@@ -113,8 +113,10 @@ def split(
         seed=seed,
         options=_options(layout, workers, force=force),
     )
-    results = [stored_result(one) for one in made.values()]
-    data = [{"part": part, **result.data[0]} for part, result in zip(made, results, strict=True)]
+    results = [stored_result(one) for one in stored_parts.values()]
+    data = [
+        {"part": part, **result.data[0]} for part, result in zip(stored_parts, results, strict=True)
+    ]
     return combine(data, results)
 
 

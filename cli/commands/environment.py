@@ -64,7 +64,7 @@ def set_(
     ],
     value: Annotated[str, argument("VALUE", "Its new value.")],
 ) -> Result:
-    """Change one setting in the config file; the rest of the file stays as it is."""
+    """Change one setting in the config file; the rest of the file is unchanged."""
     from offline_data.config import write_setting
 
     file = write_setting(key, value)

@@ -769,7 +769,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
             return draw
         try:
             instead = self._next_draw()
-        except UsageError:  # it is raised again when a batch is asked for
+        except UsageError:  # it is raised again when a batch is requested
             return None
         return instead._replace(last=draw.last or instead.last)
 

@@ -1,1 +1,1 @@
-"""Summaries of datasets, catalogues and this machine, as frozen values; nothing here prints."""
+"""Summaries of datasets, catalogues and this machine as frozen values; nothing is printed."""

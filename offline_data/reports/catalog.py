@@ -1,4 +1,4 @@
-"""Datasets that sources offer, whether or not they are on this disk: list, find, search."""
+"""Datasets that sources offer, on this disk or not: list, find, search."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
     from offline_data.sources.base import CatalogEntry, Source
 
 _SIMILAR = 0.75
-"""Similarity from which on a word is taken for one that nothing has, as `difflib` measures it."""
+"""Minimum `difflib` similarity at which an unknown word is replaced by a known one."""
 
 
 @dataclass(frozen=True)
 class CatalogDataset:
-    """One dataset of a source's list."""
+    """One dataset in a source's catalogue."""
 
     id: str
     """`source:name`."""
     source: str
     name: str
     here: bool
-    """Whether some revision of it is on this disk."""
+    """Whether any revision of it is on this disk."""
     transitions: int | None
-    """None if the list does not have it, as the next two."""
+    """None if the catalogue lacks it, like the next two."""
     episodes: int | None
     bytes: int | None
     """Bytes to download."""
     summary: str
     notes: tuple[str, ...]
     licence: str | None = None
-    """Of the source's datasets; one that was downloaded may have its own, as the next."""
+    """Licence of the source's datasets; a downloaded one may have its own, like the next."""
     citation: str | None = None
     action: str | None = None
-    """`continuous` or `discrete`; None if neither the list nor the source tells."""
+    """`continuous` or `discrete`; None if unknown."""
 
     @property
     def command(self) -> str:
-        """The command line that brings it here."""
+        """The command line that downloads it."""
         return f"offline-data download {self.id}"
 
 
 def list_remote(source: str | None, settings: Settings) -> Listing[CatalogDataset]:
-    """List what one source, or every source, offers now.
+    """List the datasets that one source, or every source, offers now.
 
-    A remote is asked unless `settings.offline`; if it does not answer, the packaged catalogue is
-    listed, and a note says so. Raises `NotFoundError` for an unknown source, and `NetworkError`
-    if there is no such catalogue.
+    Remotes are queried unless `settings.offline`; if one does not answer, the packaged catalogue is
+    listed with a note. Raises `NotFoundError` for an unknown source, and `NetworkError` if there is
+    no packaged catalogue.
     """
     here = _ids_here(settings)
     datasets: list[CatalogDataset] = []
@@ -78,14 +78,14 @@ def list_remote(source: str | None, settings: Settings) -> Listing[CatalogDatase
 
 
 def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | None:
-    """Find one dataset in its source's catalogue, its files on this machine, or its remote.
+    """Find a dataset in its source's catalogue, its local files, or its remote.
 
-    The remote is asked only about a name that is not like any known one, and not if
-    `settings.offline`; None: nobody knows it.
+    The remote is only queried for a name that is not similar to any known one, and not if
+    `settings.offline`; None: not found.
 
     Raises:
-        NotFoundError: No such source, or names like it are known: the hint has them.
-        NetworkError: The remote had to be asked and does not answer.
+        NotFoundError: No such source, or similar names are known: the hint has them.
+        NetworkError: The remote had to be queried and does not answer.
     """
     source = get_source(dataset.source)
     known = {entry.name: entry for entry in (*source.local(settings), *source.catalog())}
@@ -104,10 +104,10 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of a search; a dataset whose figure is unknown does not pass a limit of it."""
+    """Limits of a search; a dataset whose value is unknown does not satisfy a limit."""
 
     min_bytes: int | None = None
-    """Bytes to download, this limit included, as all others."""
+    """Bytes to download; limits are inclusive."""
     max_bytes: int | None = None
     min_episodes: int | None = None
     max_episodes: int | None = None
@@ -115,7 +115,7 @@ class Bounds:
     """`continuous` or `discrete`."""
 
     def admit(self, one: CatalogDataset) -> bool | None:
-        """Return whether a dataset passes all limits; None if that is not known."""
+        """Return whether a dataset satisfies all limits; None if unknown."""
         limits = (
             (one.bytes, self.min_bytes, self.max_bytes),
             (one.episodes, self.min_episodes, self.max_episodes),
@@ -138,24 +138,24 @@ ALL = Bounds()
 def search(
     query: str, settings: Settings, bounds: Bounds = ALL, limit: int | None = None
 ) -> Listing[CatalogDataset]:
-    """Search packaged catalogues, and files of sources on this machine; uses no network.
+    """Search packaged catalogues and local files of sources, without the network.
 
-    All words of the query must occur in the id or the summary, in upper or lower case; a word with
-    `*`, `?` or `[…]` is a glob that the id, or its name, must match. If no dataset has them all,
-    words that occur nowhere stand for the most similar ones, and a note says which.
+    All words of the query must occur in the id or the summary, case-insensitively; a word with
+    `*`, `?` or `[…]` is a glob that the id, or its name, must match. If no dataset matches, words
+    that occur nowhere are replaced by the most similar ones, with a note.
 
     Args:
         query: Words; an empty query matches every dataset.
         settings: Root, whose datasets are marked, and folders of sources.
-        bounds: What the datasets must be.
-        limit: Datasets to return at most; a note says how many there are.
+        bounds: Limits that datasets must satisfy.
+        limit: Maximum number of results; a note reports the total.
     """
     known = _known_datasets(settings)
     texts = {text: f"{text} {one.summary}".casefold() for text, one in known.items()}
     words = query.casefold().split()
     ids, notes = _matching(words, texts)
     if not ids:
-        # people remember names: the query is compared with whole ids, then with these
+        # compare the query with whole ids, then with names only
         names = {text.partition(":")[2]: text for text in known}
         near = nearest(query, known) or [names[name] for name in nearest(query, names)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -172,7 +172,7 @@ def search(
 
 
 def _known_datasets(settings: Settings) -> dict[str, CatalogDataset]:
-    """Return all datasets known without a network, by id: of catalogues, of sources here, ours."""
+    """Return all datasets known without the network, by id: catalogues, local sources, converted."""
     here = _ids_here(settings)
     known: dict[str, CatalogDataset] = {}
     for source in map(get_source, source_names()):
@@ -189,7 +189,7 @@ def _known_datasets(settings: Settings) -> dict[str, CatalogDataset]:
 
 
 def _matching(words: list[str], texts: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Return the ids that match all words, and a note for each word that is not taken literally."""
+    """Return the ids that match all words, and a note for each replaced word."""
 
     def having(readings: list[list[str]]) -> list[str]:
         return [
@@ -222,17 +222,17 @@ def _has(text: str, described: str, word: str) -> bool:
 
 
 def ids_named(text: str, settings: Settings, *, catalogue: bool = True) -> list[str]:
-    """Return the ids that a name without a source may stand for, of datasets here first.
+    """Return the ids that a name without a source may refer to, datasets on this disk first.
 
-    What is an id or a path already stands for itself. The first of these that there is counts:
-    datasets on this disk of this name, in catalogues of this name, here with it as the end of the
-    name or as one of its parts, and so in catalogues; `door` is a part of `D4RL/door/human-v2`.
-    The list may be empty. A revision (`@…`) is kept.
+    An id or path refers to itself. Otherwise the first non-empty of these is returned: datasets on
+    this disk with this name, then in catalogues; on this disk with it as the end or a part of the
+    name, then in catalogues; `door` is a part of `D4RL/door/human-v2`. May be empty. A revision
+    (`@…`) is kept.
 
     Args:
-        text: What a user wrote.
+        text: The user's input.
         settings: Root, and folders of sources.
-        catalogue: Whether datasets that are not on this disk count.
+        catalogue: Whether to include datasets that are not on this disk.
     """
     if ":" in text or looks_like_path(text) or has_manifest(Path(text)):
         return [text]

@@ -27,42 +27,42 @@ DISTRIBUTION = "offline-data"
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts for a bug report; no secret is among them."""
+    """Facts for a bug report, without secrets."""
 
     version: str | None
     """Version of this package, None if it is not installed."""
     python: str
     platform: str
     packages: Mapping[str, str | None]
-    """Version of each package this one may use; None: not installed."""
+    """Version of each package that this one may use; None: not installed."""
     settings: Mapping[str, Any]
-    """Resolved settings; of the token only whether there is one. `config` is the config file that
-    was read, `config_place` where it is looked for; for `origins` see `Settings`."""
+    """Resolved settings; for the token only whether there is one. `config` is the config file that
+    was read, `config_place` its expected location; for `origins` see `Settings`."""
     free_bytes: int
-    """Bytes this user may still write on the disk of the root."""
+    """Bytes available to this user on the disk of the root."""
     compiled_gather: bool
-    """Whether the C extension was built: without it, sampling takes two to four times as long."""
+    """Whether the C extension was built; without it, sampling takes two to four times as long."""
 
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One adapter and what it takes to use it."""
+    """One adapter and its requirements."""
 
     name: str
     title: str
-    """What it is, or why it cannot be imported, in half a line."""
+    """Its description, or why it cannot be imported, in half a line."""
     needs: tuple[str, ...]
     """Import names of packages that some of its datasets need."""
     missing: tuple[str, ...]
     install: str | None
-    """The command that installs what is missing, if anything is."""
+    """The command that installs missing packages, if any."""
     datasets: int
-    """Datasets in the packaged catalogue."""
+    """Number of datasets in the packaged catalogue."""
 
 
 def environment(settings: Settings) -> Environment:
-    """Collect versions and settings; imports none of the packages it names."""
-    # to import the extension would bring torch
+    """Collect versions and settings without importing the packages."""
+    # importing the extension would import torch
     extension = f"_gather*{EXTENSION_SUFFIXES[-1]}"
     return Environment(
         version=installed_version(DISTRIBUTION),
@@ -84,7 +84,7 @@ def installed_version(name: str) -> str | None:
 
 
 def _requirements() -> list[str]:
-    """List the distributions that this one may use, without those for an older Python."""
+    """Return the distributions that this one may use, except those for an older Python."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -111,7 +111,7 @@ def _shown(settings: Settings) -> dict[str, Any]:
 
 
 def source_reports() -> tuple[SourceReport, ...]:
-    """Describe every source, in order of name; one that cannot be imported says why."""
+    """Describe every source, ordered by name; including why one cannot be imported."""
     return tuple(map(_source_report, source_names()))
 
 

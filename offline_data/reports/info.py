@@ -1,4 +1,4 @@
-"""One dataset: what its manifest or a catalogue says of it, and its first transitions."""
+"""Information on one dataset from its manifest or a catalogue, and its first transitions."""
 
 from __future__ import annotations
 
@@ -80,16 +80,16 @@ _OF_MANIFEST = [
     for field in fields(DatasetInfo)[7:]
     if field.name != "files"  # which may have passwords
 ]
-"""Fields that are those of the manifest."""
+"""Manifest fields that are shown unchanged, except for passwords in `files`."""
 
 
 def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
-    """Describe the dataset that an id or a path means: from this disk, else from a catalogue.
+    """Describe the dataset with an id or path, from this disk or else from a catalogue.
 
     Raises:
-        NotFoundError: It is neither here nor in its source's catalogue.
+        NotFoundError: It is neither on this disk nor in its source's catalogue.
         InvalidIdError: Neither an id nor the path of a dataset directory.
-        NetworkError: Only the source's remote could tell, and it does not answer.
+        NetworkError: The source's remote had to be queried and does not answer.
     """
     try:
         return entry_info(locate(text, settings))
@@ -111,7 +111,7 @@ def entry_info(entry: Entry) -> DatasetInfo:
     return DatasetInfo(
         **vars(LocalDataset.of(entry)),
         schema=schema_of(DatasetReader(entry.path, manifest)),
-        # a manifest from elsewhere may have whole URLs
+        # a manifest written elsewhere may contain full URLs
         files=[{name: _redacted(value) for name, value in one.items()} for one in manifest.files],
         **known,
     )
@@ -124,7 +124,7 @@ def _redacted(value: Any) -> Any:
 
 
 def schema_of(reader: DatasetReader) -> dict[str, dict[str, Any]]:
-    """List the leaves that a source gave, whatever the layout, sorted by key.
+    """Return the leaves of the source, whatever the layout, sorted by key.
 
     Each has `dtype` and `shape` (of codes if it is `text`, of decoded images if it has an
     `encoding`) and `rows`: one per transition (`steps`), or one more per episode (`observations`).
@@ -142,7 +142,7 @@ def schema_of(reader: DatasetReader) -> dict[str, dict[str, Any]]:
 def first_transitions(
     reader: DatasetReader, count: int, episode: int | None = None
 ) -> list[dict[str, Any]]:
-    """Read the first `count` transitions, or fewer, of one episode or of the whole dataset.
+    """Return the first `count` transitions, or fewer, of one episode or of the whole dataset.
 
     Each has the step row `index`, its `episode` and the `step` in it, counted from 0, and `values`
     in TED by key, `[*shape]`, with text as `str`. The observation after the last action of an
@@ -155,13 +155,13 @@ def first_transitions(
 def last_transitions(
     reader: DatasetReader, count: int, episode: int | None = None
 ) -> list[dict[str, Any]]:
-    """Read the last `count` transitions, in their order; otherwise as `first_transitions`."""
+    """Return the last `count` transitions in order; see `first_transitions`."""
     begin, stop = _span(reader, episode)
     return transitions_of(reader, np.arange(max(begin, stop - count), stop))
 
 
 def _span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
-    """Return the first row of an episode, or of the dataset, and the one after its last."""
+    """Return the first row of an episode, or of the dataset, and the one after its last row."""
     if episode is None:
         return 0, reader.transitions
     if not 0 <= episode < reader.episode_count:
@@ -174,7 +174,7 @@ def _span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
 
 
 def transitions_of(reader: DatasetReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Read whole transitions, by their step rows; see `first_transitions`."""
+    """Return whole transitions by their step rows; see `first_transitions`."""
     columns = reader.transitions_at(rows)
     del columns[EPISODE]
     episodes = np.searchsorted(reader.starts, rows, side="right") - 1

@@ -1,4 +1,4 @@
-"""A random batch of a dataset, read without torch: what its leaves look like."""
+"""A random batch of a dataset, read without torch, and summaries of its leaves."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class SampledLeaf:
 
     dtype: str
     shape: tuple[int, ...]
-    """The batch first."""
+    """Shape, batch dimension first."""
     min: float | int | bool | None
-    """None: there are no values, or they have no order."""
+    """None: no values, or unordered ones."""
     max: float | int | bool | None
 
 
 def sampled_leaves(
     reader: DatasetReader, rows: NDArray[np.int64], slice_len: int | None = None
 ) -> dict[str, SampledLeaf]:
-    """Read rows and describe their leaves in TED, by key; `index` is the row, text comes as codes.
+    """Return summaries of the leaves of rows in TED, by key; `index` is the row, text is codes.
 
-    In a batch of slices of `slice_len` rows the last row of each is truncated, and so done, as
-    `SliceSampler` marks them.
+    In a batch of slices of `slice_len` rows the last row of each is truncated and done, like those
+    of `SliceSampler`.
     """
     columns = {**reader.transitions_at(rows), ("index",): rows}
     if slice_len:
@@ -48,24 +48,24 @@ def sampled_leaves(
 def random_rows(
     reader: DatasetReader, count: int, slice_len: int | None = None, seed: int | None = None
 ) -> NDArray[np.int64]:
-    """Draw step rows with replacement, as `RandomSampler` and `SliceSampler` do: `[count]`.
+    """Return random step rows with replacement, like `RandomSampler` and `SliceSampler`: `[count]`.
 
-    Only rows with a known next observation, or terminated ones, are drawn, each as likely as any
-    other; a seed gives other rows than it gives those samplers.
+    Only rows with a known next observation, or terminated ones, are drawn, uniformly; the same seed
+    gives different rows than those samplers.
 
     Args:
         reader: The dataset.
-        count: Rows.
-        slice_len: Rows that follow each other in one episode; None: single rows.
-        seed: Of the draw; None: another one each time.
+        count: Number of rows.
+        slice_len: Number of consecutive rows of one episode; None: single rows.
+        seed: Seed of the draw; None: random.
 
     Raises:
-        UsageError: There is no such row, or no episode is as long as a slice.
+        UsageError: No such row, or no episode is long enough for a slice.
     """
     lengths = reader.lengths.copy()
     np.subtract.at(lengths, _episodes_of(reader, reader.invalid_rows), 1)  # each is a last row
     length = slice_len or 1
-    places = np.maximum(lengths - length + 1, 0)  # where a slice may begin, of each episode
+    places = np.maximum(lengths - length + 1, 0)  # number of possible slice starts per episode
     ends = np.cumsum(places)
     if not ends[-1]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Figures of a dataset: per leaf and per episode, in one pass and bounded memory."""
+"""Statistics of a dataset: per leaf and per episode, in one pass with bounded memory."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     Rows: TypeAlias = slice | NDArray[np.int64]
 
 CHUNK_ITEMS = 1 << 20
-"""Items of one chunk, so that a few float64 copies of it take tens of MiB at most."""
+"""Items per chunk, so that a few float64 copies of it take tens of MiB at most."""
 
 MOST_COMMON = 5
-"""Words of a text leaf that are named."""
+"""Number of most common words listed for a text leaf."""
 
 MOST_FEATURES = 1024
 """Numbers in a row of a leaf that has figures of each of them: images have not."""
@@ -58,21 +58,21 @@ class FeatureStats:
 
 @dataclass(frozen=True, repr=False)
 class LeafStats:
-    """Figures of all items of one numeric leaf, over the finite ones; printed, those of each feature."""
+    """Statistics over the finite items of a numeric leaf; printed, those of each feature."""
 
     key: str
     """TED key, parts joined by `/`."""
     dtype: str
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     rows: int
-    """Rows looked at: `N`, or for observations one more per episode that has its last one."""
+    """Number of rows: `N`, or for observations one more per episode whose last one is known."""
     min: Number | None
     """None for complex leaves and if no item is finite, like the next three."""
     max: Number | None
     mean: float | None
     std: float | None
-    """Standard deviation of the population."""
+    """Population standard deviation."""
     nan: int
     inf: int
     features: FeatureStats | None = field(default=None, compare=False)
@@ -103,21 +103,21 @@ class LeafStats:
 
 @dataclass(frozen=True)
 class TextStats:
-    """Figures of one text leaf."""
+    """Statistics of a text leaf."""
 
     key: str
     rows: int
     distinct: int
-    """Different words that occur."""
+    """Number of distinct words that occur."""
     missing: int
-    """Items for which the source has nothing."""
+    """Number of items without text in the source."""
     most_common: tuple[tuple[str, int], ...]
-    """Up to `MOST_COMMON` words with how often each occurs, most frequent first."""
+    """Up to `MOST_COMMON` words with their counts, most frequent first."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How the finite values of one figure are spread over the episodes."""
+    """Distribution of the finite values of one quantity over the episodes."""
 
     min: float
     median: float
@@ -127,21 +127,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class EpisodeStats:
-    """Figures of episodes as wholes."""
+    """Statistics of episodes."""
 
     length: Spread | None
     returns: Spread | None
     """Undiscounted returns; None if none is finite."""
     terminated: float
-    """Share of episodes that end terminated, in [0, 1]."""
+    """Fraction of episodes that end terminated, in [0, 1]."""
     truncated: float
     without_final_observation: int
-    """Episodes whose observation after the last action the source does not have."""
+    """Number of episodes whose observation after the last action is unknown."""
 
 
 @dataclass(frozen=True, repr=False)
 class DatasetStats:
-    """All figures of one dataset, or a view of it, leaves in the order of their keys; printed, tables."""
+    """All statistics of a dataset or a view of it, leaves ordered by key; printed as tables."""
 
     id: str
     transitions: int
@@ -187,7 +187,7 @@ def dataset_stats(
     pieces: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     chunk_items: int = CHUNK_ITEMS,
 ) -> DatasetStats:
-    """Compute the figures of every leaf; reads each file once, `chunk_items` items at a time.
+    """Compute the statistics of every leaf; reads each file once, `chunk_items` items at a time.
 
     Args:
         reader: Of the dataset.
@@ -242,7 +242,7 @@ def dataset_stats(
 
 
 class _Pieces:
-    """Runs of rows of a table, laid end to end: `first` and `lengths`, int64 `[P]`."""
+    """Consecutive runs of rows of a table: `first` and `lengths`, int64 `[P]`."""
 
     def __init__(self, first: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         self.first, self.lengths = first, lengths
@@ -265,7 +265,7 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class _Selection:
-    """Rows to look at.
+    """Selected rows of both tables.
 
     ```
     steps           0  1  2 | 3  4         pieces inside of episodes
@@ -278,9 +278,9 @@ class _Selection:
     observations: _Pieces
     ends: _Pieces
     numbers: NDArray[np.int64]
-    """Episodes that the pieces are of, each once."""
+    """Episodes of the pieces, unique."""
     lengths: NDArray[np.int64]
-    """Rows of each of them."""
+    """Selected rows of each episode."""
 
     @classmethod
     def of(
@@ -288,7 +288,7 @@ class _Selection:
         reader: DatasetReader,
         pieces: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
     ) -> _Selection:
-        """Find out which rows pieces are in either table; the row repeated at an end is not one."""
+        """Return the rows of `pieces` in both tables, without the repeated row at unknown ends."""
         first, lengths = (reader.starts, reader.lengths) if pieces is None else pieces
         episode = np.searchsorted(reader.starts, first, side="right") - 1
         inside = first + lengths < (reader.starts + reader.lengths)[episode]
@@ -305,7 +305,7 @@ class _Selection:
 
 
 class _Figures:
-    """Figures of one leaf, of each number of a row where there are not too many."""
+    """Statistics of one leaf, also per feature unless there are too many."""
 
     def __init__(self, leaf: LeafSpec) -> None:
         self._leaf, self._seen = leaf, Moments()
@@ -324,7 +324,7 @@ class _Figures:
         self._high = high if self._high is None else np.asarray(np.fmax(self._high, high))
 
     def stats(self, rows: int) -> LeafStats:
-        """Return what was found in `rows` rows."""
+        """Return the statistics over `rows` rows."""
         leaf, seen, features = self._leaf, self._seen, None
         least, greatest = seen.minimum, seen.maximum
         if self._low is not None and self._high is not None:
@@ -353,7 +353,7 @@ class _Figures:
 
 
 def _extremes(values: NDArray[np.generic]) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return the least and the greatest finite value of each number of a row, `[*shape]`, or NaN."""
+    """Return the minimum and maximum finite value of each feature, `[*shape]`, or NaN."""
     low, high = (
         np.asarray(np.min(values, 0)),
         np.asarray(np.max(values, 0)),
@@ -365,7 +365,7 @@ def _extremes(values: NDArray[np.generic]) -> tuple[NDArray[np.generic], NDArray
 
 
 def _spread(values: NDArray[np.generic]) -> Spread | None:
-    """Summarise one number per episode; None where none is finite."""
+    """Summarise one number per episode; None if none is finite."""
     numbers = values.astype(np.float64).ravel()
     finite = numbers[np.isfinite(numbers)]
     if len(finite) == 0:
@@ -387,7 +387,7 @@ def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) ->
 
 
 def _text_stats(reader: DatasetReader, key: Key, rows: int, counts: NDArray[np.int64]) -> TextStats:
-    """Describe a text leaf; words that are as frequent go by code."""
+    """Return the statistics of a text leaf; equally frequent words are ordered by code."""
     words, missing, counts = reader.words(key) or [], int(counts[0]), counts[1:]
     order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
     common = tuple((words[i], int(counts[i])) for i in order if counts[i])
@@ -395,7 +395,7 @@ def _text_stats(reader: DatasetReader, key: Key, rows: int, counts: NDArray[np.i
 
 
 def _step_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
-    """Yield the rows of every step leaf but `episode`; a leaf's rows come in order."""
+    """Yield every row of every step leaf except `episode`; the rows of a leaf are in order."""
     leaves = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
     for group in _by_file(leaves):
         for rows in chosen.steps.chunks(group.values(), items):
@@ -404,7 +404,7 @@ def _step_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Itera
 
 
 def _observation_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
-    """Yield every observation the source has, once: before each action and after the last one.
+    """Yield each known observation once: before each action and after the last one.
 
     The repeated row of an episode without a final observation is left out.
     """
@@ -429,7 +429,7 @@ def _by_file(leaves: dict[Key, LeafSpec]) -> Iterator[dict[Key, LeafSpec]]:
 
 
 def _aligned(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay out a table: texts to the left, numbers of four digits to the right, `-` where None."""
+    """Format a table: text left-aligned, numbers right-aligned with four digits, None as `-`."""
     cells = [list(map(str, titles)), *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     texts = [not rows or isinstance(value, str) for value in (rows or [titles])[0]]

@@ -1,1 +1,1 @@
-"""Data sources: one adapter each, found by name in `registry`."""
+"""Data sources: one adapter each, looked up by name in `registry`."""

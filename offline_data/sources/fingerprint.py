@@ -1,4 +1,4 @@
-"""The revision of files that are the user's own: it changes when they do."""
+"""Revision of the user's own files: it changes when they do."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WHOLE = 64 << 20
-"""Bytes, of all files together, up to which every byte counts."""
+"""Maximum total size of files that are hashed completely."""
 SAMPLED = "-sampled"
-"""End of the revision of files that are larger."""
+"""Suffix of the revision of larger files."""
 _BUDGET = 4 << 20
-"""Bytes that are read of these."""
+"""Bytes read of larger files."""
 _BLOCK = 64 << 10
 _LEAST = 4 << 10
-"""Bytes of the smallest block that is read of a file, of which there are two."""
+"""Minimum size of a block read of a file, of which there are two."""
 
 
 def fingerprint(base: Path, files: Iterable[Path]) -> str:
-    """Return `local-<12 hex>` for the present state of some regular files: their names and contents.
+    """Return `local-<12 hex>` for the names and contents of some regular files.
 
-    Of more than `WHOLE` bytes in all, contents are known by size, time of change, first and last
-    block of each file and others at even distances; `SAMPLED` then follows. A CRC-32 of each
-    block finds files that changed at half the cost of a cryptographic hash; it is no proof
-    against somebody who makes two files alike on purpose. Names are relative to `base`.
+    If they exceed `WHOLE` bytes in total, contents are identified by size, modification time, first
+    and last block of each file and further blocks at even distances; `SAMPLED` is then appended. A
+    CRC-32 of each block detects changes at half the cost of a cryptographic hash; it does not
+    protect against deliberate collisions. Names are relative to `base`.
 
-    Raises `AccessError` where a file cannot be read.
+    Raises `AccessError` if a file cannot be read.
     """
     digest = hashlib.sha256()
     try:
@@ -40,8 +40,8 @@ def fingerprint(base: Path, files: Iterable[Path]) -> str:
         share = _BUDGET // max(1, len(states))
         for file, state in states:
             name = file.relative_to(base).as_posix() if file != base else file.name
-            told = "" if whole else f"\0{state.st_mtime_ns}"
-            digest.update(f"{name}\0{state.st_size}{told}\n".encode(errors="surrogateescape"))
+            time = "" if whole else f"\0{state.st_mtime_ns}"
+            digest.update(f"{name}\0{state.st_size}{time}\n".encode(errors="surrogateescape"))
             with file.open("rb", buffering=0) as stream:
                 for begin, size in _blocks(state.st_size, state.st_size if whole else share):
                     stream.seek(begin)
@@ -52,7 +52,7 @@ def fingerprint(base: Path, files: Iterable[Path]) -> str:
 
 
 def _blocks(size: int, budget: int) -> list[tuple[int, int]]:
-    """Return where to read about `budget` bytes of a file of `size`, as `(begin, bytes)`.
+    """Return the ranges `(begin, bytes)` to read about `budget` bytes of a file of `size`.
 
     Example:
         >>> _blocks(100, 100), _blocks(1 << 20, 10_000)

@@ -46,14 +46,14 @@ _NAME = re.compile(
     r"\d{8}T\d{6}_(?P<id>\d{1,18})_(?P<length>\d{1,9})_(?P<seed>-?\d{1,18})_(?P<total>-?\d{1,18}\.\d\d)\.np[yz]"
 )
 _ARCHIVE = 1 << 43
-"""Bytes of all episodes of an archive: 25 million frames of float32 have 2^40."""
+"""Maximum size of all episodes of an archive: 25 million frames of float32 have 2^40 bytes."""
 _EPISODE = 1 << 29
-"""Bytes of one episode, which is held in memory: ten times the 1,000 steps that Procgen allows."""
+"""Maximum size of an episode, which is held in memory: ten times the 1,000 steps that Procgen allows."""
 _KEYS = frozenset({"observations", "actions", "rewards", "dones"})
 _DOCUMENTS = frozenset({"", ".md", ".txt", ".json", ".csv"})
-"""Suffixes of files that are no episodes, and are passed over; any other is an error."""
+"""Suffixes of files that are skipped; any other that is not an episode is an error."""
 _LOOK = 8
-"""Files that are looked at to tell what an archive or folder is."""
+"""Number of files inspected to identify an archive or folder."""
 
 CITATION = (
     "Ishita Mediratta, Qingfei You, Minqi Jiang, Roberta Raileanu: The Generalization Gap in Offline "
@@ -69,8 +69,8 @@ KINDS = {
     "level_40_E": (100_000, "expert, 100k steps, 40 levels"),
     "level_40_S": (100_000, "suboptimal, 100k steps, 40 levels"),
 }
-"""Transitions of a game, rounded, and what the sets are, as procgen/README.md of facebookresearch/gen_dgrl
-and their names have it."""
+"""Transitions per game, rounded, and contents, according to procgen/README.md of
+facebookresearch/gen_dgrl and the names."""
 NOTES = (
     "The last frame stored of an episode is the first one of the next: it is left out.",
     "Episodes that ended at the limit of 1,000 steps are marked terminated, as in the source.",
@@ -81,7 +81,7 @@ NOTES = (
 
 @lru_cache(maxsize=1)
 def listed() -> dict[str, tuple[str, str]]:
-    """Return the two places of each published set, the likelier first."""
+    """Return the two locations of each published dataset, the likelier first."""
     return {
         row["id"]: (HOST + row["first"], HOST + row["second"]) for row in read_catalog("gen_dgrl")
     }
@@ -94,7 +94,7 @@ def games() -> frozenset[str]:
 
 
 class GenDGRL(Source):
-    """The published sets, and archives or folders of the user's in their format."""
+    """The published datasets, and the user's archives or folders in their format."""
 
     name = "gen_dgrl"
     title = "Gen-DGRL: 16 Procgen games, to learn on some levels and play on others"
@@ -103,15 +103,15 @@ class GenDGRL(Source):
     action = "discrete"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published sets; their bytes are not published."""
+        """List the published datasets; their sizes are not published."""
         kinds = {name: KINDS[name.partition("-")[2]] for name in listed()}
-        return [CatalogEntry(name, steps, summary=said) for name, (steps, said) in kinds.items()]
+        return [CatalogEntry(name, steps, summary=text) for name, (steps, text) in kinds.items()]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        """Find a published set in the catalogue; needs no network.
+        """Return a published dataset from the catalogue; does not use the network.
 
         Raises:
-            NotFoundError: No such set, with the nearest names; or a revision.
+            NotFoundError: No such dataset, with the nearest names; or a revision.
         """
         if name not in listed():
             near = " or ".join(f"{self.name}:{one}" for one in nearest(name, listed()))
@@ -132,17 +132,17 @@ class GenDGRL(Source):
         return Release(name, UNVERSIONED, (file,))
 
     def accepts(self, path: Path) -> bool:
-        """Return True if `path` is an archive or folder that begins with such episodes."""
+        """Return True if `path` is an archive or folder whose first files are such episodes."""
         try:
             return any(_NAME.fullmatch(_last(name)) for name, _ in islice(_files(path), _LOOK))
         except OfflineDataError:
             return False
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe an archive or folder of the user's.
+        """Describe an archive or folder of the user.
 
         Raises:
-            FormatError: It has no such episode among its first files.
+            FormatError: No such episode among its first files.
         """
         if not any(_NAME.fullmatch(_last(one)) for one, _ in islice(_files(path), _LOOK)):
             raise FormatError(
@@ -153,7 +153,7 @@ class GenDGRL(Source):
         return Release(name, fingerprint(path, files), local=path)
 
     def open(self, release: Release, raw: Path) -> GenDGRLEpisodes:
-        """Open an archive or folder; nothing of it is read yet."""
+        """Open an archive or folder; reads nothing yet."""
         if release.local is not None:
             return GenDGRLEpisodes(
                 SourceInfo(notes=NOTES), raw, None, skip_bad=release.skip_bad_episodes
@@ -181,7 +181,7 @@ class GenDGRLEpisodes(RawDataset):
     info: SourceInfo
     path: Path
     game: str | None
-    """The only game to be taken out of an archive of all."""
+    """The only game to extract from an archive of all games."""
     skip_bad: bool = False
 
     def shards(self) -> Sequence[Shard]:
@@ -202,14 +202,14 @@ class GenDGRLEpisodes(RawDataset):
 
 
 def _files(path: Path) -> Iterator[tuple[str, io.BufferedReader]]:
-    """Yield names and contents of the files of an archive or folder, but documents.
+    """Yield names and contents of the files of an archive or folder, except documents.
 
-    A content can be read until the next one is asked for.
+    A content can be read until the next one is requested.
     """
     if is_folder(path):
         for file in sorted(path.rglob("*")):
             if is_file(file) and not _is_document(file.name):
-                read_head(file, 1)  # one that may not be read, in our words
+                read_head(file, 1)  # raises our error if the file cannot be read
                 with file.open("rb") as stream:
                     yield file.relative_to(path).as_posix(), stream
         return
@@ -219,7 +219,7 @@ def _files(path: Path) -> Iterator[tuple[str, io.BufferedReader]]:
 
 
 def _is_document(name: str) -> bool:
-    # macOS puts a file ._x beside each x
+    # macOS adds a file ._x for each x
     return name.startswith(".") or Path(name).suffix.lower() in _DOCUMENTS
 
 
@@ -228,16 +228,16 @@ def _last(name: str) -> str:
 
 
 def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> EpisodeBatch:
-    """Read one episode, and compare it with what its name says."""
-    told = _NAME.fullmatch(_last(name))
-    if told is None:
+    """Read one episode and compare it with its name."""
+    match = _NAME.fullmatch(_last(name))
+    if match is None:
         raise FormatError("its name is not <time>_<number>_<length>_<level seed>_<return>.npz")
     arrays = _arrays(stream, where)
     if lacking := _KEYS - set(arrays):
         raise FormatError(f"it has no {' and no '.join(sorted(lacking))}")
     seen = arrays["observations"]
     action, reward, done = (arrays[key] for key in ("actions", "rewards", "dones"))
-    length = int(told["length"])
+    length = int(match["length"])
     rows = [len(column) if column.ndim else None for column in (seen, action, reward, done)]
     if rows != [length + 1, length, length, length] or not length:
         raise FormatError(
@@ -254,8 +254,8 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
                 f"its {key} are {column.dtype} {list(column.shape)}; expected a number for each step"
             )
     total = float(reward.sum(dtype=np.float64))
-    if not abs(total - float(told["total"])) <= 0.006:
-        raise FormatError(f"its rewards add up to {total:.3f}; its name says {told['total']}")
+    if not abs(total - float(match["total"])) <= 0.006:
+        raise FormatError(f"its rewards add up to {total:.3f}; its name says {match['total']}")
     ends = done.reshape(-1) != 0
     if ends[:-1].any():
         raise FormatError(f"it is done after step {int(ends.argmax())} of {length}, and goes on")
@@ -276,8 +276,8 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
         {("observation",): seen},
         np.array([not ended]),
         {
-            ("id",): np.array([int(told["id"])]),
-            ("seed",): np.array([int(told["seed"])]),
+            ("id",): np.array([int(match["id"])]),
+            ("seed",): np.array([int(match["seed"])]),
             ("game",): np.array([game], object),
         },
         dropped=tuple(
@@ -288,7 +288,7 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
 
 
 def _arrays(stream: io.BufferedReader, where: str) -> Mapping[str, Any]:
-    """Read the arrays of a file, whose name need not say which of the two kinds it is."""
+    """Read the arrays of a file, whose name may not tell which of the two formats it has."""
     if stream.peek(2)[:2] == b"PK":
         content = io.BytesIO(stream.read(_EPISODE))
         with open_npz(Path(where), budget=_EPISODE, content=content) as packed:
@@ -303,7 +303,7 @@ def _arrays(stream: io.BufferedReader, where: str) -> Mapping[str, Any]:
 
 
 def _as_bytes(seen: Any) -> Any:
-    """Return frames as uint8, in memory of their own; raises `FormatError` if a value would change."""
+    """Return frames as a uint8 copy; raises `FormatError` if a value would change."""
     if seen.dtype.kind not in "fiu":
         raise FormatError(f"its observations are {seen.dtype}, expected numbers from 0 to 255")
     with np.errstate(invalid="ignore"):

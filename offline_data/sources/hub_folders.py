@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class HubFolders(Source):
-    """Lists and resolves such datasets, and files of the user's in the same format.
+    """Lists and resolves such datasets, and the user's files in the same format.
 
-    A subclass says, beside `open`, the repository and which files are data; and `accepts_file`.
+    Subclasses define the repository, its data files, `accepts_file` and `open`.
     """
 
     repository: ClassVar[str]
     """`user/name` on the hub."""
     folder: ClassVar[str] = ""
-    """Folder of all datasets in it, with a slash at its end; empty: the whole repository."""
+    """Folder of all datasets in it, with a trailing slash; empty: the whole repository."""
     magic: ClassVar[Mapping[str, bytes]]
     """Suffixes of the data files (`.npz`), and their first bytes."""
     notes: ClassVar[Mapping[str, str]] = {}
-    """Sentences for the codes in the column `notes` of the catalogue."""
+    """Sentences for the codes in the catalogue's column `notes`."""
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the datasets of the table `catalogs/<name>.tsv`."""
@@ -48,7 +48,7 @@ class HubFolders(Source):
         ]
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
-        """List the folders that have data files on the hub now; see `list_hub` for what is raised."""
+        """List the folders that have data files on the hub now; raises like `list_hub`."""
         known = {entry.name: entry for entry in self.catalog()}
         listing = list_hub(self.repository, self.folder, None, settings)
         paths = [Path(file.path) for file in self._data(listing.files)]
@@ -62,11 +62,11 @@ class HubFolders(Source):
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """List the files of a dataset at a commit of the hub; `revision` may be a branch or tag.
+        """List the files of a dataset at a commit on the hub; `revision` may be a branch or tag.
 
         Raises:
-            NotFoundError: It is not in the catalogue, and cannot be looked for or is not on the hub.
-            OfflineError, NetworkError, AuthError: The hub is not asked, or does not answer.
+            NotFoundError: It is not in the catalogue, and offline or not on the hub.
+            OfflineError, NetworkError, AuthError: The hub is not queried, or does not answer.
         """
         known = [entry.name for entry in self.catalog()]
         near = " or ".join(f"{self.name}:{one}" for one in nearest(name, known))
@@ -100,11 +100,11 @@ class HubFolders(Source):
         return self.laid_out(Release(name, listing.commit, files))
 
     def laid_out(self, release: Release) -> Release:
-        """Return a release that says which files `open` needs, and how many shards there are."""
+        """Return a release with the files that `open` needs and the number of shards."""
         return release
 
     def accepts_file(self, path: Path) -> bool:
-        """Return True if a file with one of the suffixes is of this format; may raise ours."""
+        """Return True if a file with one of the suffixes has this format; may raise our errors."""
         raise NotImplementedError
 
     def accepts(self, path: Path) -> bool:
@@ -116,11 +116,11 @@ class HubFolders(Source):
             return False
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user's, or the data files of a folder, not of those in it.
+        """Describe a file of the user, or the data files of a folder, without subfolders.
 
         Raises:
-            FormatError: There is none.
-            AccessError: The folder may not be read.
+            FormatError: There are none.
+            AccessError: The folder cannot be read.
         """
         files = self.files_at(path)
         if not files:
@@ -133,7 +133,7 @@ class HubFolders(Source):
         return Release(name, fingerprint(path, files), local=path)
 
     def files_at(self, path: Path) -> list[Path]:
-        """Return a data file, or those of a folder in order of names; raises `AccessError`."""
+        """Return a data file, or those of a folder ordered by name; raises `AccessError`."""
         if is_file(path):
             return [path] if path.suffix in self.magic else []
         try:
@@ -143,7 +143,7 @@ class HubFolders(Source):
         return sorted(file for file in found if file.suffix in self.magic and is_file(file))
 
     def paths_in(self, release: Release, raw: Path) -> tuple[Path, list[str]]:
-        """Return the folder of the data files of a release, and their paths in it, in order."""
+        """Return the folder of a release's data files, and their paths in it, in order."""
         if release.local is None:
             return raw, sorted(file.path for file in release.files)
         folder = raw.parent if is_file(raw) else raw

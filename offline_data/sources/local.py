@@ -1,4 +1,4 @@
-"""`local:NAME`: datasets made here; reads dataset directories of this package, of either layout."""
+"""`local:NAME`: datasets created on this machine; reads this package's dataset directories."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Local(Source):
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Raise: a local dataset that is not on this disk is nowhere."""
+        """Raise: a local dataset that is not on this disk exists nowhere else."""
         names = [e.id.name for e in list_datasets(settings.root) if e.id.source == self.name]
         near = nearest(name, names)
         wanted = f"local:{name}" + (f"@{revision}" if revision else "")
@@ -62,10 +62,10 @@ class Local(Source):
         return (path / MANIFEST).is_file()
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a dataset directory; its revision is that of the files, as made, in its manifest."""
+        """Describe a dataset directory; its revision is that of its files, from the manifest."""
         manifest = read_manifest(path)
-        told = json.dumps([manifest.id, manifest.digests], sort_keys=True)
-        return Release(name, f"local-{sha256(told.encode()).hexdigest()[:12]}", local=path)
+        content = json.dumps([manifest.id, manifest.digests], sort_keys=True)
+        return Release(name, f"local-{sha256(content.encode()).hexdigest()[:12]}", local=path)
 
     def open(self, release: Release, raw: Path) -> StoredEpisodes:  # noqa: ARG002
         """Open a dataset directory as raw data."""
@@ -76,10 +76,10 @@ class StoredEpisodes(RandomAccess):
     """The episodes of a dataset directory, read in parts to be written again.
 
     Args:
-        path: The directory; raises what `open_reader` raises.
+        path: The directory; raises like `open_reader`.
     """
 
-    threaded = True  # the disk is what it waits for, in any number of processes
+    threaded = True  # disk-bound, whatever the number of processes
 
     def __init__(self, path: Path) -> None:
         self.reader: DatasetReader = open_reader(path)
@@ -98,7 +98,7 @@ class StoredEpisodes(RandomAccess):
         )
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Cut all episodes into runs of about `budget` bytes."""
+        """Divide all episodes into parts of about `budget` bytes."""
         tables = self.reader.manifest.tables.values()
         total = sum(table.rows * leaf.nbytes for table in tables for leaf in table.leaves)
         rows = max(1, budget * self.reader.transitions // max(total, 1))

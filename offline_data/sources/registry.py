@@ -1,4 +1,4 @@
-"""The table of sources: names, where each lives, and what to install; imported on use."""
+"""The table of sources: module, requirements and installation; imported on use."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from offline_data.sources.base import Source
 
 ENTRY_POINT_GROUP = "offline_data.sources"
-"""Other people's adapters: an entry point of this group, named like the source."""
+"""Entry point group for adapters of other packages, by source name."""
 
 _MOST_LISTED = 8
-"""Names in a message."""
+"""Maximum number of names in a message."""
 _MOST_FOUND = 200
-"""Datasets of a folder that are looked for."""
+"""Maximum number of datasets searched for in a folder."""
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -59,7 +59,7 @@ def source_names() -> list[str]:
 
 
 def get_source(name: str) -> Source:
-    """Import and build the source called `name`.
+    """Import and create the source named `name`.
 
     Raises:
         NotFoundError: No such source; the hint offers the nearest names.
@@ -85,17 +85,17 @@ def get_source(name: str) -> Source:
 
 
 def iter_sources() -> Iterator[Source]:
-    """Build every source, in order of name."""
+    """Yield every source, ordered by name."""
     for name in source_names():
         yield get_source(name)
 
 
 def source_accepting(path: Path) -> Source:
-    """Return the only source whose format a regular file or folder looks like (see `check_plain`).
+    """Return the only source that accepts a regular file or folder (see `check_plain`).
 
     Raises:
-        FormatError: None, and what the path is instead; or it is damaged.
-        UsageError: Several; the hint says to name one with `--from`.
+        FormatError: No source accepts it (the message describes it), or it is damaged.
+        UsageError: Several sources accept it; the hint is to name one with `--from`.
         AccessError: It cannot be read.
     """
     found = [source for source in iter_sources() if source.accepts(path)]
@@ -111,7 +111,7 @@ def source_accepting(path: Path) -> Source:
 
 
 class FolderOfDatasetsError(FormatError):
-    """A folder that is no dataset, but has some in it.
+    """A folder that is not a dataset but contains some.
 
     Attributes:
         found: Path and source of each.
@@ -128,14 +128,14 @@ class FolderOfDatasetsError(FormatError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep what was found when it crosses a process boundary."""
+        """Keep `found` when pickled."""
         return type(self), (self.path, self.found)
 
 
 def datasets_below(folder: Path, depth: int = 3) -> dict[Path, str]:
-    """Find what some source takes in a folder, and its name, without looking into what is found.
+    """Return the datasets in a folder with their source names, without looking inside them.
 
-    Links are not followed. What several sources take counts for the first of them.
+    Links are not followed. If several sources accept one, the first is returned.
     """
     found: dict[Path, str] = {}
     for path in sorted(folder.iterdir()):
@@ -170,7 +170,7 @@ def _described(path: Path) -> str:
 
 
 def check_plain(path: Path) -> None:
-    """Raise unless `path` is a regular file or a folder: opening anything else may never return.
+    """Raise unless `path` is a regular file or a folder: opening anything else may block forever.
 
     Raises `NotFoundError`, `FormatError` for a named pipe, a device or a socket, `AccessError`.
     """

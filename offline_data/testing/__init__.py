@@ -1,1 +1,1 @@
-"""Contract tests and toy data, for this package's adapters and for other people's."""
+"""Contract tests and toy data, for adapters of this package and of others."""

@@ -1,8 +1,8 @@
-"""Toy logs of Dopamine's replay buffer, written as its training program writes them.
+"""Toy logs of Dopamine's replay buffer, in the format of its training program.
 
 Step `t` of episode `e` has the code `1000·(e + 1) + t + 1`. The action is the code, the reward a tenth
 of it, and the frame, 5 × 4, has `t % 255 + 1` above `e % 255 + 1` in its first column, and 200 in its
-last element. No two rows are alike, and only rows before an episode are zero.
+last element. All rows differ, and only rows before an episode are zero.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 FRAME = (5, 4)
 PADS = 3
-"""Rows of zeros before an episode."""
+"""Number of zero rows before an episode."""
 
 
 @dataclass
 class ToyLog:
-    """What a training added to its replay buffer, and when that was written."""
+    """The rows added to a replay buffer during training, and when it was written."""
 
     capacity: int
     rows: list[tuple[int, int] | None] = field(default_factory=list)
-    """Episode and step of each row that was added, None for a row of zeros."""
+    """Episode and step of each added row, None for a zero row."""
     written: list[tuple[int, int]] = field(default_factory=list)
-    """Of each checkpoint: first row, counted from 0 in `rows`, and one past the last new row."""
+    """For each checkpoint: first row, as an index into `rows`, and one past the last new row."""
 
 
 def toy_step(episode: int, step: int) -> dict[str, Any]:
-    """Return what is recorded of a step, but its terminal."""
+    """Return the recorded values of a step, except its terminal."""
     code = 1000 * (episode + 1) + step + 1
     frame = np.zeros(FRAME, np.uint8)
     frame[0, 0], frame[1, 0], frame[-1, -1] = step % 255 + 1, episode % 255 + 1, 200
@@ -48,13 +48,13 @@ def toy_step(episode: int, step: int) -> dict[str, Any]:
 def write_replay_log(
     folder: Path, lengths: Sequence[int], *, capacity: int = 40, final: bool = False
 ) -> ToyLog:
-    """Play episodes, and write the checkpoints that come of it to `folder`, made where absent.
+    """Play episodes and write the resulting checkpoints to `folder`, which is created if missing.
 
     Args:
-        folder: Where the files go.
-        lengths: Steps of each episode; the last of each is terminal.
-        capacity: Rows of the buffer.
-        final: Whether the training writes its buffer at the end.
+        folder: Output folder.
+        lengths: Number of steps of each episode; the last one is terminal.
+        capacity: Number of rows of the buffer.
+        final: Whether the buffer is written at the end of training.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = ToyLog(capacity)
@@ -95,7 +95,7 @@ def write_replay_log(
 
 
 def write_gz(path: Path, values: NDArray[Any]) -> Path:
-    """Write an array as the log has it."""
+    """Write an array in the log's format."""
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         np.save(file, values, allow_pickle=False)
     return path

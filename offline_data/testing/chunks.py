@@ -1,4 +1,4 @@
-"""Toy chunks for tests of steps, whose every value says where it belongs, and chunks taken apart."""
+"""Toy chunks with self-identifying values for tests of steps, and helpers to split and compare chunks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 def toy_chunk(
     lengths: Sequence[int], first_episode: int = 0, *, unknown_final: Sequence[int] = ()
 ) -> EpisodeChunk:
-    """Make episodes whose values are all different and never zero.
+    """Return episodes whose values are all different and non-zero.
 
     With `v = 1000 · episode + t + 1`, of the step row or of the observation row `t`:
     `observation/position` float64 `[2]` is `v, -v`; `observation/velocity` float32 `[]` is
     `v + 0.5`; `info/code` int64 `[1]` is `7 v`; `action` float32 `[3]` is `v, v / 2, v / 4`;
     `next/reward` float32 `[1]` is `v / 8`; the last step of even episodes is terminated, of odd
-    ones truncated. `mission` is a text leaf of the steps (`code = v mod 3`). The parent's episodes
-    before these are as long as the first one here. Of the episodes `unknown_final` the source lacks
-    the final observation: the last row repeats the one before.
+    ones truncated. `mission` is a text leaf of the steps (`code = v mod 3`). The parent's earlier
+    episodes have the length of the first one here. For the episodes `unknown_final` the source lacks
+    the final observation: the last row repeats the previous one.
 
     Example:
         >>> toy_chunk([2], first_episode=1).batch.observations["info", "code"][:, 0].tolist()
@@ -97,7 +97,7 @@ def with_leaves(
 
 
 def as_stored(chunk: EpisodeChunk) -> EpisodeChunk:
-    """Return the same episodes as a dataset's files give them: read-only, strided views."""
+    """Return the same episodes as read from a dataset's files: read-only, strided views."""
     return chunk.having(
         steps={key: _packed(column) for key, column in chunk.batch.steps.items()},
         observations={key: _packed(column) for key, column in chunk.batch.observations.items()},
@@ -105,12 +105,12 @@ def as_stored(chunk: EpisodeChunk) -> EpisodeChunk:
 
 
 def episodes_of(chunk: EpisodeChunk) -> list[EpisodeChunk]:
-    """Return a chunk of each episode alone."""
+    """Return a separate chunk for each episode."""
     return [_one(chunk, e) for e in range(len(chunk.episodes))]
 
 
 def transitions_of(chunk: EpisodeChunk) -> EpisodeChunk:
-    """Return every transition as an episode of its own, as a schema is learnt from."""
+    """Return every transition as a separate episode, as for inferring a schema."""
     batch, e = chunk.batch, chunk.batch.episode_of
     pairs = np.stack([batch.root_rows, batch.next_rows], axis=1).reshape(-1)
     last = np.isin(np.arange(batch.transitions), batch.last_rows)
@@ -127,7 +127,7 @@ def transitions_of(chunk: EpisodeChunk) -> EpisodeChunk:
 
 
 def joined(chunks: Sequence[EpisodeChunk]) -> EpisodeChunk:
-    """Lay chunks of the same leaves, types and vocabularies end to end."""
+    """Concatenate chunks with the same leaves, types and vocabularies."""
     words = {key: list(text) for key, text in chunks[0].words.items()}
     for one in chunks:
         assert {key: list(text) for key, text in one.words.items()} == words
@@ -152,7 +152,7 @@ def assert_same_chunk(found: EpisodeChunk, expected: EpisodeChunk) -> None:
 
 
 def _packed(column: NDArray[Any]) -> NDArray[Any]:
-    """Copy a column into records of which it is one field, followed by eight bytes of another."""
+    """Copy a column into one field of records, followed by eight bytes of another field."""
     fields = [("leaf", column.dtype, column.shape[1:]), ("other", np.uint8, 8)]
     rows = np.full(len(column), 0, np.dtype(fields))
     rows["leaf"], rows["other"] = column, 255

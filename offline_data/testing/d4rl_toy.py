@@ -1,8 +1,8 @@
-"""Toy D4RL files of every family, each value telling which episode and step it is of.
+"""Toy D4RL files of every family, with values that identify their episode and step.
 
 Step `t` of episode `e` has the code `1000·e + t + 1`. An observation is its step's code, plus
 `j/64` in its `j`-th element; an action is its negative; a reward a tenth of it; an info of width
-`w` is the code plus 0.5 in every element. No two rows are alike, and none is zero.
+`w` is the code plus 0.5 in every element. All rows differ, and none is zero.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToyD4RL:
-    """The shape of one toy file.
+    """Description of a toy file.
 
     Attributes:
-        dataset: Published set whose rule and file name it has.
+        dataset: Published dataset whose rule and file name it has.
         episodes: Length of each episode, and the flags of its last row: `terminal`, `timeout`,
             `both`, or `none`.
-        timeouts: Whether there is a column `timeouts`; so `next_observations` and `metadata`.
+        timeouts: Whether there is a column `timeouts`; likewise `next_observations` and `metadata`.
         infos: Names under `infos`, with the shape of a row.
         demonstrations: Whether `infos` is kitchen's column of demonstration numbers.
         goals: Other rows with `terminals` set: episode and step.
@@ -51,7 +51,7 @@ class ToyD4RL:
 
     @property
     def lengths(self) -> list[int]:
-        """Rows of each episode."""
+        """Number of rows of each episode."""
         return [length for length, _ in self.episodes]
 
     @property
@@ -61,7 +61,7 @@ class ToyD4RL:
 
     @property
     def terminals(self) -> NDArray[np.bool_]:
-        """`[N]` rows whose flag is set."""
+        """`[N]` True for rows whose flag is set."""
         flags = _last_rows(self.episodes, ("terminal", "both"))
         for episode, step in self.goals:
             flags[sum(self.lengths[:episode]) + step] = True
@@ -132,7 +132,7 @@ TOYS = {
 
 
 def write_published(folder: Path, toy: ToyD4RL, *, pieces: tuple[int, ...] = ()) -> Path:
-    """Write a toy file under its published name in `folder`, made where absent; return it."""
+    """Write a toy file under its published name in `folder`, created if missing; returns it."""
     folder.mkdir(parents=True, exist_ok=True)
     return write_d4rl_hdf5(folder / listed()[toy.dataset].file, toy, pieces=pieces)
 
@@ -140,7 +140,7 @@ def write_published(folder: Path, toy: ToyD4RL, *, pieces: tuple[int, ...] = ())
 def write_d4rl_hdf5(
     path: Path, toy: ToyD4RL = TOYS["adroit"], *, pieces: tuple[int, ...] = ()
 ) -> Path:
-    """Write a toy file, cut at the rows `pieces` into D4RL's chunked variant if any; return `path`."""
+    """Write a toy file, split at the rows `pieces` in D4RL's chunked variant if any; returns `path`."""
     import h5py
 
     with h5py.File(path, "w") as file:

@@ -1,7 +1,7 @@
-"""Toy Gen-DGRL episodes, written as its collector writes them, and as its published files are.
+"""Toy Gen-DGRL episodes, in the formats of its collector and of its published files.
 
 Step `t` of episode `e` has the code `16·e + t + 1` (below 256). A frame, 3 × 4 × 4, has the code in
-every element but the first, which is `t`; its last one is the first frame of the next episode. The
+every element except the first, which is `t`; its last one is the first frame of the next episode. The
 action is `t % 15`, the reward a quarter of the code.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST_SEED = 40
-"""Seed of the level of episode 0; every later one is one more."""
+"""Level seed of episode 0; it increases by one per episode."""
 
 
 def toy_arrays(episode: int, length: int) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an episode as its file has them."""
+    """Return the arrays in the file of an episode."""
     code = 16 * episode + np.arange(length) + 1
     frames = np.ones((length + 1, 3, 4, 4), np.float32)
     frames[:-1] *= code[:, None, None, None]
@@ -39,7 +39,7 @@ def toy_arrays(episode: int, length: int) -> dict[str, NDArray[Any]]:
 
 
 def toy_name(episode: int, length: int, total: float, suffix: str = "npz") -> str:
-    """Return the name of the file of an episode."""
+    """Return the file name of an episode."""
     time = f"20220101T1200{episode:02d}"
     return f"{time}_{episode}_{length}_{FIRST_SEED + episode}_{total:.2f}.{suffix}"
 
@@ -47,9 +47,9 @@ def toy_name(episode: int, length: int, total: float, suffix: str = "npz") -> st
 def toy_files(
     lengths: Sequence[int], folder: str = "bigfish", kind: Literal["npz", "pickle"] = "npz"
 ) -> dict[str, bytes]:
-    """Return episodes of these lengths as files, by their names in an archive.
+    """Return the files of episodes of these lengths, by their names in an archive.
 
-    With `pickle`, files are dicts of arrays that `numpy.save` has pickled, named `.npy`.
+    With `pickle`, files are dicts of arrays pickled by `numpy.save`, named `.npy`.
     """
     files = {}
     for episode, length in enumerate(lengths):
@@ -71,7 +71,7 @@ def packed(arrays: Mapping[str, Any], kind: Literal["npz", "pickle"] = "npz") ->
 
 
 def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
-    """Write an archive, of the kind that the suffix of `path` says; return `path`."""
+    """Write an archive in the format of the suffix of `path`; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     mode: Literal["w:xz", "w"] = "w:xz" if path.suffix == ".xz" else "w"
     with tarfile.open(path, mode) as archive:

@@ -1,7 +1,7 @@
-"""Toy Minari datasets in every storage, of any space, whose values say where they belong.
+"""Toy Minari datasets in every storage, of any space, with self-identifying values.
 
-Written by hand after Minari's formats, so that a reader can be tested against files that its present
-version would not write: older metadata, episodes without a final observation, wrong lengths.
+Written independently of Minari, so that readers can be tested on files that its current version does not
+write: older metadata, episodes without a final observation, wrong lengths.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 STORAGES = ("hdf5", "arrow", "parquet")
 
 Space: TypeAlias = "Mapping[str, Any]"
-"""A space as Minari writes it in JSON."""
+"""A space in Minari's JSON format."""
 
 Nest: TypeAlias = Any
-"""An array with a row per time, a list of `str` or `bytes`, or a dict or tuple of such."""
+"""An array with one row per time step, a list of `str` or `bytes`, or a dict or tuple of these."""
 
 
 @dataclass(frozen=True)
 class ToyEpisode:
-    """One episode: observations of `T + 1` rows, infos of as many or `T`, all else of `T`.
+    """One episode: observations of `T + 1` rows, infos of `T + 1` or `T`, all others of `T`.
 
-    `attributes` is anything else that a recorder notes on an episode.
+    `attributes` are other metadata of a recorder.
     """
 
     observations: Nest
@@ -65,8 +65,8 @@ def discrete(n: int = 10**6) -> Space:
 def toy_rows(space: Space, episode: int, rows: int, leaf: int = 0) -> Nest:
     """Return self-identifying values of a space.
 
-    Row `t` holds `1000 * episode + t + 1`, to which a later leaf adds 100,000 and an element of
-    an array its number / 8; types too small for that hold it modulo their range.
+    Row `t` is `1000 * episode + t + 1`, plus 100,000 per leaf and the element's number / 8 in an
+    array; small types contain it modulo their range.
 
     Example:
         >>> toy_rows(box(2), episode=3, rows=2).tolist()
@@ -110,8 +110,8 @@ def toy_episode(
 ) -> ToyEpisode:
     """Return an episode of `length` steps that ends by termination if `number` is even.
 
-    Spaces not given are three floats (observations) and two (actions); `info` has spaces of infos
-    with `T + 1` rows, by name. `others` are fields of `ToyEpisode`, also to replace those made here.
+    Default spaces are three floats (observations) and two (actions); `info` has spaces of infos
+    with `T + 1` rows, by name. `others` are fields of `ToyEpisode`, which override the defaults.
     """
     ends = np.arange(length) == length - 1
     made: dict[str, Any] = {
@@ -136,9 +136,9 @@ def write_minari(
     action: Space | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a dataset of spaces as in `toy_episode`, and return its folder, which must not exist yet.
+    """Write a dataset of spaces as in `toy_episode`; returns its folder, which must not exist yet.
 
-    `metadata` has fields to add; None as a value leaves a field out.
+    `metadata` has fields to add; None removes a field.
     """
     data = folder / "data"
     data.mkdir(parents=True)
@@ -165,7 +165,7 @@ def write_minari(
 def write_hdf5(
     path: Path, episodes: Iterable[ToyEpisode], attributes: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the HDF5 file alone; `attributes` are those of the file (metadata until 0.4)."""
+    """Write only the HDF5 file; `attributes` are those of the file (metadata until 0.4)."""
     import h5py
 
     with h5py.File(path, "w", track_order=True) as file:
@@ -267,7 +267,7 @@ def _arrow(value: Nest, rows: int | None = None, *, flat: bool = True) -> Any:
 
 
 def _field(name: str, array: Any, value: Nest) -> Any:
-    """Return a field that states the shape of its rows, as Minari does for infos."""
+    """Return a field that states the shape of its rows, like Minari's for infos."""
     import pyarrow as pa
 
     shape = value.shape[1:] if isinstance(value, np.ndarray) else ()
@@ -285,7 +285,7 @@ def read_minari(path: Path, budget: int = 1 << 40) -> EpisodeBatch:
 def write_minari_hdf5(
     folder: Path, episodes: int, length: int, *, dict_observations: bool = False
 ) -> Path:
-    """Write equal episodes, of 17 numbers or a maze with a goal; return the folder, which is new."""
+    """Write equal episodes, of 17 numbers or a maze with a goal; returns the new folder."""
     goal = {"observation": box(4, dtype="float64"), "achieved_goal": box(2, dtype="float64")}
     maze = {"type": "Dict", "subspaces": {**goal, "desired_goal": box(2, dtype="float64")}}
     observation = maze if dict_observations else box(17, dtype="float64")

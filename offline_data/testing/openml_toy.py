@@ -1,7 +1,7 @@
-"""Toy tables of OpenML: its JSON, the ARFF or Parquet file, and the values that are in it.
+"""Toy tables of OpenML: JSON description, ARFF or Parquet file, and their values.
 
-A numeric value is `100·(column + 1) + row + 0.5`, so that it tells where it stands; words and missing
-values follow from row and column alone.
+A numeric value is `100·(column + 1) + row + 0.5`, so it identifies its position; words and missing
+values depend only on row and column.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOST = "https://www.openml.org"
-"""Where OpenML is; a mirror of `Settings` leads to a server of the test's."""
+"""URL of OpenML; a mirror in `Settings` redirects it to a test server."""
 
 
 @dataclass(frozen=True)
 class ToyTable:
-    """A table by columns: name, words that a nominal one declares, and the values of its rows.
+    """A table by columns: name, declared words of a nominal one, and the values of its rows.
 
-    A column is numeric where `words` is None, text where it is empty; None is a missing value.
+    A column is numeric if `words` is None, text if it is empty; None is a missing value.
     """
 
     columns: tuple[tuple[str, tuple[str, ...] | None, tuple[Any, ...]], ...]
@@ -60,8 +60,8 @@ class ToyTable:
                 "0.0" if words is None else _quoted(words[0]) if words else "''"
                 for _, words, _ in self.columns
             ]
-            said = enumerate(zip(cells, left_out, strict=True))
-            told = ", ".join(f"{place} {cell}" for place, (cell, zero) in said if cell != zero)
+            pairs = enumerate(zip(cells, left_out, strict=True))
+            told = ", ".join(f"{place} {cell}" for place, (cell, zero) in pairs if cell != zero)
             lines.append(f"{{{told}}}" if sparse else ",".join(cells))
         return ("\n".join(lines) + "\n").encode()
 
@@ -79,7 +79,7 @@ class ToyTable:
         return path
 
     def description(self, content: bytes, **more: str) -> bytes:
-        """Return OpenML's description of it; empty fields are lists, as OpenML has them."""
+        """Return OpenML's description of it; empty fields are lists, as in OpenML."""
         fields: dict[str, Any] = {
             "id": self.did,
             "name": self.name,
@@ -99,14 +99,14 @@ class ToyTable:
         return json.dumps({"data_set_description": filled}).encode()
 
     def served(self, content: bytes | None = None, **more: str) -> dict[str, bytes]:
-        """Return description and file by the paths that OpenML has them under."""
+        """Return description and file by their paths at OpenML."""
         data = self.arff() if content is None else content
         about = f"{API}/{self.did}".removeprefix(HOST)
         file = f"/data/v1/download/{self.did}00/{self.name}.arff"
         return {about: self.description(data, **more), file: data}
 
     def write(self, folder: Path, *, sparse: bool = False) -> Path:
-        """Write description and ARFF as they are fetched; returns the folder."""
+        """Write description and ARFF as downloaded; returns the folder."""
         folder.mkdir(parents=True)
         content = self.arff(sparse=sparse)
         (folder / DESCRIPTION).write_bytes(self.description(content))
@@ -120,7 +120,7 @@ def toy_numbers(column: int, rows: int) -> tuple[float, ...]:
 
 
 def toy_words(words: tuple[str, ...], rows: int, missing: int | None = None) -> tuple[Any, ...]:
-    """Return words in turn; every `missing`-th value is missing."""
+    """Return the words in rotation; every `missing`-th value is missing."""
     return tuple(
         None if missing and row % missing == missing - 1 else words[row * 7 % len(words)]
         for row in range(rows)
@@ -146,7 +146,7 @@ def toy_table(rows: int = 23, **more: Any) -> ToyTable:
 
 
 def toy_of_torchrl(name: str, rows: int = 24) -> ToyTable:
-    """Return a small table like the one that is behind a name of TorchRL's."""
+    """Return a small table like the one behind TorchRL's name."""
     from offline_data.sources.openml import listed
 
     found = listed()[name]

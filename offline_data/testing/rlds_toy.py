@@ -1,9 +1,8 @@
-"""Toy RLDS datasets as TFDS writes them, each value telling which episode and step it is of.
+"""Toy RLDS datasets in TFDS's format, with values that identify their episode and step.
 
 Step `t` of episode `e` has the code `1000·e + t + 1`. The state is its step's code, plus `j/64` in its
-`j`-th element; an action is its negative; a reward a tenth of it. No two rows are alike, none is zero.
-Records are written by protobuf, and `decode_example` reads them by it: an oracle for the package's own
-parser.
+`j`-th element; an action is its negative; a reward a tenth of it. All rows differ, and none is zero.
+Records are written and, by `decode_example`, read by protobuf: an oracle for the package's own parser.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ def toy_record(episode: int, length: int, *, final_step: bool = False) -> dict[s
     """Return the features of an episode by name: lists of bytes, or flat arrays.
 
     Args:
-        episode: Its number, in all values; even ones end with `is_terminal`.
-        length: Steps.
-        final_step: Whether the last step only has an observation, as RLDS defines it.
+        episode: Its number, which is in all values; even ones end with `is_terminal`.
+        length: Number of steps.
+        final_step: Whether the last step only has an observation, as in RLDS.
     """
     code = np.arange(length, dtype=np.float64) + 1000 * episode + 1
     alone = np.ones(length)
@@ -101,14 +100,14 @@ def write_rlds(
     name: str = "toy",
     **info: Any,
 ) -> Path:
-    """Write a dataset, and return its folder.
+    """Write a dataset; returns its folder.
 
     Args:
-        folder: Made where absent.
-        splits: Records of each shard of each split, as `toy_record` gives them, or encoded.
+        folder: Created if missing.
+        splits: Records of each shard of each split, from `toy_record`, or encoded.
         features: The tree of `features.json`; None: that of `toy_record`.
-        name: Of the dataset, in the names of its files.
-        info: Fields of `dataset_info.json` to set, or other than usual.
+        name: Name of the dataset in its file names.
+        info: Fields of `dataset_info.json` to add or override.
     """
     folder.mkdir(parents=True, exist_ok=True)
     listed = []
@@ -129,7 +128,7 @@ def write_rlds(
 
 
 def write_toy_rlds(folder: Path, *, final_step: bool = False) -> Path:
-    """Write seven episodes of 1 to 4 steps: `train` in two shards, then `val`; return the folder."""
+    """Write seven episodes of 1 to 4 steps: `train` in two shards, then `val`; returns the folder."""
     records = [toy_record(e, 1 + (e + 2) % 4, final_step=final_step) for e in range(7)]
     shards = {"val": [records[5:]], "train": [records[:3], records[3:5]]}
     return write_rlds(folder, shards, description="A toy.", citation="Nobody, 2024.")
@@ -160,7 +159,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
 
 
 def decode_example(data: bytes) -> dict[str, Any]:
-    """Return the features of a message as protobuf reads it; the inverse of `encode_example`."""
+    """Return the features of a message as parsed by protobuf; the inverse of `encode_example`."""
     dtypes = {"float_list": np.float32, "int64_list": np.int64}
     found: dict[str, Any] = {}
     for name, feature in example_class().FromString(data).features.feature.items():
@@ -173,7 +172,7 @@ def decode_example(data: bytes) -> dict[str, Any]:
 
 @cache
 def example_class() -> Any:
-    """Return protobuf's class of `tf.train.Example`, from a descriptor that is built here."""
+    """Return protobuf's class of `tf.train.Example`, from a descriptor built here."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto

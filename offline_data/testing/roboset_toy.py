@@ -1,4 +1,4 @@
-"""Toy traces of RoboHive's logger, each value telling which file, trial and row it is of.
+"""Toy traces of RoboHive's logger, with values that identify their file, trial and row.
 
 Row `t` of trial `n` in file `f` has the code `100000·f + 1000·n + t + 1`. Observations are the code plus
 `j/64`, actions its negative (NaN in the last row), rewards a tenth of it, `qpos` the code plus 0.5.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def toy_trial(file: int, trial: int, horizon: int, *, old: bool = False) -> dict[str, NDArray[Any]]:
-    """Return the datasets of a trial by their places, `horizon + 1` rows each.
+    """Return the datasets of a trial by path, `horizon + 1` rows each.
 
     An `old` one is from a logger that did not record the last row: it has `horizon` rows.
     """
@@ -42,7 +42,7 @@ def toy_trial(file: int, trial: int, horizon: int, *, old: bool = False) -> dict
 
 
 def write_trials(path: Path, trials: Mapping[str, Mapping[str, NDArray[Any]]]) -> Path:
-    """Write groups of datasets as RoboHive does, and return the file; its folder is made."""
+    """Write groups of datasets like RoboHive; creates the folder and returns the file."""
     import h5py
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def write_trials(path: Path, trials: Mapping[str, Mapping[str, NDArray[Any]]]) -
 def write_roboset(
     folder: Path, seeds: tuple[int, ...] = (0, 10, 2), trials: tuple[int, ...] = (0, 1, 2, 10)
 ) -> Path:
-    """Write a file per seed, in which trial `n` has a horizon of `2 + n % 4`; return the folder."""
+    """Write a file per seed, in which trial `n` has a horizon of `2 + n % 4`; returns the folder."""
     for seed in seeds:
         content = {f"Trial{n}": toy_trial(seed, n, 2 + n % 4) for n in trials}
         write_trials(folder / f"toy_seed{seed}.h5", content)

@@ -1,4 +1,4 @@
-"""HTTP servers on this machine for tests: files, a Hugging Face hub and buckets, with faults."""
+"""Local HTTP servers for tests: files, a Hugging Face hub and buckets, with faults."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the server got it: path and query decoded, names of headers in lower case."""
+    """One request as received: path and query decoded, header names in lower case."""
 
     method: str
     path: str
     target: str
-    """Path and query as they came, still quoted."""
+    """Path and query as received, still quoted."""
     query: Mapping[str, list[str]]
     headers: Mapping[str, str]
     body: bytes = b""
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A status, headers (without lengths and ranges) and the whole body."""
+    """A status, headers (without lengths and ranges) and the complete body."""
 
     body: bytes = b""
     status: int = 200
@@ -49,27 +49,27 @@ class Answer:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in one answer; several parts may be combined."""
+    """A fault in one answer; several can be combined."""
 
     answer: Answer | None = None
-    """Say this instead of the right answer."""
+    """Status to send instead of the correct answer."""
     cut_after: int | None = None
-    """Close the connection after so many bytes of the body."""
+    """Number of body bytes after which to close the connection."""
     stall_after: int | None = None
-    """Send nothing more after so many bytes of the body, and keep the connection open."""
+    """Number of body bytes after which to stop sending, with the connection kept open."""
     claimed_length: int | None = None
-    """Say this `Content-Length`, whatever the body has."""
+    """`Content-Length` to send, whatever the body."""
     ignore_range: bool = False
-    """Send the whole body with 200 though a range was asked for."""
+    """Send the complete body with status 200 even if a range was requested."""
     pause: float = 0.0
     """Seconds to wait before each 64 KiB of the body."""
     wire: Callable[[Request, Answer], Iterable[bytes]] | None = None
-    """Send exactly these bytes, status line and all, and close the connection. Gets the request and
-    the right answer, whole; may go on for ever."""
+    """Send exactly these bytes, including the status line, and close the connection. Called with the
+    request and the complete correct answer; may be infinite."""
 
 
 class LocalServer:
-    """Listens on 127.0.0.1 at a free port while a `with` block runs; subclasses `answer`.
+    """Listens on 127.0.0.1 at a free port within a `with` block; subclasses implement `answer`.
 
     Attributes:
         requests: Every request so far, in order of arrival.
@@ -87,24 +87,24 @@ class LocalServer:
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:PORT`, without a slash at the end."""
+        """`http://127.0.0.1:PORT`, without a trailing slash."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def script(self, path: str, *faults: Fault) -> None:
-        """Let the next requests for `path`, `HEAD` too, go wrong, one fault each."""
+        """Apply the faults to the next requests for `path`, including `HEAD`, one each."""
         self.scripted[path].extend(faults)
 
     def always(self, path: str, fault: Fault) -> None:
-        """Let every request for `path` go wrong that `script` has no fault for."""
+        """Apply a fault to every request for `path` without one from `script`."""
         self.permanent[path] = fault
 
     def clear_script(self) -> None:
-        """Be right from now on."""
+        """Remove all faults."""
         self.scripted.clear()
         self.permanent.clear()
 
     def answer(self, request: Request) -> Answer:
-        """Return the right answer."""
+        """Return the correct answer."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -119,7 +119,7 @@ class LocalServer:
 
 
 class FileServer(LocalServer):
-    """Serves `files`, content by path from `/` on, with ranges and, for `validators`, an `ETag`.
+    """Serves `files`, content by path starting with `/`, with ranges and optionally an `ETag`.
 
     Example:
         >>> import urllib.request
@@ -134,11 +134,11 @@ class FileServer(LocalServer):
         self.validators = validators
 
     def at(self, path: str) -> str:
-        """URL of `path`."""
+        """Return the URL of `path`."""
         return self.url + quote(path)
 
     def answer(self, request: Request) -> Answer:
-        """Give the content of the path, or 404."""
+        """Return the content of the path, or 404."""
         if request.path not in self.files:
             return Answer(b"nothing here", 404)
         body = self.files[request.path]
@@ -155,7 +155,7 @@ class _Http(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that hang up are what these tests are about."""
+        """Ignore errors: tests make clients hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -203,11 +203,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _in_range(answer: Answer, request: Request, fault: Fault) -> Answer:
-    """Cut the asked-for range out of a right answer, by the rules of RFC 9110."""
+    """Return the requested range of a correct answer, according to RFC 9110."""
     asked = request.headers.get("range", "")
     condition = request.headers.get("if-range")
     known = {answer.headers.get("ETag"), answer.headers.get("Last-Modified")}
@@ -234,7 +234,7 @@ class _Commit:
     lfs_size: int
 
     def facts(self, path: str) -> dict[str, Any]:
-        """Return git's name of a file's content and its size, and of an LFS file its sha256."""
+        """Return git's object id of a file's content and its size, and for an LFS file its sha256."""
         content, size = self.files[path], len(self.files[path])
         found: dict[str, Any] = {"oid": _sha1(f"blob {size}\0".encode() + content), "size": size}
         if size >= self.lfs_size:
@@ -242,7 +242,7 @@ class _Commit:
         return found
 
     def info(self) -> dict[str, Any]:
-        """Answer of `/api/datasets/REPO`."""
+        """Return the answer of `/api/datasets/REPO`."""
         return {
             "id": self.repo,
             "author": self.repo.split("/")[0],
@@ -256,7 +256,7 @@ class _Commit:
         }
 
     def tree(self, under: str, *, deep: bool) -> list[dict[str, Any]] | None:
-        """List folders and files below `under`, or return None where there is no such folder."""
+        """Return folders and files under `under`, or None if there is no such folder."""
         parents = {str(one) for path in self.files for one in PurePosixPath(path).parents}
         folders = sorted(parents - {"."})
         if under and under not in folders:
@@ -275,10 +275,10 @@ class HubServer(LocalServer):
     """A Hugging Face hub: serves folders as dataset repositories; its `url` is the endpoint.
 
     Args:
-        repos: Repository id (`user/name`) to the folder whose files it has.
+        repos: Folder of files by repository id (`user/name`).
         token: Requests without this token get 401.
-        lfs_size: Bytes from which on a file is an LFS file, with a sha256 and a redirect.
-        page_size: Entries in one page of a listing.
+        lfs_size: Minimum size of an LFS file, with a sha256 and a redirect.
+        page_size: Number of entries per page of a listing.
     """
 
     def __init__(
@@ -298,9 +298,9 @@ class HubServer(LocalServer):
             self.commit(repo, folder)
 
     def commit(self, repo: str, folder: Path, revision: str = "main") -> str:
-        """Let a revision have the files that `folder` has now; return the sha of the commit.
+        """Set a revision to the current files of `folder`; returns the sha of the commit.
 
-        It follows from paths and contents. Earlier commits stay available by their sha.
+        The sha depends on paths and contents. Earlier commits stay available by their sha.
         """
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
@@ -311,7 +311,7 @@ class HubServer(LocalServer):
         return sha
 
     def answer(self, request: Request) -> Answer:
-        """Answer as the hub would; 404 with its error codes where it has nothing."""
+        """Answer like the hub; 404 with its error codes for unknown paths."""
         if request.path.startswith("/cdn/"):
             return self._blob(request.path.removeprefix("/cdn/"))
         if self._token and request.headers.get("authorization") != f"Bearer {self._token}":
@@ -353,7 +353,7 @@ class HubServer(LocalServer):
             return Answer(commit.files[path], headers=headers)
         sha256 = facts["lfs"]["oid"]
         linked = {"X-Linked-Size": str(facts["size"]), "X-Linked-ETag": f'"{sha256}"'}
-        # another host than the one that was asked, as on the real hub: it gets no token
+        # another host, as on the real hub: it gets no token
         cdn = self.url.replace("127.0.0.1", "localhost")
         return Answer(b"", 302, {**headers, **linked, "Location": f"{cdn}/cdn/{sha256}"})
 
@@ -408,16 +408,16 @@ _LISTING = "/storage/v1/b/"
 
 
 class GcsServer(LocalServer):
-    """Serves buckets as `https://storage.googleapis.com` does; `mirror` points there.
+    """Serves buckets like `https://storage.googleapis.com`; `mirror` redirects to it.
 
-    Listings know `prefix`, `delimiter`, `maxResults`, `pageToken` and a `matchGlob` of the form
+    Listings support `prefix`, `delimiter`, `maxResults`, `pageToken` and a `matchGlob` of the form
     `**ENDING`.
 
     Args:
         buckets: Bucket name to objects, by name.
-        page_size: Objects in one page of a listing, at most.
-        composed: Names of objects that have no md5, as those composed of others.
-        packed: Names of objects that are stored as gzip and sent unpacked.
+        page_size: Maximum number of objects per page of a listing.
+        composed: Names of objects without an md5, like composed ones.
+        packed: Names of objects stored as gzip and sent unpacked.
     """
 
     def __init__(
@@ -436,11 +436,11 @@ class GcsServer(LocalServer):
 
     @property
     def mirror(self) -> tuple[str, str]:
-        """The `(prefix, replacement)` of `Settings.mirrors` that leads here."""
+        """The `(prefix, replacement)` for `Settings.mirrors` that redirects here."""
         return "https://storage.googleapis.com", self.url
 
     def answer(self, request: Request) -> Answer:
-        """List a bucket, or give an object."""
+        """List a bucket, or return an object."""
         if request.path.startswith(_LISTING):
             bucket, _, rest = request.path.removeprefix(_LISTING).partition("/")
             if rest == "o":
@@ -457,7 +457,7 @@ class GcsServer(LocalServer):
         return Answer(content, headers={"ETag": f'"{_md5(content).hex()}"', **kind})
 
     def _list(self, bucket: str, request: Request) -> Answer:
-        """Answer with one page of names and folders; the token has characters a query must quote."""
+        """Return one page of names and folders; the token has characters that need quoting."""
         if bucket not in self.buckets:
             return Answer(b'{"error": {"code": 404, "message": "no such bucket"}}', 404)
         asked = {key: values[0] for key, values in request.query.items()}
@@ -502,7 +502,7 @@ class GcsServer(LocalServer):
 
 
 def _until(name: str, prefix: str, delimiter: str) -> str:
-    """Cut a name after the first delimiter behind the prefix, as listings of folders do."""
+    """Return a name up to the first delimiter after the prefix, as in listings of folders."""
     head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
     return prefix + head + found if found else name
 

@@ -1,16 +1,16 @@
-"""A source of JSON-lines shards: its name says how many, how large, and what is wrong with them.
+"""A source of JSON-lines shards whose name sets their number, size and faults.
 
-Its content is computed from the name, so that a server, a source in another process and a test's
-oracle agree without sharing a file. `install` registers it as other people's adapters are.
+The content is computed from the name, so that a server, a source in another process and a test's
+oracle agree without sharing a file. `install` registers it like adapters of other packages.
 
 | name | dataset |
 |---|---|
 | `sharded-40x3` | 40 shards of 3 episodes each |
 | `…-unknown` | shards do not state their number of episodes |
-| `…-pad9000` | every episode has so many bytes in the raw file that are not kept |
+| `…-pad9000` | every episode has that many bytes of padding in the raw file |
 | `…-images` | observations have a PNG of 8 × 9 pixels, too |
 | `…-lost3` | the final observation of every third episode is not known |
-| `…-slow20` | reading a batch takes so many milliseconds |
+| `…-slow20` | reading a batch takes that many milliseconds |
 | `…-empty4` | shard 4 has no episodes |
 | `…-crash4` | the process that reads shard 4 is ended by SIGSEGV |
 | `…-bad4` | the second line of shard 4 is no JSON |
@@ -21,7 +21,7 @@ oracle agree without sharing a file. `install` registers it as other people's ad
 | `…-hostile` | shards have names that would lead out of a folder |
 | `…-foreign4` | shard 4 needs a file that the release does not list |
 | `…-overlap` | every shard needs the file of the next one, too |
-| `…-says7` | the source states so many transitions, and warns of it |
+| `…-says7` | the source states that many transitions, with a warning |
 | `…-outside4` | shard 4 needs a file outside its folder |
 """
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 NAME = "shardtoy"
 PUBLISHED = "http://toy.invalid/shards"
-"""Where its files are published; a mirror of `Settings` leads to a server of the test's."""
+"""URL of its files; a mirror in `Settings` redirects it to a test server."""
 FEATURES = "features.json"
 """The file that `open` needs."""
 _BUDGET = 200
@@ -75,13 +75,13 @@ _GRAMMAR = re.compile(r"sharded-(\d+)x(\d+)((?:-[a-z]+\d*)*)")
 
 @dataclass(frozen=True)
 class ToyShards:
-    """What a name says."""
+    """The parsed parts of a name."""
 
     shards: int
     episodes: int
     """Episodes of a shard."""
     words: Mapping[str, int]
-    """What else, with its number, -1 without one."""
+    """Other parts with their numbers, -1 without one."""
 
     @classmethod
     def named(cls, name: str) -> ToyShards | None:
@@ -93,7 +93,7 @@ class ToyShards:
         return cls(int(found[1]), int(found[2]), {word: int(n or -1) for word, n in words})
 
     def episodes_of(self, shard: int) -> range:
-        """Return the numbers of the episodes that lie in a shard."""
+        """Return the numbers of the episodes in a shard."""
         missing = {self.words.get("empty"): self.episodes, self.words.get("short"): 1}
         first = shard * self.episodes
         return range(first, first + self.episodes - missing.get(shard, 0))
@@ -263,11 +263,11 @@ class ShardedRaw(RawDataset):
         self._raw, self._shards, self._skip_bad = raw, shards, skip_bad
 
     def shards(self) -> Sequence[Shard]:
-        """List them."""
+        """Return the shards."""
         return self._shards
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the lines of a shard, two a batch."""
+        """Read the lines of a shard, two per batch."""
         path, words = self._raw / shard.files[0], self._toy.words if self._toy else {}
         number = self._shards.index(shard)
         if words.get("crash") == number:

@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from offline_data.sources.base import Part, Shard
 
 BUDGETS = (1, 700, 10_000, 1 << 50)
-"""Bytes a part may take in the tests: one episode, a few, some more, all."""
+"""Budgets of a part in bytes: one episode, a few, some more, all."""
 
 
 @dataclass(frozen=True)
 class SourceCase:
-    """An adapter, and one small dataset of at least three episodes."""
+    """An adapter and a small dataset of at least three episodes."""
 
     source: Source
     release: Release
     """Argument of `open`."""
     raw: Path
-    """Folder or file that holds the raw data, under a folder of the test's own."""
+    """Folder or file of the raw data, under a temporary folder of the test."""
 
 
 class SourceContract:
@@ -58,17 +58,17 @@ class SourceContract:
 
     @pytest.fixture
     def case(self, tmp_path: Path) -> SourceCase:
-        """Give the adapter and a dataset of its format, under `tmp_path`."""
+        """Return the adapter and a dataset of its format, under `tmp_path`."""
         raise NotImplementedError("a subclass of SourceContract overrides the fixture `case`")
 
     @pytest.fixture
     def dataset(self, case: SourceCase) -> RawDataset:
-        """Give the dataset, opened."""
+        """Return the opened dataset."""
         return case.source.open(case.release, case.raw)
 
     @pytest.fixture
     def offline(self, tmp_path: Path) -> Settings:
-        """Give settings that forbid the network; every folder is empty."""
+        """Return settings that forbid the network; every folder is empty."""
         return Settings(tmp_path / "root", offline=True, minari_path=tmp_path / "none")
 
     def test_the_catalog(self, case: SourceCase) -> None:
@@ -86,7 +86,7 @@ class SourceContract:
             _assert_sentences(entry.notes)
 
     def test_resolves_what_the_catalog_lists(self, case: SourceCase, offline: Settings) -> None:
-        """A listed dataset resolves to files with safe names, or needs the network and says so."""
+        """A listed dataset resolves to files with safe names, or raises that it needs the network."""
         name = case.source.catalog()[0].name
         try:
             release = case.source.resolve(name, None, offline)
@@ -103,7 +103,7 @@ class SourceContract:
             assert file.urls
 
     def test_what_is_not_there(self, case: SourceCase, offline: Settings) -> None:
-        """A name with a typing error gets a hint with the right one; offline lists no remote."""
+        """A misspelled name gets a hint with the correct one; offline lists no remote."""
         name = case.source.catalog()[0].name
         wrong = name[:-4] + name[-3:]
         assert wrong not in {entry.name for entry in case.source.catalog()}
@@ -114,7 +114,7 @@ class SourceContract:
             case.source.remote(offline)
 
     def test_accepts_its_own_format_only(self, case: SourceCase, tmp_path: Path) -> None:
-        """`accepts` knows its own files, and answers for anything else without raising."""
+        """`accepts` recognises its own files, and never raises for other files."""
         other = tmp_path / "other"
         other.mkdir()
         (other / "data.hdf5").write_text("<!DOCTYPE html>")
@@ -123,7 +123,7 @@ class SourceContract:
             assert not case.source.accepts(path)
 
     def test_describes_what_a_user_brings(self, case: SourceCase) -> None:
-        """`release_of` gives a release that can be opened where it lies, under the given name."""
+        """`release_of` returns a release that can be opened in place, under the given name."""
         release = case.source.release_of(case.raw, "mine")
         assert release.name == "mine"
         assert release.local is not None
@@ -153,7 +153,7 @@ class SourceContract:
             assert_same_batch(whole, dataset.read_part(everything))
 
     def test_a_shard_needs_its_own_files_only(self, case: SourceCase, tmp_path: Path) -> None:
-        """`open` reads what `Release.opening` names, and `read` that and the shard's own files."""
+        """`open` reads only `Release.opening`, and `read` only that and the shard's own files."""
         opening = case.release.opening
         if opening is None:
             pytest.skip("all files are fetched before it is opened")
@@ -168,10 +168,10 @@ class SourceContract:
             assert_same_batch(alone, _read(everything, shard))
 
     def test_parts_end_to_end_are_the_whole(self, dataset: RawDataset) -> None:
-        """Parts follow each other without gap or overlap, and values do not depend on them.
+        """Parts are consecutive without gap or overlap, and values do not depend on them.
 
-        Nor do they depend on the order of reading, or on what was read before; every part has
-        the same keys, dtypes and row shapes.
+        Nor do they depend on the order of reading, or on earlier reads; every part has the same
+        keys, dtypes and row shapes.
         """
         if not isinstance(dataset, RandomAccess):
             pytest.skip("it is read in order")
@@ -191,7 +191,7 @@ class SourceContract:
                 assert len(schemas) == 1
 
     def test_pickles(self, dataset: RawDataset) -> None:
-        """A dataset travels to other processes, before its first read and after it."""
+        """A dataset can be pickled, before its first read and after it."""
         fresh: RawDataset = pickle.loads(pickle.dumps(dataset))  # noqa: S301 -- our own bytes
         shard = dataset.shards()[-1]
         batch = _read(dataset, shard)
@@ -201,7 +201,7 @@ class SourceContract:
         assert_same_batch(_read(used, shard), batch)
 
     def test_what_it_says_is_right(self, dataset: RawDataset) -> None:
-        """Counts said beforehand are those that come; `info` is JSON and whole sentences."""
+        """Announced counts equal actual ones; `info` is JSON and complete sentences."""
         batches = [batch for shard in dataset.shards() for batch in dataset.read(shard)]
         if isinstance(dataset, RandomAccess):
             parts = dataset.parts(700)
@@ -218,7 +218,7 @@ class SourceContract:
         _assert_sentences([item.reason for item in (*info.dropped, *whole.dropped)])
 
     def test_raw_files_stay_as_they_are(self, case: SourceCase) -> None:
-        """Opening and reading writes nothing; a file cut short is an error of ours that names it."""
+        """Opening and reading writes nothing; a truncated file raises our error naming it."""
         files = [path for path in [case.raw, *case.raw.rglob("*")] if path.is_file()]
         before = {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
         _read_all(case)
@@ -231,7 +231,7 @@ class SourceContract:
             _read_all(case)
 
     def test_needs_no_torch(self, case: SourceCase) -> None:
-        """Resolving, opening and reading import no torch: converting starts at once."""
+        """Resolving, opening and reading do not import torch, so that conversion starts quickly."""
         program = (
             "import pickle, sys\n"
             "case = pickle.load(sys.stdin.buffer)\n"

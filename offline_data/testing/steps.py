@@ -1,6 +1,6 @@
 """The contract of a step as tests: a step's own test is a subclass and a fixture.
 
-Needs pytest. A subclass overrides `step`, and `chunk` where the toy episodes do not do:
+Needs pytest. A subclass overrides `step`, and `chunk` if the toy episodes are not suitable:
 
 ```python
 class TestClipContract(StepContract):
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
 
 
 class StepContract:
-    """What every step passes; `step` must be overridden."""
+    """Tests that every step passes; `step` must be overridden."""
 
     @pytest.fixture
     def step(self) -> Step:
-        """Give the step as it is parsed or built: nothing is learnt yet."""
+        """Return the step as parsed or created, before it learnt anything."""
         raise NotImplementedError("a subclass of StepContract overrides the fixture `step`")
 
     @pytest.fixture
     def chunk(self) -> EpisodeChunk:
-        """Give at least three whole episodes that the step can be done on."""
+        """Return at least three whole episodes that the step can be applied to."""
         return toy_chunk([3, 1, 4, 2], first_episode=1, unknown_final=[3])
 
     @pytest.fixture
     def ready(self, step: Step, chunk: EpisodeChunk) -> Step:
-        """Give the step after it met single transitions, and all data where it measures."""
+        """Return the step after it was settled on single transitions, and fitted if it measures."""
         return prepared(step, chunk)
 
     def test_example_is_read(self, step: Step) -> None:
-        """`example` starts with the name and is what the class itself reads."""
+        """`example` starts with the name and can be parsed by the class itself."""
         example = getattr(step, "example", None)
         if example is not None:
             name, _, arguments = example.partition(":")
@@ -67,22 +67,22 @@ class StepContract:
             assert type(step).parse(arguments).name == step.name
 
     def test_is_a_value(self, step: Any) -> None:
-        """A frozen dataclass: equal to its copy, and not to be changed."""
+        """It is a frozen dataclass, equal to its copy."""
         assert replace(step) == step
         assert is_dataclass(step)
         with pytest.raises(AttributeError):
             setattr(step, "anything", 1)  # noqa: B010
 
     def test_describes_itself_as_json(self, step: Any, ready: Step) -> None:
-        """Parameters alone, whatever was learnt; equal steps describe equally."""
-        told = step.describe()
-        assert json.loads(json.dumps(told, allow_nan=False)) == told
-        assert told["step"] == step.name
-        assert replace(step).describe() == ready.describe() == told
+        """Only parameters, whatever was learnt; equal steps have equal descriptions."""
+        described = step.describe()
+        assert json.loads(json.dumps(described, allow_nan=False)) == described
+        assert described["step"] == step.name
+        assert replace(step).describe() == ready.describe() == described
         assert all(isinstance(note, str) and note for note in ready.notes())
 
     def test_pickling_keeps_it(self, step: Step, ready: Step, chunk: EpisodeChunk) -> None:
-        """It travels to other processes, before and after it learnt."""
+        """It can be pickled, before and after learning."""
         for one in (step, ready):
             again = pickle.loads(pickle.dumps(one))  # noqa: S301 -- our own bytes
             assert again == one
@@ -90,7 +90,7 @@ class StepContract:
         assert_same_chunk(again.apply(chunk), ready.apply(chunk))
 
     def test_state_goes_through_json(self, step: Step, ready: Step, chunk: EpisodeChunk) -> None:
-        """What was learnt can be put into a manifest and back."""
+        """Learnt state survives a round trip through the manifest."""
         state = json.loads(json.dumps(ready.state()))
         again = step.with_state(state)
         assert again == ready
@@ -98,7 +98,7 @@ class StepContract:
         assert_same_chunk(again.apply(chunk), ready.apply(chunk))
 
     def test_input_stays_as_it_was(self, ready: Step, chunk: EpisodeChunk) -> None:
-        """Nothing is written into the arrays of the input, which may be views of files."""
+        """The arrays of the input, which may be views of files, are not modified."""
         before = _bytes(chunk)
         result = ready.apply(chunk)
         assert _bytes(chunk) == before
@@ -107,7 +107,7 @@ class StepContract:
         assert _bytes(stored) == before
 
     def test_same_input_same_result(self, ready: Step, chunk: EpisodeChunk) -> None:
-        """Nothing is remembered from one call to the next."""
+        """Calls do not affect each other."""
         first = ready.apply(chunk)
         for one in episodes_of(chunk):
             ready.apply(one)
@@ -123,13 +123,13 @@ class StepContract:
     def test_single_transitions_have_the_same_schema(
         self, ready: Step, chunk: EpisodeChunk
     ) -> None:
-        """What is learnt from single transitions holds for whole episodes."""
+        """A schema inferred from single transitions is valid for whole episodes."""
         apart = transitions_of(chunk)
         assert schema(ready.apply(apart)) == schema(ready.apply(chunk))
         assert schema(ready.apply(episodes_of(apart)[0])) == schema(ready.apply(chunk))
 
     def test_episodes_stay_themselves(self, ready: Step, chunk: EpisodeChunk) -> None:
-        """Columns of the episode table follow their episode; places only go with `keeps_rows`."""
+        """Columns of the episode table follow their episode; positions only with `keeps_rows`."""
         result = ready.apply(chunk)
         kept = [chunk.episodes.tolist().index(number) for number in result.episodes.tolist()]
         for key, column in chunk.batch.episodes.items():
@@ -143,7 +143,7 @@ class StepContract:
                 np.testing.assert_array_equal(one, two)
 
     def test_what_is_measured(self, step: Step, chunk: EpisodeChunk) -> None:
-        """Measures leave the input alone, travel, and give the same step twice."""
+        """Measuring does not modify the input, is picklable, and gives the same step twice."""
         if isinstance(step, MeasuredStep):
             before, stored = _bytes(chunk), as_stored(chunk)
             settled = step.settled(transitions_of(chunk))
@@ -153,7 +153,7 @@ class StepContract:
             assert settled.fitted(again) == settled.fitted(measures)
 
     def test_what_is_chosen(self, ready: Step, chunk: EpisodeChunk) -> None:
-        """A choice is one flag an episode; what it looks at does not depend on grouping."""
+        """A choice is one flag per episode; measurements do not depend on grouping."""
         if isinstance(ready, Selection):
             assert ready.apply(chunk) is chunk
             whole = ready.measure(as_stored(chunk))
@@ -177,7 +177,7 @@ def prepared(step: Step, chunk: EpisodeChunk) -> Step:
         >>> prepared(clip, toy_chunk([2])) == clip
         True
     """
-    chunk = deepcopy(chunk)  # a wrong step may write into it
+    chunk = deepcopy(chunk)  # a faulty step may modify it
     settled = step.settled(transitions_of(chunk))
     if isinstance(settled, MeasuredStep):
         return settled.fitted([settled.measure(one) for one in episodes_of(chunk)])
@@ -185,7 +185,7 @@ def prepared(step: Step, chunk: EpisodeChunk) -> Step:
 
 
 def schema(chunk: EpisodeChunk) -> dict[str, Any]:
-    """Return what is alike in all chunks of a dataset: keys, dtypes, shapes of a row, words."""
+    """Return the properties common to all chunks of a dataset: keys, dtypes, row shapes, words."""
 
     def of(columns: Mapping[Key, NDArray[Any]]) -> dict[Key, tuple[str, tuple[int, ...]]]:
         return {key: (column.dtype.str, column.shape[1:]) for key, column in columns.items()}

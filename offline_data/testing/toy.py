@@ -1,6 +1,6 @@
-"""Self-identifying episodes: every value tells its episode and step, none is zero, no two alike.
+"""Self-identifying episodes: every value encodes its episode and step, all differ, none is zero.
 
-Also a dataset of them, a raw dataset of them, and how batches are compared and joined.
+Also a dataset of them, a raw dataset of them, and comparison and concatenation of batches.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def toy_batch(
     unknown_final: Sequence[int] = (),
     width: int = 3,
 ) -> EpisodeBatch:
-    """Make episodes whose observation at time `t` of episode `e` is `1000·(e + 1) + t + 1`.
+    """Return episodes whose observation at time `t` of episode `e` is `1000·(e + 1) + t + 1`.
 
-    The action is the negative of the observation before it, the reward a tenth of the one after
-    it. Even episodes end terminated, odd ones truncated.
+    The action is the negative of the observation before it, the reward a tenth of the one after it.
+    Even episodes end terminated, odd ones truncated.
 
     Args:
-        lengths: Transitions of each episode.
-        first_episode: Number of the first one, so that batches can follow each other.
+        lengths: Number of transitions of each episode.
+        first_episode: Number of the first one, for consecutive batches.
         text: Whether there is a text observation `("observation", "mission")`.
-        images: Whether there is a leaf large enough for a file of its own.
+        images: Whether there is a leaf large enough for a separate file.
         unknown_final: Numbers of episodes whose final observation the source lacks.
-        width: Numbers in an observation.
+        width: Number of values in an observation.
 
     Example:
         >>> toy_batch([2]).observations[("observation", "state")][:, 0].tolist()
@@ -64,7 +64,7 @@ def toy_batch(
     runs = [1000.0 * (e + 1) + np.arange(n + 1) + 1 for e, n in zip(numbers, counts, strict=True)]
     codes = np.concatenate([*runs, np.zeros(0)])
     final_rows = np.cumsum(counts + 1) - 1
-    codes[final_rows[~final]] -= 1  # the row before is repeated
+    codes[final_rows[~final]] -= 1  # the previous row is repeated
     before, after = np.delete(codes, final_rows), np.delete(codes, final_rows - counts)
     observations: dict[Key, NDArray[np.generic]] = {
         ("observation", "state"): np.repeat(codes[:, None], width, axis=1).astype(np.float32),
@@ -102,7 +102,7 @@ def write_toy(
     audit: AuditMode = "all",
     dataset: str = "local:toy@1",
 ) -> Manifest:
-    """Write batches as a dataset directory at `folder`, straight, without staging."""
+    """Write batches as a dataset directory at `folder`, without staging."""
     source, _, rest = dataset.partition(":")
     name, _, revision = rest.partition("@")
     header = Manifest(dataset, source, name, revision, layout, tables={}, counts={})
@@ -127,13 +127,13 @@ def assert_same_batch(found: EpisodeBatch, expected: EpisodeBatch) -> None:
 
 @dataclass(frozen=True)
 class ToyRaw(RandomAccess):
-    """Episodes of `toy_batch`, `per_part` in each part, that may fail to be read.
+    """Episodes of `toy_batch`, `per_part` in each part, optionally failing.
 
     Args:
-        seconds: Time that reading a part takes.
+        seconds: Time to read a part.
         fails_at: Episode that cannot be read.
-        dies_at: Episode at which the process that reads it ends at once, unless it is `parent`.
-        threaded: Whether it claims to keep all cores busy.
+        dies_at: Episode at which the reading process exits immediately, unless it is `parent`.
+        threaded: Whether it claims to use all cores.
     """
 
     lengths: tuple[int, ...]
@@ -145,13 +145,13 @@ class ToyRaw(RandomAccess):
     info: SourceInfo = field(default_factory=SourceInfo)
     threaded: bool = False
 
-    def parts(self, budget: int) -> Sequence[Part]:  # noqa: ARG002 - the number is what counts here
-        """Cut into parts of `per_part` episodes."""
+    def parts(self, budget: int) -> Sequence[Part]:  # noqa: ARG002 - parts are by number
+        """Divide into parts of `per_part` episodes."""
         ends = range(self.per_part, len(self.lengths) + self.per_part, self.per_part)
         return [Part(end - self.per_part, min(end, len(self.lengths))) for end in ends]
 
     def read_part(self, part: Part) -> EpisodeBatch:
-        """Make the part's episodes."""
+        """Return the part's episodes."""
         time.sleep(self.seconds)
         if self.fails_at is not None and part.first <= self.fails_at < part.stop:
             raise FormatError(f"episode {self.fails_at} is broken", hint="look at it")

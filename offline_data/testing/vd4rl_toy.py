@@ -1,8 +1,8 @@
-"""Toy V-D4RL files in both formats, each value telling which episode and row it is of.
+"""Toy V-D4RL files in both formats, with values that identify their episode and row.
 
 Row `t` of episode `e` has the code `1000·e + t + 1`. An image begins with the bytes `e + 1`, `t // 256`
 and `t % 256`; an action is `-code + j/64` in its `j`-th element, a reward a tenth of the code, a height
-the code plus 0.5: no two rows are alike. The action and reward of row 0 are 0, as in the published files.
+the code plus 0.5: all rows differ. The action and reward of row 0 are 0, as in the published files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACTIONS = 4
 def toy_rows(
     episode: int, steps: int, *, terminal: bool = False, states: bool = True
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of one episode of DreamerV2's, `steps + 1` rows each.
+    """Return the arrays of an episode written by DreamerV2, `steps + 1` rows each.
 
     Example:
         >>> rows = toy_rows(2, 3)
@@ -62,14 +62,14 @@ def write_vd4rl_npz(
     stateless: Collection[int] = (),
     old: Collection[int] = (),
 ) -> Path:
-    """Write an npz file per episode of so many steps, and return the folder.
+    """Write an npz file per episode; returns the folder.
 
     Args:
-        folder: Made where absent.
-        lengths: Steps of each episode.
+        folder: Created if missing.
+        lengths: Number of steps of each episode.
         terminal: Episodes that end in a terminal state.
         stateless: Episodes whose files have no states.
-        old: Episodes whose files have no `is_terminal`, as old ones.
+        old: Episodes whose files have no `is_terminal`, like old ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for episode, steps in enumerate(lengths):
@@ -90,7 +90,7 @@ def write_vd4rl_hdf5(
     name: str = "{}_walker_walk_random.hdf5",
     first: int = 0,
 ) -> Path:
-    """Write all rows end to end, cut at these rows into numbered files, and return the folder."""
+    """Write all rows concatenated, split at these rows into numbered files; returns the folder."""
     import h5py
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tar files of pickled episodes as the hub's copy of Open X-Embodiment has them; values tell episode and step.
+"""Tar files of pickled episodes like the hub's copy of Open X-Embodiment, with self-identifying values.
 
 | flavour | an image | an action | a text |
 |---|---|---|---|
@@ -37,13 +37,13 @@ def toy_pixels(episode: int, step: int) -> Any:
 def toy_steps(
     episode: int, length: int, flavour: Flavour, *, only_observation: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the steps of an episode; every second one is terminated.
+    """Return the steps of an episode; every second episode ends terminated.
 
     Args:
         episode: Its number.
-        length: Steps.
-        flavour: How images, actions and texts are written.
-        only_observation: Whether the last step has nothing but an observation.
+        length: Number of steps.
+        flavour: Format of images, actions and texts.
+        only_observation: Whether the last step only has an observation.
     """
     steps = []
     for t in range(length):
@@ -88,7 +88,7 @@ def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> None:
 def write_webdataset(
     folder: Path, name: str, flavour: Flavour, shards: Sequence[Sequence[int]] = ((3, 1), (4,))
 ) -> Path:
-    """Write tar files of episodes of these lengths, and return their folder."""
+    """Write tar files of episodes of these lengths; returns their folder."""
     episode = 0
     for number, lengths in enumerate(shards):
         members = []

@@ -316,7 +316,7 @@ def test_padding_has_the_value_that_is_asked_for(stream: Stream) -> None:
 def test_whole_episodes_and_samples(stream: Stream) -> None:
     episodes = stream(None, shuffle=False)
     assert [len(batch) for batch in episodes] == [toy_length(n) for n in range(18)]
-    with pytest.raises(UsageError, match="how many rows"):
+    with pytest.raises(UsageError, match="No batch size"):
         episodes.sample()
     sampled = stream(None, num_slices=2, pad=True)
     assert sampled.sample(6).shape == (6,)

@@ -251,11 +251,11 @@ class Flat2TED(_FlatKeys):
                 if key in self.done_keys:
                     parts = {key: torch.zeros_like(rows), **parts}
             for name, value in parts.items():
-                found, made = ted.get(name, None), value.reshape(*shape, *leaf.shape[1:])
+                found, reshaped = ted.get(name, None), value.reshape(*shape, *leaf.shape[1:])
                 if found is None:
-                    ted.set(name, made)
+                    ted.set(name, reshaped)
                 else:
-                    found.copy_(made)
+                    found.copy_(reshaped)
         return ted
 
 

@@ -44,7 +44,7 @@ class _Window(Cached):
     def _gather(
         self, storage: Storage, keys: tuple[Key, ...], rows: Tensor, offsets: Tensor
     ) -> tuple[dict[Key, Tensor], Tensor]:
-        """Return leaves `[B, k, *shape]` at `k` offsets from rows, and whether each is in the episode."""
+        """Return leaves `[B, k, *shape]` at `k` offsets, and whether each is in the episode."""
         bounds = episode_bounds(storage, rows)
         wanted = rows[:, None] + offsets
         nearest = wanted.clamp(bounds.first[:, None], bounds.last[:, None])

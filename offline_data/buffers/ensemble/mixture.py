@@ -184,7 +184,7 @@ class DatasetMixture:
             draw, future = self._ahead.take(self._next_draw, self._make)
         elif self._prefetch:
             raise UsageError(
-                f"A batch of {size} was asked for, and batches of {self._batch_size} are prefetched"
+                f"Batch size is {size}, but batches of {self._batch_size} are prefetched"
             )
         else:
             draw = self._draw(size)
@@ -308,7 +308,7 @@ class DatasetMixture:
                     draw = member._draw(missing)
                 drawn = len(draw[0])  # rows, or sources
                 if not 0 < drawn <= missing:
-                    raise UsageError(f"{member!r} drew {drawn} rows where {missing} were asked for")
+                    raise UsageError(f"{member!r} drew {drawn} rows; expected 1 to {missing}")
                 draws.append((number, draw))
                 missing -= drawn
         return MixtureDraw(source, tuple(draws))

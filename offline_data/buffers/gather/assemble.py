@@ -65,12 +65,12 @@ def _unchecked(
     Shapes, types and devices are correct by construction; checking them, or even calling that
     constructor, takes longer than gathering a small batch.
     """
-    made = object.__new__(TensorDict)
-    made._tensordict = content
-    made._batch_size = size
-    made._device = device
-    made._td_dim_names = None
-    return made
+    built = object.__new__(TensorDict)
+    built._tensordict = content
+    built._batch_size = size
+    built._device = device
+    built._td_dim_names = None
+    return built
 
 
 def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], TensorDict]:
@@ -82,14 +82,14 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
         return construct({"a": torch.arange(2) + 5, "n": inner}, size, device)
 
     try:
-        made, expected = nested(_unchecked), nested(_checked)
+        built, expected = nested(_unchecked), nested(_checked)
         state = {name for one in (expected, expected["n"]) for name in vars(one)}
         same = (
-            state - {"_has_mps_val"} == set(vars(made)) - {"_has_mps_val"}
-            and made.batch_size == made["n"].batch_size == size
-            and made.device == made["n"].device == device
-            and bool((made == expected).all())
-            and bool((made[1].clone() == expected[1]).all())
+            state - {"_has_mps_val"} == set(vars(built)) - {"_has_mps_val"}
+            and built.batch_size == built["n"].batch_size == size
+            and built.device == built["n"].device == device
+            and bool((built == expected).all())
+            and bool((built[1].clone() == expected[1]).all())
         )
     except Exception:  # noqa: BLE001 - private names may change: use the public constructor
         same = False

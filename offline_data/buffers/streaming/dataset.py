@@ -198,12 +198,12 @@ class StreamingDataset(IterableDataset[Any]):
         if batch_size is not None and batch_size != self.batch_size:
             if self.batch_size is not None:
                 raise UsageError(
-                    f"This stream has batches of {self.batch_size}, and was asked for {batch_size}",
+                    f"batch_size is {batch_size}, but this stream has batches of {self.batch_size}",
                     hint="make another stream",
                 )
             self._form, self.batch_size = replace(self._form, batch_size=batch_size), batch_size
         if self.batch_size is None and self._form.slice_len is None:
-            raise UsageError("A batch of how many rows? sample(N), or batch_size=N for the stream")
+            raise UsageError("No batch size: call sample(N), or give the stream batch_size=N")
         for _ in range(2):
             self._sampling = self._sampling or iter(self)
             batch = next(self._sampling, None)
@@ -298,7 +298,7 @@ class StreamingDataset(IterableDataset[Any]):
             self._position = left[0].position
         known = [INDEX, *taken[0][0].keys]
         keys = known if self._keys is None else [INDEX, *select_keys(known[1:], self._keys)]
-        batch = self._form.made(taken, keys, decode=self._decode)
+        batch = self._form.make(taken, keys, decode=self._decode)
         return batch if self._transform is None else self._transform(batch)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class BatchForm:
         starts = starts + (generator.random(len(starts)) * counts).astype(np.int64)
         return starts, np.minimum(lengths, width)
 
-    def made(
+    def make(
         self,
         parts: Sequence[tuple[Window, NDArray[Any], NDArray[Any]]],
         keys: Sequence[Key],
@@ -271,10 +271,10 @@ def read_windows(
         batch = concatenate([piece.batch for piece in pieces])
         with naming(reader.plan.shards[pieces[0].shard]):
             items = form.draw(batch, generator, shuffle=shuffle)
-        made = Window(pieces, items, batch, begin, end, skipped)
+        result = Window(pieces, items, batch, begin, end, skipped)
         pieces.clear()  # free memory before waiting for the next one
         skipped.clear()
-        return made
+        return result
 
     for piece in reader.pieces(order[begin.shard :], begin.episode):
         skipped += piece.batch.skipped
@@ -336,10 +336,12 @@ def _taken(column: Any, at: Mapping[Key, NDArray[np.int64]], *, decode: bool) ->
         return {key: np.array([*some, None], object)[:-1] for key, some in images.items()}
     if not at:
         return {}
-    made = {key: np.empty((len(rows), *column.shape[1:]), column.dtype) for key, rows in at.items()}
+    result = {
+        key: np.empty((len(rows), *column.shape[1:]), column.dtype) for key, rows in at.items()
+    }
     wanted = column[np.concatenate(list(at.values()))]
-    wanted.decode([row for leaf in made.values() for row in leaf], torch.get_num_threads())
-    return made
+    wanted.decode([row for leaf in result.values() for row in leaf], torch.get_num_threads())
+    return result
 
 
 def _assembled(leaves: Mapping[Key, Any]) -> Any:

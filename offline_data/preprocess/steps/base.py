@@ -1,4 +1,4 @@
-"""A step of a recipe: it maps episodes, chooses among them, or measures all data and then maps."""
+"""Base classes of steps: mapping episodes, selecting episodes, and measuring before mapping."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """One step: a frozen dataclass whose fields are its parameters.
+    """A step of a recipe: a frozen dataclass whose fields are its parameters.
 
     Subclasses set `name` (`class Cast(Step, name="cast")`) and override `apply`. Steps are values:
-    they are pickled, compared, and written into the manifest. Fields with
-    `metadata={"state": True}` are no parameters, but what the step learnt from the data.
+    they are pickled, compared, and written to the manifest. Fields with `metadata={"state": True}`
+    are not parameters but state learnt from the data.
     """
 
     name: ClassVar[str]
-    """What the command line calls it."""
+    """Name on the command line."""
     example: ClassVar[str]
-    """What to write after `--step`, shown where it is called wrongly; may be missing."""
+    """Example argument of `--step`, shown in error messages; may be missing."""
     brings_torch: ClassVar[bool] = False
-    """Whether it imports torch, which takes a new process some seconds."""
+    """Whether it imports torch, which takes several seconds in a new process."""
     keeps_rows: ClassVar[bool] = True
-    """Whether every episode keeps its length; else it may change, or the episode may go."""
+    """Whether every episode is kept with its length."""
 
     def __init_subclass__(cls, *, name: str | None = None, example: str | None = None) -> None:
         if name:
@@ -45,31 +45,31 @@ class Step:
 
     @property
     def per_row(self) -> bool:
-        """Whether it calls Python for every row, so that its time, not the disk's, counts."""
+        """Whether it calls Python for every row, so that it is CPU-bound."""
         return False
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Build the step from what follows `NAME:` on the command line.
+        """Return the step for the text after `NAME:` on the command line.
 
         Raises:
-            UsageError: An argument is missing, unknown or malformed; the hint shows an example.
+            UsageError: A missing, unknown or malformed argument; the hint shows an example.
         """
         return cls(**read_arguments(cls, text))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with this step done; the result depends on no other episode.
+        """Return the processed episodes; each result depends on its own episode only.
 
         Args:
-            chunk: Whole episodes, or single transitions where a schema is learnt.
+            chunk: Whole episodes, or single transitions when a schema is inferred.
 
         Raises:
-            StepError: It cannot be done; names the leaf, and the row where one is at fault.
+            StepError: The step fails; the message names the leaf, and the row if there is one.
         """
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """Return the parameters as JSON values, for the manifest and to tell recipes apart."""
+        """Return the parameters as JSON values, for the manifest and to compare recipes."""
         own = [f.name for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
         return {"step": self.name, **{name: _as_json(getattr(self, name)) for name in own}}
 
@@ -77,25 +77,25 @@ class Step:
         """Return the step with what it learns from a few transitions or episodes.
 
         Raises:
-            StepError: It does not fit the data, for example a leaf is not there.
+            StepError: The step does not match the data, for example a leaf is missing.
         """
         self.apply(probe)
         return self
 
     def state(self) -> dict[str, Any]:
-        """Return what was learnt from the data, as JSON values."""
+        """Return the state learnt from the data, as JSON values."""
         return {}
 
     def with_state(self, state: Mapping[str, Any]) -> Self:  # noqa: ARG002
-        """Return the step as it was when `state` gave this."""
+        """Return the step with a state returned by `state`."""
         return self
 
     def notes(self) -> tuple[str, ...]:
-        """Return sentences for the manifest: rules that were applied, once the step is settled."""
+        """Return sentences for the manifest about applied rules, once the step is settled."""
         return ()
 
     def _expect(self, name: str, expected: str, *, fits: bool) -> None:
-        """Raise `UsageError` unless a parameter fits."""
+        """Raise `UsageError` unless a parameter is valid (`fits`)."""
         if not fits:
             raise usage_error(type(self), f"has {name}={getattr(self, name)}; expected {expected}")
 
@@ -104,63 +104,63 @@ class MeasuredStep(Step):
     """A step that needs a first pass over all data, for example for a mean."""
 
     def measure(self, chunk: EpisodeChunk) -> Any:
-        """Return what is to be known of some episodes: small, and can be pickled."""
+        """Return a measurement of some episodes: small and picklable."""
         raise NotImplementedError
 
     def fitted(self, measures: Sequence[Any]) -> Self:
         """Return the step ready to `apply`.
 
         Args:
-            measures: Those of all data, in order. How the data were cut into chunks does not
-                depend on the number of workers.
+            measures: Measurements of all data, in order. Chunk boundaries do not depend on the
+                number of workers.
         """
         raise NotImplementedError
 
 
 class Selection(Step):
-    """A step that chooses episodes; rows of chosen ones stay as they are.
+    """A step that selects episodes; their rows are unchanged.
 
-    `measure` is called on all data only where `needs_data`, or where a step before it may have
-    changed what it looks at (see `by_values`); else episode tables are enough.
+    `measure` is called on all data only if `needs_data`, or if an earlier step may have changed
+    what it uses (see `by_values`); else the episode tables are sufficient.
     """
 
     needs_data: ClassVar[bool] = False
-    """Whether it looks at more than the columns of the episode table."""
+    """Whether it uses more than the columns of the episode table."""
 
     @property
     def by_values(self) -> bool:
-        """Whether it looks at columns that follow from rewards or flags, not from lengths alone."""
+        """Whether it uses columns derived from rewards or flags, not only from lengths."""
         return True
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the chunk as it is: the choice is made before data pass through."""
+        """Return the chunk unchanged: episodes are selected before processing."""
         return chunk
 
     def measure(self, chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
         """Return `[E, …]` columns of the episodes of a chunk for `choose`.
 
-        `("number",)`, the number in the parent, must be one: not all episodes may be there.
+        `("number",)`, the number in the parent, is required: some episodes may be missing.
         """
         return episode_columns(chunk)
 
     def choose(
         self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
     ) -> NDArray[np.bool_]:
-        """Return `[E]` which episodes stay.
+        """Return which episodes to keep, `[E]`.
 
         Args:
-            table: `[E, …]` columns of all episodes there are at this point, as `episode_columns`
-                gives them; or what `measure` gave, joined in order.
+            table: `[E, …]` columns of all episodes at this point, from `episode_columns`; or the
+                concatenated results of `measure`.
             words: Vocabularies of text columns.
 
         Raises:
-            StepError: A column is not there, or nothing is left.
+            StepError: A missing column, or no episode is left.
         """
         raise NotImplementedError
 
 
 def episode_columns(chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
-    """Return `[E, …]` columns of the episodes of a chunk: the source's own, and computed ones.
+    """Return `[E, …]` columns of the episodes of a chunk: the source's and computed ones.
 
     `number` (in the parent), `length`, `return`, `terminated` and `truncated` (of the last
     transition), `final_observation`, and the source's (`id`, `seed`, …; text as codes).
@@ -184,12 +184,12 @@ def _as_json(value: Any) -> Any:
 
 
 class Revised(Exception):  # noqa: N818 - a finding, not an error
-    """The data show that a step must be done otherwise; what was made so far does not count.
+    """Raised when the data show that a step needs another state; results so far are discarded.
 
     Attributes:
-        state: State of the step from now on.
+        state: New state of the step.
         reason: For the user.
-        number: Which step of the recipe.
+        number: Position of the step in the recipe.
     """
 
     def __init__(self, state: dict[str, Any], reason: str, number: int = 0) -> None:

@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from offline_data.preprocess.chunk import EpisodeChunk
 
 BLOCK_BYTES = 1 << 20
-"""Bytes of a column that are converted together: they stay in the processor's cache."""
+"""Bytes of a column converted at once, to stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Cast(Step, name="cast", example="cast:observation=float32"):
-    """Store numbers of some leaves as another type; shapes stay as they are.
+    """Convert numbers of some leaves to another type; shapes are unchanged.
 
-    To a floating-point or complex type values are rounded to the nearest; a finite one must stay
-    finite. To integers and bool every value must stay exactly what it is. Where two pairs mean a
-    leaf, the later one holds: `obs=float32,obs.code=int32`.
+    Values are rounded to the nearest for floating-point and complex types; finite ones must stay
+    finite. For integers and bool every value must be exactly representable. If two pairs match a
+    leaf, the later one applies: `obs=float32,obs.code=int32`.
 
     Raises:
         UsageError: No pair, or a type that cannot be stored.
-        StepError: No such leaf of numbers; a value the type cannot hold, with its row; a flag that
-            would not be bool, a reward that would not be real.
+        StepError: No such leaf of numbers; a value that the type cannot represent, with its row; a
+            flag that would not be bool, a reward that would not be real.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -77,11 +77,11 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `leaf=type[,leaf=type…]`; see `Step.parse`."""
+        """Parse `leaf=type[,leaf=type…]`; see `Step.parse`."""
         return cls(read_pairs(cls, text))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with leaves of other types."""
+        """Return the episodes with converted leaves."""
         wanted: dict[Key, np.dtype[Any]] = {}
         for name, dtype in self.types:
             wanted.update(dict.fromkeys(numbers(chunk, [name], "biufc"), np.dtype(dtype)))
@@ -106,14 +106,14 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
 
 @dataclass(frozen=True)
 class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
-    """Hold every number of some leaves within bounds; types stay as they are.
+    """Clip numbers of some leaves to bounds; types are unchanged.
 
-    `min(max(x, low), high)`, the bounds rounded to the leaf's type. Infinities become a bound, NaN
-    stays NaN. Integers are held between the least and the greatest integer within the bounds.
+    `min(max(x, low), high)`, with the bounds rounded to the leaf's type. Infinities become a bound,
+    NaN stays NaN. Integers are clipped to the integers within the bounds.
 
     Raises:
         UsageError: No bound, one that is not finite, or `low` above `high`.
-        StepError: No such leaf of real numbers, or no number of its type is within the bounds.
+        StepError: No such leaf of real numbers, or no value of its type within the bounds.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -124,9 +124,9 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
     keys: tuple[str, ...] = field(metadata={"many": True})
     """Leaves, or beginnings of keys: all leaves of real numbers below them."""
     low: float | None = None
-    """Least value, in the leaf's own unit; None: no bound."""
+    """Minimum, in the leaf's unit; None: no bound."""
     high: float | None = None
-    """Greatest value; None: no bound."""
+    """Maximum; None: no bound."""
 
     def __post_init__(self) -> None:
         given = [bound for bound in (self.low, self.high) if bound is not None]
@@ -134,8 +134,10 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
             bound = getattr(self, name)
             self._expect(name, "a finite number", fits=bound is None or is_finite(bound))
         if not given or sorted(given) != given:
-            what = f"has low={self.low}, high={self.high}; expected one bound or two, low <= high"
-            raise usage_error(type(self), what)
+            message = (
+                f"has low={self.low}, high={self.high}; expected one bound or two, low <= high"
+            )
+            raise usage_error(type(self), message)
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaves clipped."""
@@ -167,19 +169,19 @@ class Concat(
     name="concat",
     example="concat:observation.position,observation.velocity→observation.state",
 ):
-    """Join leaves into one along the last axis, in the order they are named, and drop the sources.
+    """Concatenate leaves along the last axis, in the given order, and drop the sources.
 
-    Rows of one number count as `[1]`; all other axes must be equal. Sources are all observation
-    leaves, joined before and after the action alike; or, with the target, all step leaves under
-    `next`; or all other step leaves. Types are joined as `torch.cat` does: a floating-point type
-    wins over every integer type (`int64` with `float32` is `float32`, rounded), a wider one over a
+    Scalars count as `[1]`; all other axes must be equal. Sources are all observation leaves,
+    concatenated before and after the action alike; or, like the target, all step leaves under
+    `next`; or all other step leaves. Types are promoted as in `torch.cat`: a floating-point type
+    over every integer type (`int64` with `float32` is `float32`, rounded), a wider one over a
     narrower one.
 
     Raises:
         UsageError: No source or no target.
-        StepError: No such leaf of numbers, one that comes twice or does not go with the others; a
-            target that another leaf has or begins with; a number the joined type cannot hold;
-            reward, a flag or the last action leaf would be no more.
+        StepError: A leaf that is missing, repeated or does not match the others; a target that
+            conflicts with another leaf; a number that the promoted type cannot represent; reward, a
+            flag or the last action leaf would be dropped.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -191,9 +193,9 @@ class Concat(
     sources: tuple[str, ...] = field(metadata={"many": True})
     """Leaves, or beginnings of keys: all leaves of numbers below them, in the order of names."""
     target: str
-    """Name of the new leaf; may be the beginning of the sources' keys."""
+    """Name of the new leaf; may be a prefix of the sources' keys."""
     keep: bool = False
-    """Whether the sources stay."""
+    """Whether to keep the sources."""
 
     def __post_init__(self) -> None:
         if not self.sources or not self.target:
@@ -201,7 +203,7 @@ class Concat(
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `leaf,leaf…→target[,keep=true]`, also with `->`; see `Step.parse`."""
+        """Parse `leaf,leaf…→target[,keep=true]`, also with `->`; see `Step.parse`."""
         sources, *rest = (part.strip() for part in re.split("→|->", text))
         _, *options = "".join(rest).split(",")
         if len(rest) != 1 or not sources or not all("=" in option for option in options):
@@ -212,13 +214,13 @@ class Concat(
         return cls(**read_arguments(cls, f"{sources},target={rest[0]}"))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with the leaves joined."""
+        """Return the episodes with concatenated leaves."""
         sources = [key for name in self.sources for key in sorted(numbers(chunk, [name], "biufc"))]
         twice = next((key for key in sources if sources.count(key) > 1), None)
         if twice:
             raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
         target, gone = split_key(self.target), dict.fromkeys(() if self.keep else sources)
-        if not gone.keys().isdisjoint(REQUIRED):  # also where the target has the name of one
+        if not gone.keys().isdisjoint(REQUIRED):  # also if the target has the name of one
             rebuilt(chunk, self.name, gone)
         sides = {key in chunk.batch.observations for key in sources}
         if sides != {True} and (
@@ -229,22 +231,22 @@ class Concat(
                 f"{join_key(target)!r}: they must be all observation leaves, all step leaves "
                 "under 'next', or all other step leaves"
             )
-        made = {target: self._joined(chunk, sources)}
-        return rebuilt(chunk, self.name, gone, made, observed=True in sides)
+        result = {target: self._joined(chunk, sources)}
+        return rebuilt(chunk, self.name, gone, result, observed=True in sides)
 
     def _joined(self, chunk: EpisodeChunk, sources: list[Key]) -> NDArray[Any]:
         found = {join_key(key): column(chunk, key) for key in sources}
         parts = [part[:, None] if part.ndim == 1 else part for part in found.values()]
         if len({part.shape[1:-1] for part in parts}) > 1:
-            told = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in found.items())
-            raise StepError(f"Step 'concat' cannot join rows of these shapes: {told}")
+            listed = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in found.items())
+            raise StepError(f"Step 'concat' cannot join rows of these shapes: {listed}")
         types = [part.dtype for part in parts]
         floats = [one for one in types if one.kind in "fc"]
         dtype = np.result_type(*(floats or types))
         if dtype.kind in "fc" and not floats:
-            told = ", ".join(f"{name} {part.dtype}" for name, part in found.items())
+            listed = ", ".join(f"{name} {part.dtype}" for name, part in found.items())
             raise StepError(
-                f"Step 'concat' finds no integer type for all of {told}",
+                f"Step 'concat' finds no integer type for all of {listed}",
                 hint=f"cast them first: --step cast:{join_key(sources[0])}=float64",
             )
         joined = np.empty((*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)), dtype)
@@ -262,10 +264,10 @@ class Concat(
 
 @dataclass(frozen=True)
 class Exclude(Step, name="exclude", example="exclude:info,observation.velocity"):
-    """Drop these leaves; all others stay as they are.
+    """Drop these leaves; all others are unchanged.
 
     Raises:
-        StepError: A leaf that is not there, or one that every dataset has: `next/reward`,
+        StepError: A leaf that is missing, or that every dataset needs: `next/reward`,
             `next/terminated`, `next/truncated`, the last action leaf.
 
     Example:
@@ -284,12 +286,12 @@ class Exclude(Step, name="exclude", example="exclude:info,observation.velocity")
 
 @dataclass(frozen=True)
 class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
-    """Give rows of some leaves one axis: `[n, a, b]` becomes `[n, a · b]`, and `[n]` `[n, 1]`.
+    """Flatten rows of some leaves to one axis: `[n, a, b]` to `[n, a · b]`, and `[n]` to `[n, 1]`.
 
-    The last axis runs fastest, as in `torch.flatten`. Values and types stay as they are.
+    Row-major order, as in `torch.flatten`. Values and types are unchanged.
 
     Raises:
-        StepError: A leaf that is not there.
+        StepError: A missing leaf.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -302,7 +304,7 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
     """Leaves, or beginnings of keys; none: all that begin with `observation` or `action`."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with flat leaves."""
+        """Return the episodes with flattened leaves."""
         default = [key for key in leaves(chunk) if key[0] in {"observation", "action"}]
         keys = matching(chunk, self.keys) if self.keys else default
         return changed(chunk, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
@@ -310,17 +312,17 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
 
 @dataclass(frozen=True)
 class Rename(Step, name="rename", example="rename:observation.position=state,info=extra"):
-    """Give leaves other names, all at once, so that two may swap theirs; values stay as they are.
+    """Rename leaves, all at once, so that two names can be swapped; values are unchanged.
 
-    `a=b` calls the leaf `a` `b`; where `a` is the beginning of several keys, that beginning becomes
-    `b`. An observation leaf `a` becomes `b` and `next/b`. New names are taken as they are written:
-    short ones (`obs`) stand for old ones only.
+    `a=b` renames the leaf `a` to `b`; if `a` is a prefix of several keys, the prefix becomes `b`.
+    An observation leaf `a` becomes `b` and `next/b`. New names are used literally: short names
+    (`obs`) are only for old ones.
 
     Raises:
         UsageError: No pair, or one leaf twice.
-        StepError: A leaf that is not there; a name that another leaf has or begins with, or that
-            has a meaning of its own; no reward, flag or action leaf would be left. Another leaf may
-            become the reward if it fits: `reward=next.old,next.shaped=next.reward`.
+        StepError: A missing leaf; a name that conflicts with another leaf or is reserved; no
+            reward, flag or action leaf would be left. Another leaf may become the reward if it is
+            suitable: `reward=next.old,next.shaped=next.reward`.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -339,11 +341,11 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `old=new[,old=new…]`; see `Step.parse`."""
+        """Parse `old=new[,old=new…]`; see `Step.parse`."""
         return cls(read_pairs(cls, text))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with leaves of other names."""
+        """Return the episodes with renamed leaves."""
         new: dict[Key, Key | None] = {}
         for old, name in self.names:
             beginning = meant(chunk, old)
@@ -358,10 +360,10 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
 class Select(Step, name="select", example="select:observation,action"):
     """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; drop all others.
 
-    Action leaves are all kept where none is named.
+    All action leaves are kept if none is named.
 
     Raises:
-        StepError: A leaf that is not there.
+        StepError: A missing leaf.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -382,11 +384,11 @@ class Select(Step, name="select", example="select:observation,action"):
 
 
 def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:
-    """Write numbers or bools into an array of another type; return row and value of the first lost.
+    """Write numbers or bools to an array of another type; return row and value of the first lost one.
 
-    They are rounded to the nearest number of a floating-point or complex type, where a finite value
-    must stay finite; integers and bool must hold the very same value. An imaginary part must not
-    be lost.
+    Values are rounded to the nearest for floating-point and complex types, where finite values must
+    stay finite; for integers and bool they must be exactly representable. An imaginary part must
+    not be lost.
 
     Example:
         >>> out = np.empty(2, np.int64)
@@ -396,30 +398,32 @@ def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:
     safe = np.can_cast(values.dtype, out.dtype, "safe")
     count = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * math.prod(values.shape[1:])))
     for first in range(0, len(values), count):
-        block, made = values[first : first + count], out[first : first + count]
-        unreal = block.dtype.kind == "c" and made.dtype.kind != "c"
+        block, result = values[first : first + count], out[first : first + count]
+        unreal = block.dtype.kind == "c" and result.dtype.kind != "c"
         with np.errstate(all="ignore"):
-            np.copyto(made, block.real if unreal else block, casting="unsafe")
+            np.copyto(result, block.real if unreal else block, casting="unsafe")
             if safe:
                 continue
-            wrong = _lost(block.real, made) | (block.imag != 0) if unreal else _lost(block, made)
+            wrong = (
+                _lost(block.real, result) | (block.imag != 0) if unreal else _lost(block, result)
+            )
         if wrong.any():
             where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
             return first + where[0], block[where].item()
     return None
 
 
-def _lost(values: NDArray[Any], made: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which numbers changed: infinite that were not, or another integer."""
-    if made.dtype.kind in "fc":
-        return np.asarray(np.isfinite(values) & ~np.isfinite(made))
-    wrong = np.asarray(made.astype(values.dtype) != values)
-    if values.dtype.kind in "iu" and made.dtype.kind in "iu":
-        # Integers of one size come back from the other sign as they were.
-        wrong |= (made < 0) != (values < 0)
-    if values.dtype.kind == "f" and made.dtype.kind in "iu":
-        # A value that comes back may be rounded to what it was: -2**63 to a float16 -inf, and,
-        # where the processor saturates, 2**63 - 1 to 2**63.
-        bits = 8 * made.dtype.itemsize - (made.dtype.kind == "i")
+def _lost(values: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which numbers changed: became infinite, or another integer."""
+    if result.dtype.kind in "fc":
+        return np.asarray(np.isfinite(values) & ~np.isfinite(result))
+    wrong = np.asarray(result.astype(values.dtype) != values)
+    if values.dtype.kind in "iu" and result.dtype.kind in "iu":
+        # Integers of one size survive a round trip through the other sign.
+        wrong |= (result < 0) != (values < 0)
+    if values.dtype.kind == "f" and result.dtype.kind in "iu":
+        # A round trip may hide the loss: -2**63 via a float16 -inf, and, on processors that
+        # saturate, 2**63 - 1 via 2**63.
+        bits = 8 * result.dtype.itemsize - (result.dtype.kind == "i")
         wrong |= (values.astype(np.float64) >= 2.0**bits) | ~np.isfinite(values)
     return wrong

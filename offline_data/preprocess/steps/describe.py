@@ -1,4 +1,4 @@
-"""What each step takes, out of its class: arguments, types, defaults, and what is said of them."""
+"""Descriptions of steps from their classes: arguments, types, defaults and documentation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class StepArgument:
 
     name: str
     type: str
-    """Words for what it may be: `number`, `whole number`, `leaves`, `png or jpeg`, …"""
+    """Its type in words: `number`, `whole number`, `leaves`, `png or jpeg`, …"""
     required: bool
     default: Any
-    """None also where there is none."""
+    """None also if there is no default."""
     text: str
-    """What the class says of it, units included; may be empty."""
+    """Documentation of the field, including units; may be empty."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class StepDescription:
 
     name: str
     does: str
-    """One sentence."""
+    """Summary, one sentence."""
     details: str
-    """The rest of what its class says."""
+    """The rest of the class's docstring."""
     example: str
-    """What may be written after `--step`."""
+    """Example argument of `--step`."""
     arguments: tuple[StepArgument, ...]
 
 
@@ -61,7 +61,7 @@ def describe_steps() -> list[StepDescription]:
 
 
 def describe_step(name: str) -> StepDescription:
-    """Describe one step; raises what `step_class` raises.
+    """Describe one step; raises like `step_class`.
 
     Example:
         >>> [(one.name, one.type, one.default) for one in describe_step("return_to_go").arguments]
@@ -88,12 +88,12 @@ def _argument(one: Field[Any], step: type[Step], text: str) -> StepArgument:
 
 
 def _type_of(one: Field[Any], step: type[Step]) -> str:
-    """Return words for the annotation of a field; choices one by one."""
+    """Return a field's annotation in words, with literal choices listed."""
     words: list[str] = []
     for kind in str(one.type).removesuffix(" | None").split(" | "):
         try:
             choices = get_args(get_type_hints(step)[one.name])
-        except NameError:  # of a module that is imported for typing only
+        except NameError:  # a name imported for typing only
             choices = ()
         named = [str(choice) for choice in _flat(choices) if isinstance(choice, str)]
         words += [_KINDS[kind]] if kind in _KINDS else named or [kind]
@@ -106,7 +106,7 @@ def _flat(choices: tuple[Any, ...]) -> list[Any]:
 
 @cache
 def _texts_of(step: type[Any]) -> dict[str, str]:
-    """Return the texts below the fields of a class, one line each; none without its source."""
+    """Return the docstrings of a class's fields, one line each; empty without source code."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(step)))
     except (OSError, TypeError, SyntaxError):

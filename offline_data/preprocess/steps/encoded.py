@@ -1,4 +1,4 @@
-"""Steps for encoded leaves: `decode` makes plain arrays of them, `encode` JPEG or PNG images."""
+"""Steps for encoded leaves: `decode` to arrays of pixels, `encode` to JPEG or PNG images."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decode(Step, name="decode", example="decode:observation.pixels"):
-    """Turn leaves of encoded images into plain arrays, which take more disk and less time.
+    """Decode leaves of encoded images to arrays, which take more disk space and less CPU time.
 
     Raises:
-        StepError: A leaf that is not there, or no encoded leaf among those that are meant.
+        StepError: A missing leaf, or no encoded leaf among the given ones.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -40,7 +40,7 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
     """
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves, or beginnings of keys; none: all that are encoded."""
+    """Leaves, or prefixes of keys; none: all encoded leaves."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with decoded images."""
@@ -56,14 +56,13 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
 
 @dataclass(frozen=True)
 class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg,quality=95"):
-    """Turn images into PNG, which is exact, or JPEG, which is lossy; batches decode them.
+    """Encode images as PNG, which is lossless, or JPEG, which is lossy; batches decode them.
 
-    Leaves that are encoded already stay as they are, unless they are named and have the other
-    format.
+    Leaves that are already encoded are unchanged, unless they are named and have the other format.
 
     Raises:
         UsageError: Another format, or a quality that is not between 1 and 100.
-        StepError: A leaf that is not there, or that cannot be encoded so; no image at all.
+        StepError: A missing leaf, one that cannot be encoded, or no image at all.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -75,12 +74,12 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
     """
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves, or beginnings of keys; none: all uint8 leaves that look like images `[H, W]` or
+    """Leaves, or prefixes of keys; none: all uint8 leaves that look like images `[H, W]` or
     `[H, W, C]`."""
     format: Literal["png", "jpeg"] = "png"
-    """`png` gives the same pixels back, `jpeg` nearly."""
+    """`png` is lossless, `jpeg` lossy."""
     quality: int = 95
-    """Of JPEG images, 1 to 100."""
+    """Quality of JPEG images, 1 to 100."""
 
     def __post_init__(self) -> None:
         self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
@@ -89,7 +88,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         self._expect("quality", "1 to 100", fits=fits)
 
     def notes(self) -> tuple[str, ...]:
-        """Say for JPEG that pixels are not the parent's."""
+        """Return a note that JPEG is lossy."""
         if self.format == "png":
             return ()
         what = f"Images of {', '.join(self.keys)}" if self.keys else "All images"
@@ -107,7 +106,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
                 hint="name the leaves: --step encode:observation.pixels",
             )
         kept = (self.format,) if self.keys else ("png", "jpeg")
-        made = {}
+        result = {}
         for key in meant:
             values = stored(chunk, key)
             if getattr(values, "encoding", None) in kept:
@@ -120,8 +119,8 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
                     hint="they are uint8 [H, W], [H, W, 1] or [H, W, 3]; for png also uint8 "
                     "[H, W, 4] and uint16 [H, W]",
                 )
-            made[key] = self._encoded(column(chunk, key), kind)
-        return replaced(chunk, made)
+            result[key] = self._encoded(column(chunk, key), kind)
+        return replaced(chunk, result)
 
     def _encoded(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
         images = [b""] * len(values)

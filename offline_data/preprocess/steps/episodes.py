@@ -1,4 +1,4 @@
-"""Steps that choose episodes: `dedupe filter split subsample`."""
+"""Steps that select episodes: `dedupe filter split subsample`."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from offline_data.preprocess.chunk import EpisodeChunk
 
 DIGEST: Key = ("digest",)
-"""Column of the table that `Dedupe.choose` is given."""
+"""Column of the table passed to `Dedupe.choose`."""
 
 _BY_VALUES = frozenset({"return", "terminated", "truncated", "final_observation"})
-"""Fields of `Filter` that steps which keep lengths may change."""
+"""Fields of `Filter` that length-preserving steps may change."""
 
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Dedupe(Selection, name="dedupe", example="dedupe"):
-    """Drop every episode that has the content of an earlier one.
+    """Drop every episode whose content equals that of an earlier one.
 
-    Content is all step and observation leaves at this point of the recipe, to the byte (0.0 and
-    -0.0 differ), and whether the final observation is known; columns of the episode table (`id`,
-    `seed`, …) do not count. To look past a leaf, exclude it before; to look past rounding, cast.
+    Content is all step and observation leaves at this point of the recipe, bytewise (0.0 and -0.0
+    differ), and whether the final observation is known; columns of the episode table (`id`,
+    `seed`, …) are ignored. To ignore a leaf, exclude it before; to ignore rounding, cast it.
 
-    Episodes are told apart by 128 bits of BLAKE2b: two that differ are taken for the same with a
-    probability of about `E² / 2^129`.
+    Episodes are compared by 128 bits of BLAKE2b: the probability that two different ones collide
+    is about `E² / 2^129`.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -87,9 +87,9 @@ class Dedupe(Selection, name="dedupe", example="dedupe"):
         table: Mapping[Key, NDArray[Any]],
         words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - digests are numbers
     ) -> NDArray[np.bool_]:
-        """Return `[E]` which episodes are the first of their content."""
+        """Return which episodes are the first with their content, `[E]`."""
         digests = table[DIGEST]
-        order = np.lexsort(digests.T)  # stable: of equal ones the first stays first
+        order = np.lexsort(digests.T)  # stable: the first of equal ones stays first
         ordered = digests[order]
         chosen = np.ones(len(digests), bool)
         chosen[order[1:]] = (ordered[1:] != ordered[:-1]).any(axis=1)
@@ -102,17 +102,17 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 
     Fields are the columns of the episode table at this point of the recipe: `length`, `return`,
     `terminated`, `truncated`, `final_observation`, `number` (in the parent), and the source's own
-    (`id`, `seed`, …); `a.b` is the nested key `a/b`. Text stands in quotes.
+    (`id`, `seed`, …); `a.b` is the nested key `a/b`. Text is quoted.
 
-    There are `+ - * / %`, comparisons, also in a row (`10 <= length < 50`) and with lists
-    (`id in ["3", "7"]`), `and`, `or`, `not`, and of all episodes `min(x)`, `max(x)`, `mean(x)` and
-    `percentile(x, q)`: `return >= percentile(return, 90)` is the best tenth. Comparisons with NaN
-    are false, but for `!=`. The text is parsed, not executed. Quote it in a shell.
+    Supported are `+ - * / %`, comparisons, also chained (`10 <= length < 50`) and with lists
+    (`id in ["3", "7"]`), `and`, `or`, `not`, and over all episodes `min(x)`, `max(x)`, `mean(x)`
+    and `percentile(x, q)`: `return >= percentile(return, 90)` is the best tenth. Comparisons with
+    NaN are false, except `!=`. The text is parsed, not executed. Quote it in a shell.
 
     Raises:
-        UsageError: It cannot be parsed, or has a part that is not allowed.
-        StepError: A field that is not there or not one number, flag or text an episode; types that
-            do not go together; nothing is left.
+        UsageError: The expression cannot be parsed, or has an unsupported part.
+        StepError: A field that is missing or not one number, flag or text per episode; types that
+            cannot be compared; no episode is left.
 
     Example:
         >>> table = {("return",): np.array([3.0, 7.0, 5.0]), ("length",): np.array([1, 2, 3])}
@@ -128,25 +128,25 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read all of the text as the expression."""
+        """Parse the whole text as the expression."""
         if not text.strip():
             raise usage_error(cls, "needs an expression")
         return cls(text.strip())
 
     @property
     def by_values(self) -> bool:
-        """Whether a field follows from rewards or flags."""
+        """Whether a field is derived from rewards or flags."""
         return not _BY_VALUES.isdisjoint(self._expression.fields)
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Return the step as it is, once it is known that the fields are there."""
+        """Return the step after checking that the fields exist."""
         self._keys(episode_columns(probe))
         return self
 
     def choose(
         self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
     ) -> NDArray[np.bool_]:
-        """Return `[E]` which episodes stay."""
+        """Return which episodes to keep, `[E]`."""
         keys = self._keys(table)
         fields = {name: _field(name, table[key], words.get(key)) for name, key in keys.items()}
         chosen = self._expression.evaluate(fields, len(next(iter(table.values()))))
@@ -162,7 +162,7 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         return Expression(self.where)
 
     def _keys(self, known: Iterable[Key]) -> dict[str, Key]:
-        """Return the column of each field; raises `StepError` where there is none."""
+        """Return the column of each field; raises `StepError` if it is missing."""
         names = {".".join(key): key for key in known}
         for field in self._expression.fields:
             if field not in names:
@@ -177,13 +177,13 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed=0"):
     """Keep one part of a split of the episodes: `split:train,train=0.9,val=0.1,seed=0`.
 
-    The same seed and shares give the episodes of `ds.split(train=0.9, val=0.1, seed=0)["train"]`,
-    on every machine: parts have no episode in common, and shares that sum to 1 have all of them.
-    The order of the shares matters. Episodes stay in their order.
+    The same seed and shares select the episodes of `ds.split(train=0.9, val=0.1, seed=0)["train"]`,
+    on every machine: parts are disjoint, and shares that sum to 1 cover all episodes. The order of
+    the shares matters. Episodes keep their order.
 
     Raises:
-        UsageError: Invalid shares, a part that is none of them, a negative seed.
-        StepError: A share that gets no episode.
+        UsageError: Invalid shares, a part that is not one of them, a negative seed.
+        StepError: A share without any episode.
 
     Example:
         >>> table = {("length",): np.ones(10, np.int64)}
@@ -196,11 +196,11 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
     by_values = False
 
     part: str
-    """Name of the share that is kept."""
+    """Name of the share to keep."""
     shares: tuple[tuple[str, float], ...]
-    """Name and size of each share, above 0; they sum to 1 or less."""
+    """Name and size of each share, above 0; they sum to at most 1."""
     seed: int = 0
-    """Seed of the choice."""
+    """Seed of the split."""
 
     def __post_init__(self) -> None:
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
@@ -213,7 +213,7 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `PART,NAME=SHARE,…[,seed=N]`."""
+        """Parse `PART,NAME=SHARE,…[,seed=N]`."""
         words = [word.strip() for word in text.split(",") if word.strip()]
         parts = [word for word in words if "=" not in word]
         if len(parts) != 1:
@@ -228,10 +228,10 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
     def choose(
         self,
         table: Mapping[Key, NDArray[Any]],
-        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column matters
+        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column is needed
     ) -> NDArray[np.bool_]:
-        """Return `[E]` which episodes stay."""
-        # Imported here: the buffers bring torch.
+        """Return which episodes to keep, `[E]`."""
+        # Imported here: the buffers import torch.
         from offline_data.buffers.views.rows import split_episodes
 
         count = len(table[("length",)])
@@ -246,14 +246,14 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
 
 @dataclass(frozen=True)
 class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,seed=0"):
-    """Keep a part of the episodes, a number of them, or every n-th; at least one stays.
+    """Keep a fraction of the episodes, a number of them, or every n-th; at least one.
 
-    Random ones follow from the seed and the number of episodes alone. With one seed, fewer episodes
-    are a part of more, and a fraction keeps what the first share of `split` of that size has.
-    Episodes stay in their order.
+    A random choice depends only on the seed and the number of episodes. With the same seed, a
+    smaller choice is a subset of a larger one, and a fraction equals the first share of `split` of
+    that size. Episodes keep their order.
 
     Raises:
-        UsageError: None of `fraction`, `every` and `episodes`, or several; a value out of range.
+        UsageError: Not exactly one of `fraction`, `every` and `episodes`; a value out of range.
         StepError: More episodes than there are.
 
     Example:
@@ -267,11 +267,11 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
     by_values = False
 
     fraction: float | None = None
-    """Part of the episodes, above 0, at most 1; rounded to whole episodes."""
+    """Fraction of the episodes, above 0, at most 1; rounded to whole episodes."""
     every: int | None = None
-    """Episodes 0, `every`, 2 · `every`, … of those that there are at this point."""
+    """Episodes 0, `every`, 2 · `every`, … at this point."""
     episodes: int | None = None
-    """How many episodes."""
+    """Number of episodes."""
     seed: int = 0
     """Seed of the choice."""
 
@@ -279,8 +279,8 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
         names = ("fraction", "every", "episodes")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
-            told = ", ".join(f"{name}={getattr(self, name)!r}" for name in given) or "none"
-            raise usage_error(type(self), f"needs one of {', '.join(names)}; found {told}")
+            values = ", ".join(f"{name}={getattr(self, name)!r}" for name in given) or "none"
+            raise usage_error(type(self), f"needs one of {', '.join(names)}; found {values}")
         if self.fraction is None:
             fits = is_whole(getattr(self, given[0]), 1)
             self._expect(given[0], "a whole number, 1 or more", fits=fits)
@@ -292,15 +292,15 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
     def choose(
         self,
         table: Mapping[Key, NDArray[Any]],
-        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column matters
+        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column is needed
     ) -> NDArray[np.bool_]:
-        """Return `[E]` which episodes stay."""
+        """Return which episodes to keep, `[E]`."""
         count = len(table[("length",)])
         chosen = np.zeros(count, bool)
         if self.every is not None:
             chosen[:: self.every] = True
             return chosen
-        # Imported here: the samplers bring torch.
+        # Imported here: the samplers import torch.
         from offline_data.buffers.samplers.permutation import EpochOrder
 
         size = self.episodes or 0
@@ -316,7 +316,7 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
 
 
 def _packed(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]:
-    """Lay the bytes of all columns side by side, `[rows, width]`: an episode is then one buffer."""
+    """Return the bytes of all columns side by side, `[rows, width]`, so an episode is one buffer."""
     parts = [np.zeros((rows, 0), np.uint8)]
     for key in sorted(columns):
         if width := math.prod(columns[key].shape[1:]):
@@ -326,7 +326,7 @@ def _packed(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]
 
 
 def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> NDArray[Any]:
-    """Return one value an episode, of a type that expressions compute with."""
+    """Return one value per episode, in a type that expressions support."""
     flat = np.asarray(column).reshape(len(column), -1)
     if flat.shape[1] != 1 or flat.dtype.kind not in "biuf":
         raise StepError(
@@ -335,13 +335,13 @@ def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> NDAr
         )
     values = flat[:, 0]
     if words is not None:
-        return np.asarray(np.array([*words, None], object)[values])  # -1 stands for no text
+        return np.asarray(np.array([*words, None], object)[values])  # -1: no text
     small = values.dtype.kind in "iu" and int(values.max(initial=0)) <= np.iinfo(np.int64).max
     return values.astype(np.int64) if small else values
 
 
 def _range(name: str, field: NDArray[Any]) -> str:
-    """Return which values a field has, for a message."""
+    """Return the range of a field's values, for a message."""
     if field.dtype != object:
         return f"{name} is from {field.min()} to {field.max()}"
     known = [one for one in dict.fromkeys(field) if one is not None]

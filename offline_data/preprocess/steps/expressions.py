@@ -31,7 +31,7 @@ _LEAST, _GREATEST = -(2**63), 2**64 - 1
 _MARK = "_keyword_"
 _WORDS = "|".join(sorted({*keyword.kwlist} - {"and", "or", "not", "in", "True", "False"}))
 _KEYWORD = re.compile(rf"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<!\w)({_WORDS})(?!\w)""")
-"""Quoted text, or a word that is a name here and not in Python, such as `return`."""
+"""Quoted text, or a word that is a name in expressions but not in Python, such as `return`."""
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": np.min,
@@ -59,14 +59,14 @@ _OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression of allowed parts only; its text is never executed.
+    """An expression of supported parts only; its text is never executed.
 
     Args:
         text: In Python's syntax, where every word but `and`, `or`, `not`, `in`, `True`, `False`
             and the names of functions may be a field; `a.b` is the nested key `a/b`.
 
     Raises:
-        UsageError: It cannot be parsed, has a part that is not allowed, or names no field.
+        UsageError: The text cannot be parsed, has an unsupported part, or names no field.
 
     Example:
         >>> Expression("return >= percentile(return, 90) and id != '3'").fields
@@ -81,20 +81,20 @@ class Expression:
 
     @cached_property
     def tree(self) -> ast.expr:
-        """The parsed text; Python's keywords stand in it marked, see `source_of`."""
+        """The parsed text; Python's keywords are marked, see `source_of`."""
         if len(self.text) > _MOST_CHARACTERS:
             long = f"it has more than {_MOST_CHARACTERS} characters"
             raise self._refused(long, f"{self.text[:40]}…")
         marked = _KEYWORD.sub(lambda m: m[1] or _MARK + m[2], self.text.strip())
         try:
-            with warnings.catch_warnings():  # what Python would say of `1or 2`, or of "\d"
+            with warnings.catch_warnings():  # Python warns about `1or 2` or "\d"
                 warnings.simplefilter("ignore")
                 return ast.parse(marked, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             at = (getattr(error, "offset", None) or len(marked) + 1) - 1
             before, rest = (part.replace(_MARK, "") for part in (marked[:at], marked[at:]))
-            where = f"after {before.rstrip()!r}" if rest and before.strip() else "as one"
-            raise self._refused(f"it cannot be read {where}") from error
+            position = f"after {before.rstrip()!r}" if rest and before.strip() else "as one"
+            raise self._refused(f"it cannot be read {position}") from error
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
@@ -102,17 +102,17 @@ class Expression:
         return tuple(dict.fromkeys(self._names(self.tree, 0)))
 
     def evaluate(self, columns: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.bool_]:
-        """Return where the expression is true, bool `[count]`.
+        """Return for which rows the expression is true, bool `[count]`.
 
-        Comparisons with NaN are false, but for `!=`; min, max, mean and percentile leave NaN out.
+        Comparisons with NaN are false, except `!=`; min, max, mean and percentile ignore NaN.
 
         Args:
-            columns: For each of the fields bools, int64, uint64 or floats `[count]`, or objects:
-                text, and None where there is none, which equals no text.
-            count: Rows.
+            columns: For each field bools, int64, uint64 or floats `[count]`, or objects: text, or
+                None if missing, which equals no text.
+            count: Number of rows.
 
         Raises:
-            StepError: Types that do not go together, or a number instead of true or false.
+            StepError: Types that cannot be combined, or a number instead of true or false.
 
         Example:
             >>> columns = {"length": np.array([5, 9]), "id": np.array(["a", "b"], object)}
@@ -123,7 +123,7 @@ class Expression:
             return np.array(np.broadcast_to(_Evaluator(columns).flags(self.tree), count))
 
     def _names(self, node: ast.expr, depth: int) -> Iterator[str]:
-        """Yield the names of fields below a node; raise where a part is not allowed."""
+        """Yield the names of fields below a node; raises for unsupported parts."""
         if depth > _MOST_DEPTH:
             raise self._refused(f"more than {_MOST_DEPTH} levels lie in one another")
         operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
@@ -149,8 +149,8 @@ class Expression:
             if not isinstance(node.func, ast.Name) or name not in _FUNCTIONS:
                 raise self._refused(f"there is no function {name!r}")
             if node.keywords or len(node.args) != 1 + (name == "percentile"):
-                takes = "2 values" if name == "percentile" else "one value"
-                raise self._refused(f"{name} takes {takes}")
+                expected = "2 values" if name == "percentile" else "one value"
+                raise self._refused(f"{name} takes {expected}")
             return node.args
         if not isinstance(node, ast.Compare):
             raise self._refused(f"{source_of(node)!r} is no part of expressions")
@@ -164,8 +164,8 @@ class Expression:
             children += side.elts if among else [side]  # type: ignore[attr-defined]
         return children
 
-    def _refused(self, what: str, shown: str | None = None) -> UsageError:
-        return UsageError(f"Expression {shown or self.text!r}: {what}", hint=HINT)
+    def _refused(self, reason: str, shown: str | None = None) -> UsageError:
+        return UsageError(f"Expression {shown or self.text!r}: {reason}", hint=HINT)
 
 
 class _Evaluator(ast.NodeVisitor):
@@ -175,7 +175,7 @@ class _Evaluator(ast.NodeVisitor):
         self._columns = columns
 
     def flags(self, node: ast.expr) -> NDArray[np.bool_]:
-        """Return true or false, `[E]` or a scalar."""
+        """Return booleans, `[E]` or a scalar."""
         value = self.visit(node)
         if np.asarray(value).dtype != np.bool_:
             kind = "text" if _is_text(value) else "a number"
@@ -187,7 +187,7 @@ class _Evaluator(ast.NodeVisitor):
         return np.asarray(value)
 
     def number(self, node: ast.expr) -> Any:
-        """Return numbers; true counts as 1."""
+        """Return numbers; True counts as 1."""
         value = self.visit(node)
         if _is_text(value):
             raise StepError(f"{source_of(node)!r} is text, where a number is wanted", hint=HINT)
@@ -199,7 +199,7 @@ class _Evaluator(ast.NodeVisitor):
     def visit_Name(self, node: ast.expr) -> Any:
         return self._columns[source_of(node)]
 
-    visit_Attribute = visit_Name  # noqa: N815 - a name that `ast` gives
+    visit_Attribute = visit_Name  # noqa: N815 - name set by `ast`
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         return _UFUNCS[type(node.op)](self.number(node.left), self.number(node.right))
@@ -244,7 +244,7 @@ class _Evaluator(ast.NodeVisitor):
             what = "two fields of text" if all(texts) else "text with a number"
             raise StepError(
                 f"{source_of(left)!r} and {source_of(right)!r}: {what} cannot be compared",
-                hint="text is compared with quoted text: id == '3'; numbers stand without quotes",
+                hint="text is compared with quoted text: id == '3'; numbers are not quoted",
             )
         return np.asarray(sides[0] == sides[1])
 
@@ -254,5 +254,5 @@ def _is_text(value: Any) -> bool:
 
 
 def source_of(node: ast.expr) -> str:
-    """Return the text of a node as the user writes it."""
+    """Return the text of a node as the user wrote it."""
     return ast.unparse(node).replace(_MARK, "")

@@ -24,36 +24,36 @@ if TYPE_CHECKING:
     from offline_data.preprocess.chunk import EpisodeChunk
 
 Format: TypeAlias = Literal["hwc", "chw", "hw"]
-"""Order of the last axes of a row: height, width, channels. Axes before them are a stack."""
+"""Order of a row's last axes: height, width, channels. Preceding axes are stacked frames."""
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 _SIDES: Mapping[Format, tuple[int, int]] = {"hwc": (-3, -2), "chw": (-2, -1), "hw": (-2, -1)}
 """Axes of height and width."""
 _CHANNELS: Mapping[Format, int] = {"hwc": -1, "chw": -3}
-"""Axis of the channels, where there is one."""
+"""Axis of the channels, if any."""
 
 Mode: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 _LEAST_SIDE = 8
-"""A side is at least as long; a shorter axis is one of channels or of stacked frames."""
+"""Minimum length of a side; a shorter axis is channels or stacked frames."""
 BLOCK_BYTES = 4 << 20
-"""Working memory of a block of rows; more would leave the processor's cache."""
+"""Working memory per block of rows, to stay in the processor's cache."""
 
 _LUMA = (0.299, 0.587, 0.114)
-"""Parts of red, green and blue in the luma of ITU-R Recommendation BT.601, section 2.5.1."""
+"""Weights of red, green and blue in the luma of ITU-R Recommendation BT.601, section 2.5.1."""
 _LUMA_16 = (19595, 38470, 7471)
-"""The same in units of 2^-16, as Pillow's mode `L` has them (`L24` in its `Convert.c`)."""
+"""The same in units of 2^-16, as in Pillow's mode `L` (`L24` in its `Convert.c`)."""
 
 _SMALL_INTEGERS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16")))
-"""Those that float32 holds exactly."""
+"""Integer types that float32 represents exactly."""
 _AT_ONCE = 4
-"""Planes that torch's vector code for bytes takes at once; one at a time is 3 times slower."""
+"""Planes that torch's vectorised byte code handles at once; single ones are 3 times slower."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """A column of images, and how its rows are read."""
+    """A column of images and its format."""
 
     key: Key
     values: NDArray[Any]
@@ -71,15 +71,15 @@ class Images:
 
 
 class ImageStep(Step):
-    """A step that changes every image on its own; subclasses have the fields, and `change`."""
+    """A step that changes every image independently; subclasses define fields and `change`."""
 
     formats: ClassVar[tuple[Format, ...]] = FORMATS
-    """Formats it can work with."""
+    """Supported formats."""
 
     keys: tuple[str, ...]
-    """Leaves, or beginnings of keys; none: all that look like images, see `looks_like_images`."""
+    """Leaves, or prefixes of keys; none: all that look like images, see `looks_like_images`."""
     format: Format | None
-    """`hwc`, `chw` or `hw`: how rows are read; None: by their shape, see `formats_of`."""
+    """`hwc`, `chw` or `hw`: layout of rows; None: from their shape, see `formats_of`."""
 
     def __post_init__(self) -> None:
         self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
@@ -90,22 +90,22 @@ class ImageStep(Step):
         return replaced(chunk, {one.key: self.change(one) for one in self.images(chunk)})
 
     def change(self, images: Images) -> NDArray[Any]:
-        """Return `[n, …]` new images, a view or a new array; raises `StepError` if it cannot."""
+        """Return the new images `[n, …]`, a view or a new array; raises `StepError` if it cannot."""
         raise NotImplementedError
 
     def distinct(self, form: Format) -> object:
-        """Return what counts in a format; a row may have several where it is equal in all."""
+        """Return the part of a format that matters; formats with equal parts are not ambiguous."""
         return form
 
     def images(self, chunk: EpisodeChunk) -> list[Images]:
-        """Return the columns the step changes, in the order of the chunk.
+        """Return the columns to change, in the order of the chunk.
 
-        Without names these are all that look like images and have a format of the step. A name
-        that stands for several leaves means those among them; one that stands for a single leaf
-        means it, whatever it looks like where the step's `format` is given.
+        Without names these are all that look like images in a format of the step. A name of several
+        leaves selects those among them; a name of a single leaf selects it, whatever it looks like
+        if `format` is given.
 
         Raises:
-            StepError: No such leaf, one that is no image, or one whose format is not clear.
+            StepError: No such leaf, one that is not an image, or an ambiguous format.
         """
         every = leaves(chunk)
         groups = [matching(chunk, [name]) for name in self.keys] if self.keys else [every]
@@ -152,12 +152,12 @@ class ImageStep(Step):
 
 
 class SizedImageStep(ImageStep):
-    """A step for images with a new height and width; only the axes of the sides matter to it."""
+    """A step for images with a new height and width."""
 
     height: int
-    """Pixels from top to bottom."""
+    """Height in pixels."""
     width: int | None
-    """Pixels from left to right; None: as many as `height`."""
+    """Width in pixels; None: same as `height`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,7 +173,7 @@ class SizedImageStep(ImageStep):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `HEIGHT[,WIDTH][,KEY…][,k=v…]`; see `Step.parse`.
+        """Parse `HEIGHT[,WIDTH][,KEY…][,k=v…]`; see `Step.parse`.
 
         Example:
             >>> Crop.parse("84,observation.pixels,top=0").keys
@@ -189,7 +189,7 @@ class SizedImageStep(ImageStep):
         return cls(**{**values, "keys": keys} if keys else values)
 
     def distinct(self, form: Format) -> object:
-        """Return the axes of the sides."""
+        """Return the axes of height and width."""
         return _SIDES[form]
 
 
@@ -197,11 +197,11 @@ class SizedImageStep(ImageStep):
 class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8"):
     """Keep `height` x `width` pixels of every image (default: its centre); a view.
 
-    Types, values and the order of axes stay; images that are stacked in a row are cut alike.
+    Types, values and the order of axes are unchanged; stacked frames are cropped alike.
 
     Raises:
-        UsageError: A size below 1, or a place below 0.
-        StepError: The part reaches beyond the image; see also `ImageStep.images`.
+        UsageError: A size below 1, or a negative offset.
+        StepError: The crop exceeds the image; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -214,14 +214,14 @@ class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8")
     height: int
     width: int | None = None
     top: int | None = None
-    """Rows cut off above; None: half of those to be cut off, rounded down."""
+    """Rows cropped at the top; None: half of the excess, rounded down."""
     left: int | None = None
-    """Columns cut off on the left; None: as for `top`."""
+    """Columns cropped on the left; None: as for `top`."""
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     format: Format | None = None
 
     def change(self, images: Images) -> NDArray[Any]:
-        """Return the parts, a view of the images."""
+        """Return the crops, a view of the images."""
         parts = []
         sides = zip(("height", "width"), images.size, self.size, (self.top, self.left), strict=True)
         for what, side, size, first in sides:
@@ -240,14 +240,14 @@ class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8")
 class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixels,format=hwc"):
     """Turn colours into luma: 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601).
 
-    Bytes are rounded, halves up, and equal those of Pillow's mode `L`; torchvision's, cut off with
-    0.2989 R, may be one less. Floats keep their type, and NaN stays in its pixel. A fourth channel,
-    alpha, is dropped; as it may be a fourth gray frame, it takes a `format`. The order of axes
-    stays; images of one channel are gray already.
+    Bytes are rounded half up and equal Pillow's mode `L`; torchvision's, truncated with 0.2989 R,
+    may be one less. Floats keep their type, and NaN stays in its pixel. A fourth channel, alpha, is
+    dropped; since it could be a fourth gray frame, it needs `format`. The order of axes is
+    unchanged; images of one channel are already gray.
 
     Raises:
-        UsageError: `channels` other than 0, 1 and 3, or a format there is not.
-        StepError: A leaf with other than 1, 3 or 4 channels, or of another type than uint8 and
+        UsageError: `channels` other than 0, 1 and 3, or an unknown format.
+        StepError: A leaf with other than 1, 3 or 4 channels, or of a type other than uint8 and
             float; see also `ImageStep.images`.
 
     Example:
@@ -263,7 +263,7 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     channels: int = 1
-    """1, or 3 that are equal, or 0: no axis of channels."""
+    """1, or 3 equal ones, or 0: no axis of channels."""
     format: Format | None = None
 
     def __post_init__(self) -> None:
@@ -272,7 +272,7 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
         self._expect("channels", "0, 1 or 3", fits=fits)
 
     def change(self, images: Images) -> NDArray[Any]:
-        """Return new images; where they are gray already, or `channels` is 3, a view."""
+        """Return new images; a view if they are already gray, or if `channels` is 3."""
         values, axis = images.values, _CHANNELS[images.format]
         count = values.shape[axis]
         if values.dtype != np.uint8 and values.dtype.kind != "f":
@@ -299,11 +299,11 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
 
 @dataclass(frozen=True)
 class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=true"):
-    """Turn images `[H, W, C]` into `[C, H, W]`, and `[H, W]` into `[1, H, W]`.
+    """Transpose images `[H, W, C]` to `[C, H, W]`, and `[H, W]` to `[1, H, W]`.
 
-    Axes of stacked frames stay before them, and images that have this order stay as they are. The
-    result is a view, or with `scale=true` a new float32 array of values / 255, as torchvision's
-    `ToTensor` makes of bytes.
+    Axes of stacked frames stay in front, and images in this order are unchanged. The result is a
+    view, or with `scale=true` a new float32 array of values / 255, like torchvision's `ToTensor` for
+    bytes.
 
     Raises:
         StepError: With `scale=true`, a leaf that is not uint8; see also `ImageStep.images`.
@@ -319,7 +319,7 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     scale: bool = False
-    """Whether bytes become float32 from 0 to 1."""
+    """Whether to convert bytes to float32 from 0 to 1."""
     format: Format | None = None
 
     def __post_init__(self) -> None:
@@ -347,21 +347,21 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
 
 @dataclass(frozen=True)
 class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixels,mode=area"):
-    """Bring all images to `height` x `width`, whatever their proportions were.
+    """Resize all images to `height` x `width`, ignoring their aspect ratio.
 
     `bilinear` and `bicubic` are torch's with `antialias=True`, as in torchvision and TorchRL; bytes
-    are Pillow's give or take 1 (2 in some of 100,000), but for bicubic contrasts so strong that
-    they leave the range of bytes half-way. `area` gives the mean of what each new pixel covers, as
-    OpenCV's `INTER_AREA` in the usual preprocessing of Atari, `nearest` the pixel in its middle,
+    equal Pillow's up to 1 (2 in some of 100,000), except for bicubic contrasts so strong that
+    intermediate values leave the range of bytes. `area` is the mean of the covered area, like
+    OpenCV's `INTER_AREA` in the usual preprocessing of Atari; `nearest` is the pixel at the centre,
     for labels.
 
-    Types, stacked frames and the order of axes stay; integers are rounded. NaN spreads to the new
-    pixels it has a part in. The last bits of floats may depend on the processor.
+    Types, stacked frames and the order of axes are unchanged; integers are rounded. NaN spreads to
+    the new pixels that it contributes to. The last bits of floats may depend on the processor.
 
     Raises:
-        UsageError: A size below 1, a mode or format there is not.
-        StepError: A leaf that is neither float nor of integers up to 16 bits (with `nearest` any
-            type will do); see also `ImageStep.images`.
+        UsageError: A size below 1, an unknown mode or format.
+        StepError: A leaf that is neither float nor of integers up to 16 bits (`nearest` supports any
+            type); see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -377,7 +377,7 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
     width: int | None = None
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     mode: Mode = "bilinear"
-    """How new pixels are computed, as Pillow calls it; `area` is the mean of what it covers."""
+    """Interpolation, by Pillow's names; `area` is the mean of the covered area."""
     format: Format | None = None
 
     def __post_init__(self) -> None:
@@ -385,7 +385,7 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
         self._expect("mode", ", ".join(MODES), fits=self.mode in MODES)
 
     def change(self, images: Images) -> NDArray[Any]:
-        """Return new images; those of this size as they are."""
+        """Return resized images; those of this size unchanged."""
         dtype = images.values.dtype
         if self.mode != "nearest" and not (dtype.kind == "f" or dtype in _SMALL_INTEGERS):
             raise StepError(
@@ -402,7 +402,7 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
         def fill(values: NDArray[Any], out: NDArray[Any]) -> None:
             out[...] = resampled(values, images.format, self.size, self.mode)
 
-        # Four arrays, each with the longer of both heights and of both widths.
+        # Four arrays, each with the larger height and width.
         height, width = map(max, images.size, self.size)
         stacked = images.values[:1].size // (images.size[0] * images.size[1])
         row_bytes = 4 * stacked * height * width * _working_type(dtype, self.mode).itemsize
@@ -410,11 +410,11 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
 
 
 def formats_of(shape: tuple[int, ...]) -> tuple[Format, ...]:
-    """Return the formats that a row of this shape may have; none: it is no image.
+    """Return the possible formats of a row of this shape; empty if it is not an image.
 
-    Sides have 8 pixels or more. With a shorter axis behind them a row is `hwc`; with 1 or 3 before
-    them `chw`, with another short axis before them `chw` or stacked `hw`. Where the axis before
-    the last two is as long as a side, all three are possible.
+    Sides have at least 8 pixels. A row with a shorter last axis is `hwc`; with 1 or 3 before the
+    sides `chw`, with another short axis before them `chw` or stacked `hw`. If the axis before the
+    last two is as long as a side, all three are possible.
 
     Example:
         >>> formats_of((84, 84, 3)), formats_of((4, 84, 84)), formats_of((7,))
@@ -434,10 +434,10 @@ def formats_of(shape: tuple[int, ...]) -> tuple[Format, ...]:
 
 
 def looks_like_images(values: NDArray[Any]) -> bool:
-    """Return True if a column is taken for images without being named.
+    """Return True if a column counts as images without being named.
 
-    Bytes in any format there may be; floats, which often have long axes, only with an axis of 1, 3
-    or 4 channels.
+    Bytes in any possible format; floats, which often have long axes, only with an axis of 1, 3 or 4
+    channels.
 
     Example:
         >>> looks_like_images(np.zeros((5, 16, 16), np.uint8)), looks_like_images(np.zeros((5, 16)))
@@ -458,10 +458,10 @@ def by_block(
     row_bytes: int,
     fill: Callable[[NDArray[Any], NDArray[Any]], None],
 ) -> NDArray[Any]:
-    """Make a new column `[n, *shape]` from `[n, …]`, a few rows at a time.
+    """Return a new column `[n, *shape]` computed from `[n, …]`, a few rows at a time.
 
-    `fill` is given a block of rows and that of the result, which it fills. It takes `row_bytes` of
-    working memory for a row besides the two columns.
+    `fill` is called with a block of rows and the block of the result to fill. `row_bytes` is the
+    working memory per row besides the two columns.
     """
     result = np.empty((len(values), *shape), dtype)
     rows = max(1, BLOCK_BYTES // max(1, row_bytes))
@@ -473,7 +473,7 @@ def by_block(
 def resampled(
     values: NDArray[Any], form: Format, size: tuple[int, int], mode: Mode
 ) -> NDArray[Any]:
-    """Return images `[…]` of the height and width `size`, of the same type; see `Resize`.
+    """Return images `[…]` of height and width `size`, of the same type; see `Resize`.
 
     Pixel `i` of `n` covers `i / n` to `(i + 1) / n` of its side, before and after.
 
@@ -489,7 +489,7 @@ def resampled(
     if mode == "area":
         return _as_type(_means(values, form, size), values.dtype)
     if values.dtype == np.uint8 and form == "hwc" and values.shape[-1] in {3, 4}:
-        # As they lie: the same as plane by plane, twice as fast.
+        # In their memory layout: same result as plane by plane, twice as fast.
         frames = np.array(values, order="C").reshape(-1, *values.shape[-3:])
         made = np.moveaxis(_interpolated(np.moveaxis(frames, -1, 1), size, mode), 1, -1)
         return np.asarray(made.reshape(*values.shape[:-3], *size, values.shape[-1]))
@@ -522,7 +522,7 @@ def _luma(colours: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 def _working_type(dtype: np.dtype[Any], mode: Mode) -> np.dtype[Any]:
-    """Return the type of the numbers on the way."""
+    """Return the type of intermediate values."""
     if mode == "nearest" or (dtype == np.uint8 and mode != "area"):
         return dtype
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
@@ -539,18 +539,18 @@ def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> ND
 
 def _as_type(made: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if made.dtype == dtype or dtype.kind == "f":
-        with np.errstate(over="ignore"):  # beyond float16 is infinite
+        with np.errstate(over="ignore"):  # beyond the range of float16 is infinite
             return made.astype(dtype, copy=False)
     within = np.iinfo(dtype)
     return np.clip(np.floor(made + 0.5), within.min, within.max).astype(dtype)
 
 
 def _means(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray[Any]:
-    """Return the means of what new pixels cover, along one side after the other."""
+    """Return the means of the areas of new pixels, one side after the other."""
     values = values.astype(_working_type(values.dtype, "area"))
     for axis, new in zip(_SIDES[form], size, strict=True):
         ahead, old, behind = values.shape[:axis], values.shape[axis], values.shape[axis:][1:]
-        flat = values.reshape(-1, old, math.prod(behind))  # long rows, multiplied at speed
+        flat = values.reshape(-1, old, math.prod(behind))  # long rows are faster to multiply
         covered, parts = _covered(old, new)
         weights = np.repeat(parts.astype(values.dtype), flat.shape[2], axis=1)
         with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
@@ -564,10 +564,11 @@ def _means(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray
 
 
 def _covered(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return `[K, new]` the old pixels that each new one covers, and what part of it each makes.
+    """Return `[K, new]` the old pixels that each new one covers, and their weights.
 
-    In units in which an old pixel is `new` long and a new one `old`. A new pixel that covers fewer
-    than `K` has its last one several times, each with less: a part of 0 would make NaN of infinity.
+    Lengths are in units in which an old pixel is `new` long and a new one `old`. A new pixel that
+    covers fewer than `K` repeats its last one with split weights: a weight of 0 would turn infinity
+    into NaN.
     """
     start = np.arange(new) * old
     first, last = start // new, (start + old - 1) // new

@@ -1,4 +1,4 @@
-"""Columns of a chunk: found by the name a step gives, replaced by new ones, named themselves."""
+"""Columns of a chunk: finding them by name, replacing and renaming them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.chunk import EpisodeChunk
 
 REQUIRED = (REWARD, TERMINATED, TRUNCATED)
-"""Step leaves of every dataset; besides, one or more whose key begins with `action`."""
+"""Step leaves of every dataset, besides at least one whose key starts with `action`."""
 
 _SHORT: dict[str, Key] = {
     "obs": ("observation",),
@@ -37,19 +37,19 @@ _SHORT: dict[str, Key] = {
     "terminated": TERMINATED,
     "truncated": TRUNCATED,
 }
-"""Short first parts of names, where no leaf is called so."""
+"""Abbreviations of first parts of names, if there is no leaf of that name."""
 
 
 def matching(chunk: EpisodeChunk, names: Iterable[str]) -> list[Key]:
-    """Return the columns meant by names, observations' then steps', in the order of the chunk.
+    """Return the columns selected by names, observations' then steps', in the order of the chunk.
 
-    A name is a nested key (`observation.position`, `next/reward`), or the beginning of several;
+    A name is a nested key (`observation.position`, `next/reward`), or a prefix of several;
     `obs`, `reward`, `terminated` and `truncated` are short for `observation` and for the leaves
     under `next`. An observation column stands for the leaf before and after the action, so
     `next.observation` is another name for `observation`. A single string is one name.
 
     Raises:
-        StepError: A name that means no column; the hint has the nearest.
+        StepError: A name without a column; the hint has the nearest.
     """
     several = (names,) if isinstance(names, str) else names
     wanted = {key for name in several for key in below(chunk, meant(chunk, name))}
@@ -57,13 +57,13 @@ def matching(chunk: EpisodeChunk, names: Iterable[str]) -> list[Key]:
 
 
 def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> list[Key]:
-    """Return the columns of numbers meant by names, in the order of the chunk; see `matching`.
+    """Return the columns of numbers selected by names, in the order of the chunk; see `matching`.
 
-    Of the leaves below the beginning of a key only those of numbers are meant; a leaf that is
-    named itself must be one. `wanted` has the letters of numpy's kinds that count as numbers.
+    A prefix selects only numeric leaves below it; a leaf that is named itself must be numeric.
+    `wanted` are the numpy kinds that count as numbers.
 
     Raises:
-        StepError: A name that means no column of numbers; text never is one.
+        StepError: A name without a column of numbers; text never is one.
     """
     found: set[Key] = set()
     for name in names:
@@ -73,14 +73,14 @@ def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> l
         }
         fit = {k for k, kind in kinds.items() if kind != "text" and np.dtype(kind).kind in wanted}
         if not fit:
-            told = ", ".join(f"{join_key(key)} is {kind}" for key, kind in kinds.items())
-            raise StepError(f"{name!r} means no leaf of numbers that this can be done on: {told}")
+            text = ", ".join(f"{join_key(key)} is {kind}" for key, kind in kinds.items())
+            raise StepError(f"{name!r} selects no leaf of suitable numbers: {text}")
         found |= fit
     return [key for key in leaves(chunk) if key in found]
 
 
 def meant(chunk: EpisodeChunk, name: str) -> Key:
-    """Return the key, or the beginning of keys, that a name stands for; see `matching`.
+    """Return the key, or prefix of keys, that a name refers to; see `matching`.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -88,7 +88,7 @@ def meant(chunk: EpisodeChunk, name: str) -> Key:
         ('observation',)
     """
     known, observed, key = leaves(chunk), chunk.batch.observations, split_key(name)
-    # What a name may stand for, and among which columns, the likeliest first.
+    # Possible keys of a name with their columns, most likely first.
     readings: list[tuple[Key, Collection[Key]]] = [(key, known)]
     if key[0] in _SHORT:
         readings.append(((*_SHORT[key[0]], *key[1:]), known))
@@ -107,7 +107,7 @@ def meant(chunk: EpisodeChunk, name: str) -> Key:
 
 
 def below(chunk: EpisodeChunk, beginning: Key) -> list[Key]:
-    """Return the columns whose key is `beginning` or begins so, in the order of the chunk."""
+    """Return the columns whose key starts with `beginning`, in the order of the chunk."""
     return [key for key in leaves(chunk) if key[: len(beginning)] == beginning]
 
 
@@ -122,7 +122,7 @@ def column(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
 
 
 def stored(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
-    """Return one column as it is stored: it may be an `EncodedColumn`."""
+    """Return one column as stored, possibly an `EncodedColumn`."""
     batch = chunk.batch
     return batch.observations[key] if key in batch.observations else batch.steps[key]
 
@@ -130,12 +130,12 @@ def stored(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
 def changed(
     chunk: EpisodeChunk, keys: Iterable[Key], change: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> EpisodeChunk:
-    """Return the chunk with `change` done to some columns: `[n, …]` to new ones of as many rows."""
+    """Return the chunk with `change` applied to some columns, `[n, …]` to new ones of as many rows."""
     return replaced(chunk, {key: change(column(chunk, key)) for key in keys})
 
 
 def replaced(chunk: EpisodeChunk, columns: Mapping[Key, NDArray[Any]]) -> EpisodeChunk:
-    """Return the chunk with these columns in place of those of the same keys; all others stay."""
+    """Return the chunk with these columns replaced; all others are unchanged."""
     batch = chunk.batch
     return chunk.having(
         steps={key: columns.get(key, old) for key, old in batch.steps.items()},
@@ -151,18 +151,18 @@ def rebuilt(
     *,
     observed: bool = False,
 ) -> EpisodeChunk:
-    """Return the chunk with other names, fewer columns, or more.
+    """Return the chunk with renamed, removed or added columns.
 
     Args:
         chunk: The episodes.
         step: Name of the step, for messages.
-        names: New keys of columns, None for those that go; all others stay.
-        added: New columns, observation columns where `observed`, else step columns.
+        names: New keys of columns, None to remove; all others are unchanged.
+        added: New columns, observation columns if `observed`, else step columns.
         observed: See `added`.
 
     Raises:
-        StepError: No action, reward or flag would be left; a new name that cannot be a file name,
-            has a meaning of its own, that two leaves would have, or that another leaf begins with.
+        StepError: No action, reward or flag would be left; a new name that is not a valid file
+            name, is reserved, or conflicts with another leaf.
     """
     tables: list[list[tuple[Key, NDArray[Any]]]] = []
     for old in (chunk.batch.steps, chunk.batch.observations):
@@ -176,12 +176,12 @@ def rebuilt(
     words = {key: words for old, words in chunk.words.items() if (key := names.get(old, old))}
     try:
         return chunk.having(steps=dict(steps), observations=dict(observations), words=words)
-    except FormatError as error:  # another leaf as the reward or a flag, of the wrong shape
+    except FormatError as error:  # a new reward or flag of the wrong shape
         raise StepError(f"Step {step!r}: {error.message}") from error
 
 
 def place(chunk: EpisodeChunk, key: Key, row: int) -> str:
-    """Return where a row of a column comes from, for a message.
+    """Describe the position of a row of a column, for a message.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -204,9 +204,9 @@ def without_overflow(
     operation: Callable[[NDArray[Any]], NDArray[Any]],
     step: str,
 ) -> NDArray[Any]:
-    """Return `operation(values)`, elementwise, of the rows `[n, …]` of a column.
+    """Return `operation(values)`, elementwise, for the rows `[n, …]` of a column.
 
-    Overflows are noted by numpy on the way: nothing is read a second time.
+    Overflows are detected by numpy during the operation: nothing is read twice.
 
     Raises:
         StepError: A finite number became infinite; names the row.
@@ -218,13 +218,13 @@ def without_overflow(
         with np.errstate(over="ignore", invalid="ignore"):
             result = operation(values)
         lost = np.nonzero(np.isfinite(values) & ~np.isfinite(result))[0]
-        if not len(lost):  # a parameter alone was too large for the type
+        if not len(lost):  # a parameter was too large for the type
             return result
         raise overflow(chunk, key, int(lost[0]), result.dtype, step) from error
 
 
 def overflow(chunk: EpisodeChunk, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
-    """Return the error of a row whose result does not fit a type."""
+    """Return the error for a row whose result overflows a type."""
     return StepError(
         f"Step {step!r} on {join_key(key)!r} in {place(chunk, key, row)} gives what {dtype} cannot "
         "hold"
@@ -234,7 +234,7 @@ def overflow(chunk: EpisodeChunk, key: Key, row: int, dtype: np.dtype[Any], step
 def _check_names(
     new: Sequence[Key], steps: Sequence[Key], observations: Sequence[Key], step: str
 ) -> None:
-    """Check `new` names against all the names there would be, `new` among them; see `rebuilt`."""
+    """Check `new` names against all resulting names; see `rebuilt`."""
     missing = [join_key(key) for key in REQUIRED if key not in steps]
     if not any(key[0] == "action" for key in steps):
         missing.insert(0, "action")

@@ -38,11 +38,11 @@ class _Learning(MeasuredStep):
     learnt: Mapping[str, Any] | None
 
     def state(self) -> dict[str, Any]:
-        """Return what was measured, as in `learnt`."""
+        """Return the measurements, as in `learnt`."""
         return dict(self.learnt or {})
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return the step with what was measured."""
+        """Return the step with measurements."""
         return replace(self, learnt=dict(state) or None)  # type: ignore[type-var]
 
     def _known(self) -> Mapping[str, Any]:
@@ -56,24 +56,24 @@ class _Learning(MeasuredStep):
 
 @dataclass(frozen=True)
 class Normalize(_Learning, name="normalize", example="normalize:observation,eps=1e-3"):
-    """Bring leaves to mean 0 and spread 1: `(x - mean) / (std + eps)`, as the derived leaf does.
+    """Normalize leaves to mean 0 and standard deviation 1: `(x - mean) / (std + eps)`.
 
-    Mean and standard deviation (of the population) are taken number by number of a row, in
-    float64, over all rows. An observation column counts each observation that the source has
-    once, the last one of an episode included; the row that is repeated where it is missing does
-    not count. NaN and infinite values do not count and stay as they are.
+    Mean and (population) standard deviation are computed elementwise in float64 over all rows. An
+    observation column counts each of the source's observations once, including the last one of an
+    episode; the repeated row of a missing one is ignored. NaN and infinite values are ignored and
+    unchanged.
 
-    Floating-point leaves keep their type, whole numbers become float32. It is computed in
-    float32, or in float64 for float64 and for whole numbers of 32 bits or more.
+    Floating-point leaves keep their type, integers become float32. The computation is in float32,
+    or in float64 for float64 and for integers of 32 bits or more.
 
-    `buffers.derived.normalize` has the same formula (and gives float32), but counts each transition
-    once; it takes the statistics of this step, from the manifest, as
+    The derived leaf `buffers.derived.normalize` has the same formula (and returns float32), but
+    counts each transition once; it accepts this step's statistics, from the manifest, as
     `statistics={key: (mean, std)}`.
 
     Raises:
-        UsageError: `eps` below 0, or a value of another kind.
-        StepError: No such leaf of real numbers, or one that has a number without any finite value;
-            a standard deviation of 0 with `eps=0`; a result that its type cannot hold.
+        UsageError: `eps` below 0, or an invalid value.
+        StepError: No such leaf of real numbers, or an element without any finite value; a standard
+            deviation of 0 with `eps=0`; a result that its type cannot represent.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -87,18 +87,17 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     """
 
     keys: tuple[str, ...] = field(default=("observation",), metadata={"many": True})
-    """Leaves. A name that means one leaf takes it; one that means several takes those of
-    floating-point numbers."""
+    """Leaves. A name of one leaf selects it; a name of several selects those of floating-point
+    numbers."""
     eps: float = 1e-3
-    """Added to the standard deviation, as CORL and d3rlpy do; a number that never changes
-    becomes 0."""
+    """Added to the standard deviation, as in CORL and d3rlpy; a constant element becomes 0."""
     std: bool = True
-    """Whether to divide; else only the mean is taken away."""
+    """Whether to divide; else only the mean is subtracted."""
     learnt: Mapping[str, Any] | None = field(
         default=None, hash=False, repr=False, metadata={"state": True}
     )
     """JSON values `{"leaves": {key: {mean, std, not_finite}}}`: nested lists in the shape of a row,
-    and how many values did not count."""
+    and the number of ignored values."""
 
     def __post_init__(self) -> None:
         self._expect("keys", "some leaves", fits=bool(self.keys))
@@ -108,7 +107,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         self._expect("std", "true or false", fits=isinstance(self.std, bool))
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Return the step as it is, once it is known that the leaves are there."""
+        """Return the step after checking that the leaves exist."""
         self._meant(probe)
         return self
 
@@ -123,7 +122,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         }
 
     def fitted(self, measures: Sequence[Mapping[Key, Moments]]) -> Self:
-        """Return the step with the statistics of all that was measured, merged in order."""
+        """Return the step with the statistics of all measurements, merged in order."""
         if not measures:
             raise StepError("Step 'normalize' has no episode to take statistics of")
         learnt = {}
@@ -145,7 +144,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         return replaced(chunk, made)
 
     def notes(self) -> tuple[str, ...]:
-        """Return how many values did not count."""
+        """Return the number of ignored values."""
         return tuple(
             f"normalize: {one['not_finite']} values of {key!r} are NaN or infinite; they are not "
             "in its statistics and stay as they are"
@@ -154,7 +153,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         )
 
     def _meant(self, chunk: EpisodeChunk) -> list[Key]:
-        """List the leaves that are normalized, in the order of the chunk."""
+        """Return the leaves to normalize, in the order of the chunk."""
         wanted = {
             key
             for name in self.keys
@@ -163,7 +162,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         return [key for key in leaves(chunk) if key in wanted]
 
     def _check(self, leaf: str, found: Moments) -> None:
-        """Raise `StepError` where values cannot be normalized by these statistics."""
+        """Raise `StepError` if values cannot be normalized with these statistics."""
         std = found.std
         if not found.count.all():
             raise StepError(
@@ -202,17 +201,17 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
 class NormalizeReturn(_Learning, name="normalize_return", example="normalize_return:scale=1000"):
     """Multiply every reward by `scale / (best return - worst return)`.
 
-    What IQL does for the locomotion sets of D4RL, with `scale=1000` (`normalize` of its
-    `train_offline.py`, https://github.com/ikostrikov/implicit_q_learning, Kostrikov et al. 2021);
-    zero stays zero, and so does the order of returns. A return is the undiscounted sum of the
-    rewards of an episode; those that are not finite do not count.
+    As IQL does for D4RL's locomotion datasets, with `scale=1000` (`normalize` in its
+    `train_offline.py`, https://github.com/ikostrikov/implicit_q_learning, Kostrikov et al. 2021).
+    Zero and the order of returns are preserved. A return is the undiscounted sum of an episode's
+    rewards; non-finite ones are ignored.
 
-    Rewards keep a floating-point type, others become float32; the product is taken in float64.
+    Rewards keep a floating-point type, others become float32; the product is computed in float64.
 
     Raises:
-        UsageError: `scale` is no number above 0.
-        StepError: All finite returns are the same, or there is none; a reward becomes too large
-            for its type.
+        UsageError: `scale` is not a number above 0.
+        StepError: All finite returns are equal, or there are none; a reward exceeds the range of
+            its type.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -225,29 +224,29 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
     """
 
     scale: float = 1000.0
-    """Best return less worst return, afterwards."""
+    """Range of returns (maximum minus minimum) afterwards."""
     learnt: Mapping[str, Any] | None = field(
         default=None, hash=False, repr=False, metadata={"state": True}
     )
-    """`minimum` and `maximum` of the finite returns, and how many were `not_finite`."""
+    """`minimum` and `maximum` of the finite returns, and the number of `not_finite` ones."""
 
     def __post_init__(self) -> None:
         fits = is_finite(self.scale) and self.scale > 0
         self._expect("scale", "a finite number above 0", fits=fits)
 
     def settled(self, probe: EpisodeChunk) -> Self:  # noqa: ARG002 - every dataset has rewards
-        """Return the step as it is."""
+        """Return the step unchanged."""
         return self
 
     def measure(self, chunk: EpisodeChunk) -> tuple[float, float, int, int]:
-        """Return least and greatest finite return of some episodes; how many are and are not."""
+        """Return the minimum and maximum finite return of episodes, and counts of (non-)finite ones."""
         returns = chunk.batch.returns
         finite = returns[np.isfinite(returns)]
         low, high = float(finite.min(initial=inf)), float(finite.max(initial=-inf))
         return low, high, len(finite), len(returns) - len(finite)
 
     def fitted(self, measures: Sequence[tuple[float, float, int, int]]) -> Self:
-        """Return the step with the least and the greatest return of all episodes."""
+        """Return the step with the minimum and maximum return of all episodes."""
         low = min((one[0] for one in measures), default=inf)
         high = max((one[1] for one in measures), default=-inf)
         finite, missing = (sum(int(one[i]) for one in measures) for i in (2, 3))
@@ -273,7 +272,7 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
         return replaced(chunk, {REWARD: made})
 
     def notes(self) -> tuple[str, ...]:
-        """Return how many episodes did not count."""
+        """Return the number of ignored episodes."""
         missing = self.state().get("not_finite")
-        told = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
-        return (f"{told}, and are not in the range of returns",) if missing else ()
+        note = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
+        return (f"{note}, and are not in the range of returns",) if missing else ()

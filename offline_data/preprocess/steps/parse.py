@@ -1,4 +1,4 @@
-"""Arguments of a step on the command line, `NAME:a,b,k=v`, read into the fields of its class."""
+"""Parsing of a step's arguments, `NAME:a,b,k=v`, into the fields of its class."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "text"),
     "None": ((type(None),), "null"),
 }
-"""Annotations that are checked: types of a value, and what a message calls it."""
+"""Checked annotations: Python types, and their names in messages."""
 
 
 def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
-    """Read `k=v` by name and other values in the order of the fields.
+    """Parse `k=v` by name and other values in the order of the fields.
 
-    A value is a JSON scalar where it parses as one (`0.1`, `true`, `null`), else text, and must fit
-    a field annotated as `float`, `int`, `bool`, `str` or `None`, or a union of these. A field
-    whose metadata have `"many"` takes all remaining values without a name, as a tuple of texts.
+    A value is a JSON scalar if it parses as one (`0.1`, `true`, `null`), else text, and must match
+    a field annotated as `float`, `int`, `bool`, `str` or `None`, or a union of these. A field with
+    `"many"` in its metadata takes all remaining unnamed values, as a tuple of strings.
 
     Raises:
-        UsageError: Too many values or too few, an unknown name, a value of another type.
+        UsageError: Too many or too few values, an unknown name, a value of another type.
 
     Example:
         >>> from offline_data.preprocess.steps.columns import Clip
@@ -69,7 +69,7 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
 
 
 def read_pairs(step: type[Any], text: str) -> tuple[tuple[str, str], ...]:
-    """Read `k=v,k=v` where the names are the user's own; raises `UsageError` where there is none."""
+    """Parse `k=v,k=v` with arbitrary names; raises `UsageError` if there is none."""
     pairs = []
     for part in _parts(text):
         name, _, value = (word.strip() for word in part.partition("="))
@@ -82,7 +82,7 @@ def read_pairs(step: type[Any], text: str) -> tuple[tuple[str, str], ...]:
 
 
 def scalar(text: str) -> Any:
-    """Read a finite JSON number, `true`, `false` or `null`, else return the text.
+    """Parse a finite JSON number, `true`, `false` or `null`, else return the text.
 
     Example:
         >>> scalar("0.5"), scalar("true"), scalar("float32"), scalar("NaN")
@@ -96,15 +96,15 @@ def scalar(text: str) -> Any:
     return text if is_infinite or isinstance(value, (str, list, dict)) else value
 
 
-def usage_error(step: type[Any], what: str) -> UsageError:
-    """Return an error in the arguments of a step; the hint is its example, quoted for the shell."""
+def usage_error(step: type[Any], problem: str) -> UsageError:
+    """Return an error about a step's arguments; the hint is its example, quoted for the shell."""
     example = getattr(step, "example", None)
     hint = f"for example --step {shlex.quote(example)}" if example else None
-    return UsageError(f"Step {step.name!r} {what}", hint=hint)
+    return UsageError(f"Step {step.name!r} {problem}", hint=hint)
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str | None:
-    """Return a question with the known name most like `wanted`, or None."""
+    """Return a question with the known name most similar to `wanted`, or None."""
     near = nearest(wanted, known, 1)
     return f"did you mean {near[0]!r}?" if near else None
 
@@ -125,7 +125,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _value(step: type[Any], one: Field[Any], text: str) -> Any:
-    """Read the value of a field, as a type that its annotation names."""
+    """Parse the value of a field as a type of its annotation."""
     written = one.type.__name__ if isinstance(one.type, type) else str(one.type)
     kinds = [kind.strip() for kind in written.split("|")]
     value = scalar(text)

@@ -1,4 +1,4 @@
-"""The table of steps by name, imported on use; those of other packages and scripts among them."""
+"""The table of steps by name, imported on use, including those of other packages and scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.steps.base import Step
 
 ENTRY_POINT_GROUP = "offline_data.steps"
-"""Steps of other packages: an entry point of this group, named like the step."""
+"""Entry point group for steps of other packages, by step name."""
 
 _FAMILIES = {
     "columns": "cast clip concat exclude flatten rename select",
@@ -30,13 +30,13 @@ _registered: dict[str, type[Step]] = {}
 
 
 def register_step(step: type[Step]) -> type[Step]:
-    """Make a step of your own known by its name in this process; may be used as a decorator.
+    """Register a custom step by its name in this process; usable as a decorator.
 
     A class that is defined again at the same place, as in a notebook, replaces the old one. For the
-    command line, name the class in an entry point of the group `offline_data.steps`.
+    command line, add the class to the entry point group `offline_data.steps`.
 
     Raises:
-        UsageError: The name is taken, or is not a valid one.
+        UsageError: The name already exists or is invalid.
     """
     name = getattr(step, "name", None)
     if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
@@ -59,7 +59,7 @@ def step_names() -> list[str]:
 
 
 def step_class(name: str) -> type[Step]:
-    """Import the step called `name`.
+    """Import the step named `name`.
 
     Raises:
         NotFoundError: No such step; the hint offers the nearest names.
@@ -83,7 +83,7 @@ def step_class(name: str) -> type[Step]:
 
 
 def parse_step(text: str) -> Step:
-    """Read `NAME` or `NAME:ARGUMENTS`; raises what `step_class` and `Step.parse` raise.
+    """Parse `NAME` or `NAME:ARGUMENTS`; raises like `step_class` and `Step.parse`.
 
     Example:
         >>> parse_step("clip:action,low=-1")

@@ -1,4 +1,4 @@
-"""Steps about rewards: `reward_clip reward_scale reward_shift return_to_go`."""
+"""Steps for rewards: `reward_clip reward_scale reward_shift return_to_go`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST = 5e-324
 
 @dataclass(frozen=True)
 class RewardClip(Clip, name="reward_clip", example="reward_clip:low=-1,high=1"):
-    """Hold the reward within bounds; see `Clip`. With -1 and 1: Atari's usual clipped reward.
+    """Clip the reward; see `Clip`. With -1 and 1: Atari's usual clipped reward.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -43,12 +43,12 @@ class RewardClip(Clip, name="reward_clip", example="reward_clip:low=-1,high=1"):
 class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
     """Multiply the reward: `reward · scale`, computed and stored in the reward's type.
 
-    A reward of integers stays so where `scale` is whole, and else becomes float32, as one of bools
-    always does. NaN stays NaN; infinite rewards stay infinite, but times 0 become NaN.
+    Integer rewards stay integers if `scale` is an integer, else become float32, as bools always do.
+    NaN stays NaN; infinite rewards stay infinite, but times 0 become NaN.
 
     Raises:
         UsageError: A scale that is not a finite number.
-        StepError: A product that is infinite or does not fit the reward's type; names the row.
+        StepError: A product that overflows the reward's type; names the row.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -57,7 +57,7 @@ class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
     """
 
     scale: float
-    """Factor, without a unit."""
+    """Factor, dimensionless."""
 
     def __post_init__(self) -> None:
         self._expect("scale", "a finite number", fits=is_finite(self.scale))
@@ -71,8 +71,8 @@ class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
 class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
     """Add to the reward: `reward + shift`; types and errors are those of `RewardScale`.
 
-    With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success nothing.
-    NaN and infinite rewards stay what they are.
+    With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success 0. NaN and
+    infinite rewards are unchanged.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -81,7 +81,7 @@ class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
     """
 
     shift: float
-    """What is added, in the reward's own unit."""
+    """Summand, in the reward's unit."""
 
     def __post_init__(self) -> None:
         self._expect("shift", "a finite number", fits=is_finite(self.shift))
@@ -95,14 +95,14 @@ class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
 class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
     """Add the discounted sum of rewards from each transition to its episode's end.
 
-    `Σ_{k≥0} gamma^k r_t+k`, its own reward included, of the rewards at this point of the recipe, as
-    the derived leaf `return_to_go` does. Nothing stands for what would have come after a truncated
-    episode. Sums are taken in float64; the leaf is float64 where rewards are, else float32, `[1]` a
-    row. NaN and infinite rewards reach back to the first step.
+    `Σ_{k≥0} gamma^k r_t+k`, including its own reward, over the rewards at this point of the recipe,
+    like the derived leaf `return_to_go`. Truncated episodes are not extrapolated. Sums are computed
+    in float64; the leaf is float64 if rewards are, else float32, `[1]` per row. NaN and infinite
+    rewards propagate back to the first step.
 
     Raises:
         UsageError: `gamma` outside 0 to 1.
-        StepError: The key is taken or cannot be one; a sum that its type cannot hold.
+        StepError: An existing or invalid key; a sum that its type cannot represent.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -116,7 +116,7 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
     gamma: float = 1.0
     """Discount of one step."""
     key: str = "return_to_go"
-    """Where the leaf is put, `/` or `.` between the parts of a nested key."""
+    """Key of the leaf, nested keys with `/` or `.`."""
 
     def __post_init__(self) -> None:
         fits = is_finite(self.gamma) and 0 <= self.gamma <= 1
@@ -133,17 +133,17 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
         return rebuilt(chunk, self.name, {}, {split_key(self.key): leaf})
 
     def notes(self) -> tuple[str, ...]:
-        """Return where sums end."""
+        """Return how the sums are computed."""
         summed = f"{self.key!r} sums the rewards of an episode with gamma={self.gamma}"
         return (f"return_to_go: {summed}, up to its end also where it was truncated",)
 
 
 def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) -> NDArray[Any]:
-    """Add up, in place, for each row of float64 `[N, …]`, rewards from it to its episode's end.
+    """Compute, in place, the discounted sum from each row of float64 `[N, …]` to its episode's end.
 
-    By doubling: sums over `s` rows, `S[t] += γ^s · S[t + s]`, are sums over `2s`. Each pass takes
-    all rows at once, and there are as many as the longest episode has binary digits. The sum of a
-    row, and the order in which it is added up, depend on its own episode alone.
+    Uses doubling: from sums over `s` rows, `S[t] += γ^s · S[t + s]` gives sums over `2s`. The number
+    of passes over all rows is the number of binary digits of the longest episode's length. The sum
+    of a row, and its order of summation, depend only on its own episode.
 
     Example:
         >>> discounted(np.array([1.0, 2, 4, 8]), np.array([3, 1]), 0.5).tolist()
@@ -154,7 +154,7 @@ def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) 
     shift, longest = 1, int(lengths.max(initial=1)) if gamma else 1
     with np.errstate(invalid="ignore", over="ignore"):
         while shift < longest:
-            # A power that is rounded to 0 would make NaN of an infinite reward far ahead.
+            # A power rounded to 0 would turn a distant infinite reward into NaN.
             later = max(gamma**shift, _LEAST) * rewards[shift:]
             sums = rewards[:-shift]
             np.add(sums, later, out=sums, where=left[:-shift] > shift)

@@ -1,4 +1,4 @@
-"""Atari DQN Replay: all that DQN saw while it learned 60 games, five times each."""
+"""Atari DQN Replay: the training experience of DQN on 60 games, five runs each."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from offline_data.sources.atari_dqn.log import CheckpointRun
 
 UNVERSIONED = "unversioned"
-"""The only revision: the bucket keeps one version."""
+"""The only revision: the bucket is not versioned."""
 BUCKET = "atari-replay-datasets"
 CHECKPOINTS = 51
-"""Checkpoints of a run, where none is missing."""
+"""Number of checkpoints in a complete run."""
 FOLDER = "replay_logs"
-"""Folder of a run that has its files."""
+"""Folder of a run that contains its files."""
 
 _MAGIC = b"\x1f\x8b\x08"
-_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # somebody waits for a listing
+_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # interactive listings
 _TERMINALS = re.compile(re.escape(file_of("terminal", 0)).replace("0", r"(0|[1-9]\d{0,5})"))
 _ALIAS = re.compile(
     r"(?P<game>[a-z-]+)-(?P<what>mixed|medium|expert|epoch-(?P<n>[1-9]\d?))-v(?P<v>[0-4])"
@@ -77,7 +77,7 @@ def games() -> dict[str, bool]:
 
 
 def d4rl_atari_names() -> dict[str, str]:
-    """Return the games by the names that d4rl-atari has for them.
+    """Return the games by d4rl-atari's names.
 
     Example:
         >>> d4rl_atari_names()["ms-pacman"]
@@ -87,10 +87,11 @@ def d4rl_atari_names() -> dict[str, str]:
 
 
 class AtariDQN(Source):
-    """Runs of the DQN Replay Dataset: `Pong/1`, or by d4rl-atari's names `pong-mixed-v0`.
+    """Runs of the DQN Replay Dataset: `Pong/1`, or d4rl-atari's name `pong-mixed-v0`.
 
-    A run has 51 checkpoints of a million steps, 0 to 50, which can be taken one by one. What d4rl-atari
-    calls `mixed`, `medium` and `expert` is checkpoint 1, 10 or 50, `epoch-N` checkpoint N; `v0` is run 1.
+    A run has 51 checkpoints of a million steps, 0 to 50, which can be loaded individually.
+    d4rl-atari's `mixed`, `medium` and `expert` are checkpoints 1, 10 and 50, `epoch-N` is checkpoint
+    N; `v0` is run 1.
     """
 
     name = "atari_dqn"
@@ -99,7 +100,7 @@ class AtariDQN(Source):
     action = "discrete"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the runs; each has about 50 million steps (batch_rl's README), bytes are not published."""
+        """List the runs; each has about 50 million steps (batch_rl's README), sizes are not published."""
         summary = "84×84 frames, 51 checkpoints of a million steps"
         return [
             CatalogEntry(
@@ -110,12 +111,12 @@ class AtariDQN(Source):
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Find a run: its files as the bucket lists them, or, offline, as they should be.
+        """Return a run with its files as listed by the bucket, or, offline, the expected ones.
 
         Raises:
             NotFoundError: No such run, with the nearest names; or a revision.
-            AuthError, NetworkError: The bucket refuses, or does not answer; the hint says what else
-                there is. With mirrors in `settings`, its files are then taken as they should be.
+            AuthError, NetworkError: The bucket refuses access or does not answer; the hint names
+                alternatives. With mirrors in `settings`, the expected files are used instead.
         """
         run, checkpoint = _run_of(name)
         if revision not in {None, UNVERSIONED}:
@@ -189,7 +190,7 @@ class AtariDQN(Source):
         return Release(name, fingerprint(folder, here), local=path, shards=len(numbers))
 
     def open(self, release: Release, raw: Path) -> ReplayLog:
-        """Open a run: find its episodes by their terminals.
+        """Open a run and find its episodes by their terminals.
 
         Raises:
             FormatError: A file that is missing, damaged or of another format.
@@ -212,7 +213,7 @@ class AtariDQN(Source):
             )
         notes = [*NOTES, *_notes_on(runs)]
         info = SourceInfo(
-            # the first steps may turn out to be padding, where the rows before them are not here
+            # without the preceding rows, the first steps may turn out to be padding
             None
             if any(run.headless for run in runs)
             else sum(int((run.stops - run.starts).sum()) for run in runs),
@@ -242,7 +243,7 @@ class AtariDQN(Source):
 
 
 def _run_of(name: str) -> tuple[str, int | None]:
-    """Return the run that a name means, and the checkpoint if it means only one."""
+    """Return the run that a name refers to, and the checkpoint if it refers to only one."""
     game, slash, number = name.partition("/")
     if game in games() and slash and number in set("12345"):
         return name, None
@@ -278,7 +279,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write numbers, ascending, as ranges.
+    """Format ascending numbers as ranges.
 
     Example:
         >>> _ranges([0, 1, 2, 5])
@@ -294,7 +295,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _notes_on(runs: Sequence[CheckpointRun]) -> list[str]:
-    """Say where episodes are cut."""
+    """Return notes on where episodes are cut."""
     notes = []
     for run in runs:
         first, last = run.checkpoints[0].number, run.checkpoints[-1].number

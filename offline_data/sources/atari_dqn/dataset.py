@@ -1,4 +1,4 @@
-"""The episodes of a replay log: one shard a checkpoint, frames streamed out of gzip."""
+"""The episodes of a replay log: one shard per checkpoint, frames streamed from gzip."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from offline_data.sources.base import SourceInfo
 
 COLUMNS = ("observation", "action", "reward")
-"""Columns that are fetched with a shard; the others are read to find the episodes."""
+"""Columns downloaded with a shard; the others are read first, to find the episodes."""
 
 _FRAMES = 1 << 40
-"""Bytes of a file of frames; 7 GB are published."""
+"""Maximum size of a file of frames; published ones have 7 GB."""
 _EPISODE = 1 << 30
-"""Bytes of an episode, which is held in memory: five times the longest that Dopamine plays."""
+"""Maximum size of an episode, which is held in memory: five times Dopamine's longest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class ReplayLog(RawDataset):
     """The checkpoints of a folder, in order.
 
     A shard has the episodes that begin in its checkpoint. The frames of a checkpoint are inflated
-    once for its own shard and once for the one before: the last frame of that lies at their end.
+    once for its own shard and once for the previous one, whose last frame is at their end.
     """
 
     info: SourceInfo
@@ -80,7 +80,7 @@ class _CheckpointReader:
         self._begin = int(run.offsets[place])
 
     def readings(self) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
-        """Yield what `join_episodes` calls; the frames of an episode are read before it."""
+        """Yield readings for `join_episodes`; the frames of an episode are read before its reading."""
         run, pads = self._run, self._checkpoint.pads
         first, stop = run.begin_in(self._place)
         if first == stop:
@@ -150,9 +150,9 @@ class _CheckpointReader:
     def _pads_at_head(
         self, seen: NDArray[np.uint8], action: NDArray[Any], reward: NDArray[Any]
     ) -> int:
-        """Return the rows of zeros that a headless run begins with, of which others are not here.
+        """Return the leading zero rows of a headless run, whose other padding is missing.
 
-        The first of them lies in the last row of the checkpoint, where it is not yet overwritten.
+        The first of them is the last row of the checkpoint, not yet overwritten.
         """
         if any(read_whole(self._path(name), "iuf")[-1] for name in ("action", "reward")):
             return 0
@@ -196,7 +196,7 @@ class _CheckpointReader:
         return np.concatenate(found)
 
     def _read_on(self, seen: NDArray[np.uint8]) -> None:
-        """Read the frames of an episode that lie after the new rows of the checkpoint."""
+        """Read the frames of an episode that are after the new rows of the checkpoint."""
         place, done = self._place, 0
         while done < len(seen):
             place += 1

@@ -1,7 +1,8 @@
-"""Checkpoints of Dopamine's replay buffer: which rows of which files are an episode.
+"""Checkpoints of Dopamine's replay buffer: the rows of each episode in its files.
 
-A checkpoint is a ring of `capacity` rows. Before the first row of an episode lie `pads` rows of zeros;
-it is written when all rows but the last are new, so that the last is one of the round before:
+A checkpoint is a ring buffer of `capacity` rows. The first row of an episode is preceded by `pads` rows
+of zeros; the checkpoint is written when all rows except the last are new, so that the last row is from
+the previous round:
 
 ```
 checkpoint 0   0 0 0 a a A 0 0 0 b b .      row of zeros: 0; A: terminal
@@ -9,11 +10,11 @@ checkpoint 1   b B 0 0 0 c c c c c c b      its last row follows row 10 of check
 joined         0 0 0 a a A 0 0 0 b b b b B 0 0 0 c c c …
 ```
 
-The checkpoint that ends a training has new rows up to any place, and then those of the one before.
-`add_count`, the rows ever added, tells both; only in that checkpoint it begins again with its row 0. A
-checkpoint is due after a step, not after a row of zeros: where such a row is the last but one, it is
-left out, and the numbers go on. See `circular_replay_buffer.py` of google/dopamine and
-`logged_replay_buffer.py` of google-research/batch_rl.
+The checkpoint at the end of training has new rows up to any position, followed by old ones. `add_count`,
+the number of rows ever added, reveals both; only in that checkpoint it restarts at row 0. A checkpoint is
+due after a step, not after a zero row: if such a row is the last but one, it is left out, and numbering
+continues. See `circular_replay_buffer.py` of google/dopamine and `logged_replay_buffer.py` of
+google-research/batch_rl.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAVES = ("observation", "action", "reward", "terminal")
-"""Columns of a checkpoint, which are files `$store$_<name>_ckpt.<number>.gz`."""
+"""Columns of a checkpoint, in files `$store$_<name>_ckpt.<number>.gz`."""
 COUNTS = ("add_count", "invalid_range")
 """Other files of a checkpoint, `<name>_ckpt.<number>.gz`."""
 
 _SMALL = 1 << 28
-"""Bytes of any file but that of the frames; 8 MB are published."""
+"""Maximum size of any file except that of the frames; published ones have 8 MB."""
 
 
 def file_of(name: str, number: int) -> str:
-    """Return the name of a file of a checkpoint.
+    """Return the name of a checkpoint's file.
 
     Example:
         >>> file_of("reward", 3), file_of("add_count", 3)
@@ -54,46 +55,46 @@ def file_of(name: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a checkpoint without its actions, rewards and frames."""
+    """A checkpoint without its actions, rewards and frames."""
 
     number: int
     added: int
-    """Rows that had ever been added when it was written."""
+    """Number of rows ever added when it was written."""
     capacity: int
     pads: int
-    """Rows of zeros before an episode."""
+    """Number of zero rows before an episode."""
     ends: NDArray[np.int64]
     """Terminal rows, ascending."""
 
     @property
     def fresh(self) -> int:
-        """Number of rows that were added since the checkpoint before: rows 0 up to this one."""
+        """Number of rows added since the previous checkpoint: rows 0 up to this one."""
         return self.added % self.capacity
 
     @property
     def stale_end(self) -> bool:
-        """Whether the last row, of the round before, is terminal."""
+        """Whether the last row, from the previous round, is terminal."""
         return bool(len(self.ends)) and int(self.ends[-1]) == self.capacity - 1
 
     @property
     def first(self) -> bool:
-        """Whether the log begins with it."""
+        """Whether the log starts with it."""
         return self.number == 0 and self.added < self.capacity
 
     @property
     def repeats(self) -> bool:
-        """Whether it is the checkpoint before it, written again as the training ended at its last row."""
+        """Whether it is the previous checkpoint, written again when training ended at its last row."""
         return self.number > 0 and self.added == self.capacity - 1
 
     def follows(self, before: Checkpoint) -> bool:
-        """Return True if its row 0 was added right after the last row of the round of `before`."""
+        """Return True if its row 0 was added directly after the last row of the round of `before`."""
         same = (self.capacity, self.pads) == (before.capacity, before.pads)
         if not same or self.number != before.number + 1 or before.fresh != self.capacity - 1:
             return False
         if self.added >= self.capacity:
             return self.added - before.added == self.capacity
-        # the last one counts from 0: what is left in it of the round before must be that; where no
-        # terminal tells, a checkpoint may be missing, and rows that do not follow must not be joined
+        # the last checkpoint counts from 0: its old rows must be those of `before`; without a terminal
+        # to tell, a checkpoint may be missing, and rows that are not consecutive must not be joined
         theirs, mine = (
             c.ends[(c.ends >= self.fresh) & (c.ends < before.fresh)] for c in (before, self)
         )
@@ -136,7 +137,7 @@ def read_whole(path: Path, kinds: str) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class CheckpointRun:
-    """Checkpoints that follow each other, laid end to end, and the episodes in them.
+    """Consecutive checkpoints, concatenated, and their episodes.
 
     Rows are counted from the first row of the first checkpoint; all arrays are int64 `[E]` by
     episode, or `[C]` by checkpoint.
@@ -146,7 +147,7 @@ class CheckpointRun:
     offsets: NDArray[np.int64]
     """`[C]` row 0 of each checkpoint."""
     rows: int
-    """Rows in all."""
+    """Total number of rows."""
     starts: NDArray[np.int64]
     """`[E]` first row of each episode."""
     stops: NDArray[np.int64]
@@ -154,11 +155,11 @@ class CheckpointRun:
     headless: bool
     """Whether the first episode may have begun before the first checkpoint."""
     cut: bool
-    """Whether the last episode goes on after the last checkpoint."""
+    """Whether the last episode continues after the last checkpoint."""
 
     @classmethod
     def of(cls, checkpoints: Sequence[Checkpoint]) -> CheckpointRun:
-        """Find the episodes; raises `FormatError` for a terminal in a row of zeros."""
+        """Return the run with its episodes; raises `FormatError` for a terminal in a zero row."""
         first, last, pads = checkpoints[0], checkpoints[-1], checkpoints[0].pads
         lengths = [one.capacity for one in checkpoints[:-1]] + [last.fresh]
         offsets = np.cumsum([0, *lengths])
@@ -187,26 +188,26 @@ class CheckpointRun:
         return cls(tuple(checkpoints), offsets[:-1], total, starts, stops, headless, cut)
 
     def begin_in(self, place: int) -> tuple[int, int]:
-        """Return the range of the episodes that begin in one of the checkpoints."""
+        """Return the range of the episodes that begin in a checkpoint."""
         stop = self.offsets[place + 1] if place + 1 < len(self.offsets) else self.rows
         first, last = np.searchsorted(self.starts, [self.offsets[place], stop])
         return int(first), int(last)
 
     def checkpoints_of(self, place: int) -> range:
-        """Return the places of the checkpoints whose files the episodes that begin in one need."""
+        """Return the positions of the checkpoints needed for the episodes that begin in one."""
         first, last = self.begin_in(place)
         if first == last:
             return range(place, place + 1)
         row = int(self.stops[last - 1]) - 1
         until = int(np.searchsorted(self.offsets, row, "right")) - 1
-        # the last row of a checkpoint that another follows lies in that one's files
+        # the last row of a checkpoint is in the files of the next one
         if until + 1 < len(self.offsets) and row == self.offsets[until + 1] - 1:
             until += 1
         return range(place, until + 1)
 
 
 def runs_of(checkpoints: Sequence[Checkpoint]) -> list[CheckpointRun]:
-    """Divide checkpoints, in order, into runs that follow each other; leave out one that repeats."""
+    """Divide ordered checkpoints into runs of consecutive ones; drops a repeated one."""
     runs: list[list[Checkpoint]] = []
     for one in checkpoints:
         if runs and one.repeats and runs[-1][-1].number == one.number - 1:

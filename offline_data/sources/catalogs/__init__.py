@@ -1,4 +1,4 @@
-"""Lists of published datasets as data: one tab-separated table per source, with a header line."""
+"""Catalogues of published datasets: one tab-separated table per source, with a header line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.resources import files
 
 
 def read_catalog(name: str) -> list[dict[str, str]]:
-    """Read the table of one source, a dictionary per line; `#` begins a comment, an empty cell is "".
+    """Read the table of a source, a dict per line; `#` starts a comment, an empty cell is "".
 
     Example:
         >>> read_catalog("minari")[0]["id"]

@@ -52,10 +52,10 @@ CITATION = (
 
 
 def leaf_of(name: str) -> Key:
-    """Return the step leaf of a column that is kept as it is: `infos/…`, and others with N rows.
+    """Return the step leaf of a column that is kept unchanged: `infos/…`, and others with N rows.
 
-    It holds what is known in the same row as the observation, before the action. Raises
-    `FormatError` where a part of the name cannot be a file name.
+    It belongs to the observation of its row, before the action. Raises `FormatError` if a part of the
+    name is not a valid file name.
 
     Example:
         >>> leaf_of("infos/qpos"), leaf_of("infos"), leaf_of("costs")
@@ -76,11 +76,11 @@ FORMAT = FlatFormat(
     "it (`--keep-raw` keeps that)",
     foreign={"episode_terminals": "d3rlpy"},
 )
-"""Columns as `FlatFormat` names them; in the chunked variant they lie in `virtual/0/…`, …"""
+"""Columns by `FlatFormat`'s names; in the chunked variant they are in `virtual/0/…`, …"""
 
 
 class D4RL(Source):
-    """The sets of D4RL's own tables, and files of the user's in their format."""
+    """The datasets in D4RL's tables, and the user's files in their format."""
 
     name = "d4rl"
     title = "D4RL: locomotion, mazes, hands, kitchen, driving and traffic (flat HDF5)"
@@ -88,17 +88,17 @@ class D4RL(Source):
     citation = CITATION
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published sets, with sizes where these are published; none was ever added."""
+        """List the published datasets, with sizes if known; the list is final."""
         return [
             CatalogEntry(x.name, bytes=x.bytes, summary=x.summary, notes=x.notes, action=x.action)
             for x in listed().values()
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        """Find a published set in the catalogue; needs no network.
+        """Return a published dataset from the catalogue; does not use the network.
 
         Raises:
-            NotFoundError: No such set, with the nearest names; or a revision.
+            NotFoundError: No such dataset, with the nearest names; or a revision.
         """
         if name not in listed():
             near = nearest(name, listed())
@@ -128,21 +128,20 @@ class D4RL(Source):
             return False
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user's.
+        """Describe a file of the user.
 
         Raises:
             FormatError: It is not a D4RL file.
-            NotFoundError, AccessError: There is no such file, or it may not be read.
+            NotFoundError, AccessError: No such file, or it cannot be read.
         """
         with open_hdf5(path) as file:
             inspect(file, path, FORMAT)
         return Release(name, fingerprint(path, [path]), local=path)
 
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
-        """Open the file: its flags are read, and its next observations compared with the following.
+        """Open the file: reads its flags, and compares next observations with the following rows.
 
-        A file of the user's own that has the name of a published one is cut by that one's rule,
-        and a note says so.
+        A user's file with the name of a published one is cut by its rule, with a note.
 
         Raises:
             FormatError: It is not a D4RL file, or nothing marks the ends of its episodes.
@@ -152,8 +151,8 @@ class D4RL(Source):
         known = published or next((x for x in listed().values() if x.file == path.name), None)
         notes = known.notes if known else ()
         if known and not published:
-            said = f"The file has the name of d4rl:{known.name}, and was cut as that is."
-            notes = (said, *notes)
+            note = f"The file has the name of d4rl:{known.name}, and was cut as that is."
+            notes = (note, *notes)
         with open_hdf5(path) as file:
             flat = inspect(file, path, FORMAT)
         told = SourceInfo(
@@ -214,16 +213,16 @@ class D4RLEpisodes(FlatEpisodes, RandomAccess):
     threaded = True  # chunks are inflated in threads
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Cut all episodes into consecutive parts of about `budget` bytes."""
+        """Divide all episodes into consecutive parts of about `budget` bytes."""
         return [Part(*run) for run in self.runs(budget)]
 
     def read_part(self, part: Part) -> EpisodeBatch:
-        """Read one part; raises `FormatError` naming the file and the place."""
+        """Read one part; raises `FormatError` naming file and position."""
         return self.read_run(part.first, part.stop)
 
 
 def _demonstrations(flat: FlatFile, file: Any, ends: NDArray[np.bool_]) -> list[str]:
-    """Say where kitchen's number of the demonstration does not change as the episodes do."""
+    """Return a note if kitchen's demonstration number does not change with the episodes."""
     if "infos" not in flat.columns or flat.columns["infos"].shape not in {(), (1,)}:
         return []
     numbers = flat.read(file, "infos", 0, flat.rows).reshape(flat.rows, -1)

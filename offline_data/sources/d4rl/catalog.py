@@ -1,4 +1,4 @@
-"""The published D4RL sets: where each lies, how it is cut, and what is known to be odd in it."""
+"""The published D4RL datasets: location, rule for episode ends, and known problems."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAMILIES = {
     "maze2d": "a point mass in a maze",
     "minigrid": "a grid world of four rooms",
 }
-"""Subjects of the sets in each folder of the host."""
+"""Subject of the datasets in each folder of the host."""
 
 NOTES = {
     "adroit-human-v0": "Whether this file has 25 or 50 episodes is in doubt (D4RL issue 137).",
@@ -54,15 +54,15 @@ NOTES = {
     "minigrid": "Terminals are set at the limit of steps too: timeouts cannot be told from success.",
     "mujoco-v0": "Some timeouts are not marked in the v0 sets (D4RL issue 162).",
 }
-"""Known quirks, by the code that the catalogue's column `notes` has for them."""
+"""Known problems, by code in the catalogue's column `notes`."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One published set; its name is also the id of its environment.
+    """One published dataset; its name is also the id of its environment.
 
     `ref_min` and `ref_max` are the returns of a random and an expert policy, for D4RL's score;
-    `bytes` is the size of the file, None where nobody publishes it.
+    `bytes` is the size of the file, None if unpublished.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Listed:
 
     @property
     def file(self) -> str:
-        """Name of the file, which is not derived from the id."""
+        """Name of the file, which cannot be derived from the id."""
         return PurePosixPath(self.url).name
 
     @property
@@ -95,7 +95,7 @@ class Listed:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Other facts for the manifest: where it lies, its limit of steps, its reference scores."""
+        """Other facts for the manifest: location, step limit, reference scores."""
         scores = {"ref_min_score": self.ref_min, "ref_max_score": self.ref_max}
         known = {name: score for name, score in scores.items() if score is not None}
         return {"url": self.url, "horizon": self.rule.horizon, **known}
@@ -103,7 +103,7 @@ class Listed:
 
 @lru_cache(maxsize=1)
 def listed() -> dict[str, Listed]:
-    """Return all published sets by name, in the order of the catalogue.
+    """Return all published datasets by name, in the order of the catalogue.
 
     Example:
         >>> listed()["kitchen-complete-v0"].rule

@@ -18,27 +18,27 @@ RULES = {
     "timeouts": "Episodes end where timeouts are set; terminals do not end them.",
     "terminals": "Episodes end where terminals are set.",
 }
-"""Rules by their name in the catalogue, and what to say of them. `terminals|timeouts` is what
-D4RL itself does; the others stand where a family's flags mean something else."""
+"""Rules by name in the catalogue, with their notes. `terminals|timeouts` is D4RL's own; the others are
+for families whose flags mean something else."""
 
 
 @dataclass(frozen=True)
 class EndRule:
-    """Rule by which the rows of one file are cut into episodes."""
+    """Rule for dividing the rows of a file into episodes."""
 
     marks: str = "terminals|timeouts"
     """One of `RULES`."""
     horizon: int | None = None
-    """Most steps of an episode; used only where the rule's columns are not in the file."""
+    """Maximum steps of an episode; used only if the rule's columns are missing."""
 
 
 def episode_ends(
     rule: EndRule, terminals: NDArray[np.bool_], timeouts: NDArray[np.bool_] | None, where: str
 ) -> tuple[NDArray[np.bool_], str]:
-    """Return which rows `[N]` are an episode's last, and what was applied, as a sentence.
+    """Return which rows `[N]` are the last of an episode, and the applied rule as a sentence.
 
-    The last row of the file may be without a mark. Raises `FormatError`, which names the file `where`,
-    if nothing marks an end, and the rule has no horizon.
+    The last row of the file may be unmarked. Raises `FormatError`, which names the file `where`, if
+    nothing marks an end and the rule has no horizon.
 
     Example:
         >>> flags = np.array([False, True, False, False, False])
@@ -70,7 +70,7 @@ def episode_ends(
 
 
 def end_notes(ends: NDArray[np.bool_], applied: str) -> tuple[str, ...]:
-    """Return what was applied and found, as sentences."""
+    """Return the applied rule and its findings, as sentences."""
     if ends[-1]:
         return (applied,)
     last = f"The file stops inside its last episode, of {lengths_of(ends)[-1]} rows"

@@ -1,4 +1,4 @@
-"""Minari: datasets of Gymnasium environments, as files here or at a remote."""
+"""Minari: datasets of Gymnasium environments, local or at a remote."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _ACTIONS: dict[str, ActionKind] = {
     "MultiDiscrete": "discrete",
     "MultiBinary": "discrete",
 }
-"""Kind of the actions of a space, by its class in the catalogue."""
+"""Kind of actions of a space, by its class in the catalogue."""
 
-_DEPTH = 8  # of namespaces below a root
+_DEPTH = 8  # maximum depth of namespaces
 
 
 class Minari(Source):
-    """Datasets recorded with Minari, in all of its storages and versions.
+    """Datasets recorded with Minari, in all its storages and versions.
 
-    A name without a remote is looked for below `settings.minari_path`, then at
-    `settings.minari_remote`; `hf://account/…` and `gcp://bucket/…` are looked for only there.
+    A name without a remote is looked up in `settings.minari_path`, then at
+    `settings.minari_remote`; `hf://account/…` and `gcp://bucket/…` only there.
 
     Example:
         >>> [entry.episodes for entry in Minari().catalog() if entry.name == "D4RL/door/human-v2"]
@@ -72,12 +72,12 @@ class Minari(Source):
         ]
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
-        """List what `settings.minari_remote` has now; counts are those of the catalogue."""
+        """List the current datasets of `settings.minari_remote`; counts are those of the catalogue."""
         known = {entry.name: entry for entry in self.catalog()}
         return [known.get(name, CatalogEntry(name)) for name in list_remote(settings)]
 
     def local(self, settings: Settings) -> Sequence[CatalogEntry]:
-        """List the datasets below `settings.minari_path`, without opening them."""
+        """List the datasets in `settings.minari_path`, without opening them."""
         root = settings.minari_path
         if root is None:
             return []
@@ -92,7 +92,7 @@ class Minari(Source):
         return entries
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Find a dataset: on this machine if it is there at that revision, else at its remote."""
+        """Return a dataset on this machine if it is there at that revision, else at its remote."""
         parse_id(f"{self.name}:{name}")
         local = None
         if "://" not in name and settings.minari_path is not None:
@@ -119,7 +119,7 @@ class Minari(Source):
         return Release(name, fingerprint(path, files), local=path)
 
     def open(self, release: Release, raw: Path) -> MinariDataset:
-        """Open it; the metadata are read, the data not yet."""
+        """Open it: reads the metadata, but no data yet."""
         main_file = _need_main_file(raw)
         metadata = read_metadata(main_file.with_name(METADATA), main_file)
         notes = next((e.notes for e in self.catalog() if e.name == release.name), ())
@@ -135,9 +135,9 @@ class Minari(Source):
 
 
 def _find_main_file(path: Path) -> Path | None:
-    """Find the HDF5 file of a dataset, given its folder, the `data` folder in it, or that file.
+    """Return the HDF5 file of a dataset, given its folder, its `data` folder, or that file.
 
-    It need not exist: the other storages have folders of episodes beside it. None: not Minari.
+    It need not exist: the other storages have folders of episodes instead. None: not Minari.
     """
     if is_file(path):
         return path if path.name == MAIN_FILE else None
@@ -149,7 +149,7 @@ def _find_main_file(path: Path) -> Path | None:
 
 
 def _need_main_file(path: Path) -> Path:
-    """Find it as `_find_main_file` does, but take any HDF5 file by its name."""
+    """Return the result of `_find_main_file`, or else any HDF5 file; raises if there is none."""
     found = _find_main_file(path)
     if found is not None:
         return found
@@ -164,7 +164,7 @@ def _need_main_file(path: Path) -> Path:
 
 
 def _folders_with_data(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the folders with a folder `data`, in order; those that may not be read are passed over."""
+    """Yield the folders with a folder `data`, in order, skipping inaccessible ones."""
     try:
         children = sorted(child for child in folder.iterdir() if is_folder(child))
     except OSError:

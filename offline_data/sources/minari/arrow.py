@@ -1,4 +1,4 @@
-"""The Arrow and Parquet storages: a folder per episode, a table in it, one row more than actions.
+"""The Arrow and Parquet storages: a folder per episode with a table of one row more than actions.
 
 ```
 row of the table                       0    1    2    3
@@ -50,7 +50,7 @@ _COUNTED = re.compile(r"id|seed|options|total_steps|total_timesteps|rewards_\w+"
 
 
 class ArrowStorage:
-    """A folder with a numbered folder per episode; arrays are stored flat, spaces declare shapes."""
+    """A folder with a numbered folder per episode; arrays are flat, with shapes declared by spaces."""
 
     def __init__(self, folder: Path, declared: Declared) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class ArrowStorage:
         }
 
     def numbers(self) -> Sequence[int]:
-        """List the episodes by the names of their folders, in increasing order."""
+        """Return the episode numbers, from the names of their folders, ascending."""
         try:
             names = [entry.name for entry in self.folder.iterdir() if entry.is_dir()]
         except OSError as error:
@@ -73,7 +73,7 @@ class ArrowStorage:
 
     @contextmanager
     def episodes(self, numbers: Sequence[int]) -> Iterator[Iterator[_ArrowEpisode]]:
-        """Read, one after the other, the tables of episodes."""
+        """Read the tables of episodes one by one."""
         yield (self._read(number) for number in numbers)
 
     def _read(self, number: int) -> _ArrowEpisode:
@@ -85,7 +85,7 @@ class ArrowStorage:
         rows = next((len(leaf.values) for leaf in leaves if leaf.values is not None), None)
         if rows is None:
             raise FormatError(f"{folder} has a table without any column that can be read")
-        # Only the metadata shows if there is a row of padding.
+        # Only the metadata tell whether there is a row of padding.
         steps = count_of(values.get("total_steps", rows - 1), f"total_steps of {folder}")
         if steps not in {rows - 1, rows}:
             raise FormatError(
@@ -110,7 +110,7 @@ class ArrowStorage:
         return parts
 
     def _check_inside(self, file: Path) -> None:
-        """Refuse a link to another folder: a dataset does not choose which other files are read."""
+        """Refuse links to other folders: a dataset must not choose which other files are read."""
         if not (file.is_symlink() or file.parent.is_symlink()):
             return
         if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.folder)):
@@ -119,7 +119,7 @@ class ArrowStorage:
             )
 
     def _shaped(self, leaf: ArrowLeaf, folder: Path) -> ArrowLeaf:
-        """Give the rows of a flat leaf the shape that its space or its own metadata state."""
+        """Reshape the rows of a flat leaf to the shape from its space or metadata."""
         shape = self._shapes.get(_names(leaf.path), leaf.row_shape)
         values = leaf.values
         if shape is None or values is None or values.dtype == object or values.shape[1:] == shape:
@@ -150,7 +150,7 @@ def _names(path: Place) -> tuple[str, ...]:
 
 
 class _ArrowEpisode:
-    """The table of one episode, read, and its metadata `values`; an `EpisodeReader`."""
+    """The table of one episode with its metadata `values`; an `EpisodeReader`."""
 
     def __init__(
         self, number: int, where: str, leaves: Mapping[Place, ArrowLeaf], values: Mapping[str, Any]
@@ -236,7 +236,7 @@ class _ArrowEpisode:
 
 @dataclass(frozen=True)
 class _ArrowColumn:
-    """One column of one episode, a `LeafReader`."""
+    """One column of one episode; a `LeafReader`."""
 
     values: NDArray[Any]
     nulls: NDArray[np.bool_] | None

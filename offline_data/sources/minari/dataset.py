@@ -1,4 +1,4 @@
-"""One Minari dataset, opened: cut into parts, and each part read into one batch."""
+"""One Minari dataset: divided into parts, each read into one batch."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ NOTE_FIRST_LEFT = (
 NOTE_SEED = "Seeds of 2**63 and more are kept as negative numbers, less 2**64."
 
 _UNPLANNED = "Only some episodes have it, and not those looked at to decide on the leaves."
-_LOOKED_AT = 16  # episodes, spread evenly, that the leaves of the infos are collected from
-_SPARE = 1.25  # room in a part for episodes longer than the average, before it has to grow
+_LOOKED_AT = 16  # evenly spaced episodes from which leaves of infos are collected
+_SPARE = 1.25  # spare capacity of a part for episodes longer than average
 
 
 class MinariDataset(RandomAccess):
-    """A dataset in any storage, of which spaces declare leaves; opens files only in its methods."""
+    """A dataset in any storage, with leaves declared by its spaces; opens files only in its methods."""
 
     def __init__(self, info: SourceInfo, storage: EpisodeStorage, declared: Declared) -> None:
         self.info = info
@@ -62,10 +62,10 @@ class MinariDataset(RandomAccess):
         self._declared = declared
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Cut all episodes into consecutive parts of about `budget` bytes.
+        """Divide all episodes into consecutive parts of about `budget` bytes.
 
-        An episode is taken to be of average size. Raises `FormatError` where there is no episode, or
-        there are fewer than the metadata say.
+        Sizes are estimated from the average episode. Raises `FormatError` if there is no episode, or
+        fewer than the metadata say.
         """
         count = len(self._numbers)
         episode_bytes = self._average_length * self._plan.bytes_per_step
@@ -75,12 +75,12 @@ class MinariDataset(RandomAccess):
     def read_part(self, part: Part) -> EpisodeBatch:
         """Read the episodes of one part.
 
-        Episode columns are `id` (int64), `seed` (int64, -1: the source gives none), `options`
-        (text: JSON of the options of the reset, or None) and, where recorders noted something of
-        their own, `metadata` (text: JSON).
+        Episode columns are `id` (int64), `seed` (int64, -1: none in the source), `options` (text:
+        JSON of the reset options, or None) and, if recorders added their own metadata, `metadata`
+        (text: JSON).
 
         Raises:
-            FormatError: A file is damaged or does not hold what the first episode holds.
+            FormatError: A file is damaged or differs from the first episode.
         """
         numbers = self._numbers[part.first : part.stop]
         capacity = int(len(numbers) * (self._average_length * _SPARE + 1)) + 1
@@ -103,7 +103,7 @@ class MinariDataset(RandomAccess):
 
     @cached_property
     def _described(self) -> tuple[tuple[DescribedEpisode, ...], bool, tuple[str, ...]]:
-        """Some episodes, whether a recorder noted something on them, what they state wrongly."""
+        """Some episodes, whether one has metadata of its recorder, and notes on wrong metadata."""
         step = max(1, -(-len(self._numbers) // _LOOKED_AT))
         some = sorted({*self._numbers[::step], self._numbers[-1]})
         described, noted, notes = [], False, dict[str, None]()
@@ -128,7 +128,7 @@ class MinariDataset(RandomAccess):
 
     @cached_property
     def _average_length(self) -> float:
-        """Steps of an average episode, as the metadata say where that can be, else as looked at."""
+        """Average number of steps of an episode, from the metadata if plausible, else as sampled."""
         lengths = [episode.steps for episode in self._described[0]]
         seen = sum(lengths) / len(lengths)
         stated = (self.info.transitions or 0) / len(self._numbers)
@@ -136,14 +136,14 @@ class MinariDataset(RandomAccess):
 
 
 class _GrowingColumn:
-    """A leaf of a batch under construction: readers write where the rows of the batch will be."""
+    """A leaf of a batch under construction; readers write directly into its rows."""
 
     def __init__(self, leaf: PlannedLeaf, capacity: int) -> None:
         self._buffer: NDArray[Any] = np.zeros((capacity, *leaf.shape), leaf.dtype)
         self._filled = 0
 
     def extend(self, rows: int) -> NDArray[Any]:
-        """Return the next `rows` rows, to be written by the caller."""
+        """Return the next `rows` rows for the caller to write."""
         begin, self._filled = self._filled, self._filled + rows
         if self._filled > len(self._buffer):
             room = (max(self._filled, len(self._buffer) * 3 // 2), *self._buffer.shape[1:])
@@ -158,7 +158,7 @@ class _GrowingColumn:
 
 
 class _BatchBuilder:
-    """A batch under construction: rows are counted, rules applied, and every loss is noted."""
+    """A batch under construction: counts rows, applies rules, and records every loss."""
 
     def __init__(self, plan: LeafPlan, capacity: int) -> None:
         self._plan = plan
@@ -170,7 +170,7 @@ class _BatchBuilder:
         self._dropped: set[Dropped] = set(plan.dropped)
 
     def add(self, episode: EpisodeReader) -> None:
-        """Append one episode; raises `FormatError` where a leaf does not fit the plan."""
+        """Append one episode; raises `FormatError` if a leaf does not match the plan."""
         plan = self._plan
         steps = self._add_rewards(episode)
         for leaf in plan.steps:
@@ -193,7 +193,7 @@ class _BatchBuilder:
             self._dropped.add(Dropped("metadata of episodes", _UNPLANNED))
 
     def _add_rewards(self, episode: EpisodeReader) -> int:
-        """Append the rewards; return their number, which is the number of steps."""
+        """Append the rewards; returns the number of steps."""
         leaf = self._plan.reward
         column, rewards = self._columns[leaf.key], episode.read_few(leaf)
         if rewards is not None and len(rewards):
@@ -215,9 +215,9 @@ class _BatchBuilder:
         self._notes[text.format(leaf=leaf.name, nothing=nothing(leaf.dtype))] = None
 
     def _add_observations(self, episode: EpisodeReader, steps: int) -> bool:
-        """Append the observations; return whether the one after the last action is among them.
+        """Append the observations; returns whether the one after the last action exists.
 
-        The number of rows is that of the first leaf (`T + 1`, or `T`), and all have to agree.
+        The number of rows is that of the first leaf (`T + 1`, or `T`), and must be equal for all.
         """
         rows: int | None = None
         for leaf in self._plan.observations:
@@ -236,14 +236,14 @@ class _BatchBuilder:
         return rows != steps
 
     def _add_info(self, episode: EpisodeReader, leaf: PlannedLeaf, steps: int) -> bool:
-        """Append one leaf of the infos; return whether the episode has it.
+        """Append one leaf of the infos; returns whether the episode has it.
 
         ```
-        the first episode has   this one has   what becomes of it
+        the first episode has   this one has   result
         T + 1 rows              T + 1          kept
-        T + 1                   T              came out of the actions: row 0 is filled
+        T + 1                   T              infos of steps only: row 0 is filled
         T                       T              kept
-        T                       T + 1          row 0, before any action, is left out
+        T                       T + 1          row 0, before any action, is dropped
         ```
         """
         out = self._columns[leaf.key].extend(steps if leaf.per_action else steps + 1)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from offline_data.sources.minari.leaves import Form, Groups, Place, PlannedLeaf
 
 _EPISODE = re.compile(r"episode_(\d+)\Z")
-_MOST_GROUPS = 10_000  # of one episode
+_MOST_GROUPS = 10_000  # per episode
 _TUPLE_PART = re.compile(r"_index_(\d+)\Z")
 _COUNTED = frozenset(
     {b"id", b"seed", b"total_steps", b"total_timesteps"}
@@ -56,25 +56,25 @@ class Hdf5Storage:
         self.where = str(path)
 
     def numbers(self) -> Sequence[int]:
-        """List the episodes by their numbers, in increasing order."""
+        """Return the episode numbers in ascending order."""
         with open_hdf5(self.path) as file:
             links = hdf5_tree.members(file.id)
         for name, target in links:
             if target is not None and Path(target).name != target:
-                # A downloaded file does not choose which other files of this machine are read.
+                # A downloaded file must not choose which other files of this machine are read.
                 raise FormatError(f"{self.where} {name} is a link to {target!r}, in another folder")
         named = (_EPISODE.match(name) for name, _ in links)
         return sorted(episode_number(m[1], m[0], self.where) for m in named if m)
 
     @contextmanager
     def episodes(self, numbers: Sequence[int]) -> Iterator[Iterator[_Hdf5Episode]]:
-        """Open the file and, one after the other, the groups of episodes."""
+        """Open the file, and the groups of episodes one by one."""
         with open_hdf5(self.path) as file, KnownHeaders(self.path, file.id) as headers:
             yield (_Hdf5Episode(file.id, number, self.where, headers) for number in numbers)
 
 
 class _Hdf5Episode:
-    """The group of one episode, an `EpisodeReader`."""
+    """The group of one episode; an `EpisodeReader`."""
 
     def __init__(self, file: Any, number: int, path: str, headers: KnownHeaders) -> None:
         self.where = f"{path} episode_{number}"
@@ -87,7 +87,7 @@ class _Hdf5Episode:
         self._opened: dict[Place, Any] = {(): self._group}
 
     def _below(self, path: Place) -> Any:
-        """Open a group once: its leaves are found faster from there; None where there is none."""
+        """Open a group once, for faster access to its leaves; None if it does not exist."""
         if path not in self._opened:
             self._opened[path] = hdf5_tree.open_group(self._group, path)
         return self._opened[path]
@@ -118,7 +118,7 @@ class _Hdf5Episode:
         return 0 if found is None else int(found.get_num_objs())
 
     def groups(self, places: set[Place]) -> Groups:
-        """Name the links of every group, also of those without a leaf below them."""
+        """Return the names in every group, including groups without leaves."""
         groups = groups_of(places)
         unvisited = list(groups)
         while unvisited:
@@ -144,7 +144,7 @@ class _Hdf5Episode:
         if dataset is None:
             return None
         shape = dataset.shape or ()
-        if math.prod(shape) > FEW:  # what is smaller is of the plan's type, or checked when read
+        if math.prod(shape) > FEW:  # smaller ones are checked when read
             check_size(dataset)
         return _Hdf5Leaf(dataset, leaf, self.where, shape)
 
@@ -195,7 +195,7 @@ class _Hdf5Episode:
 
 @dataclass(slots=True)
 class _Hdf5Leaf:
-    """One dataset of one episode, a `LeafReader`."""
+    """One dataset of one episode; a `LeafReader`."""
 
     dataset: Any
     leaf: PlannedLeaf

@@ -1,4 +1,4 @@
-"""The interface of storages to episodes, and the choice of the leaves that every batch has."""
+"""The interface of storages to episodes, and the choice of leaves that every batch has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Place: TypeAlias = tuple[str, ...]
 Groups: TypeAlias = "dict[Place, frozenset[str]]"
 
 SECTIONS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
-"""Top-level groups of an episode, in every storage."""
+"""Top-level groups of an episode in every storage."""
 
 NOTE_REWARD = "Rewards are {dtype} in the source, kept as float64."
 NOTE_SPACE = "The space declares {leaf} as {declared}; the rows are {found}."
@@ -36,57 +36,57 @@ NOTE_NO_SEED = "Some seeds in the source are no integers of 64 bits; they are le
 _FLAGS: dict[str, Key] = {"terminations": TERMINATED, "truncations": TRUNCATED}
 _FIXED: dict[str, Key] = {"rewards": REWARD, **_FLAGS}
 _HINT = "`h5ls -r FILE` or `offline-data convert --help` shows what else it could be"
-_TEXT_BYTES = 64  # of an average string, for the size of parts
+_TEXT_BYTES = 64  # size of an average string, to estimate parts
 
 
 @dataclass(frozen=True)
 class FoundLeaf:
-    """One leaf of one episode, described but not read."""
+    """A leaf of one episode, described but not read."""
 
     place: Place
-    """Path in the file: the section, then its own names (`_index_0` for a tuple's first)."""
+    """Path in the file: the section, then its own names (`_index_0` for the first of a tuple)."""
     names: tuple[str, ...]
     """Parts of its key below the section; `()` for a section that is one array."""
     rows: int
     form: Form
     dtype: np.dtype[Any]
-    """Of the decoded values: uint8 for images, object for text."""
+    """Dtype of decoded values: uint8 for images, object for text."""
     shape: tuple[int, ...]
-    """Of one decoded row."""
+    """Shape of one decoded row."""
     reason: str = ""
-    """Why it cannot be kept; empty where it can."""
+    """Why it cannot be kept; empty if it can."""
 
     @property
     def section(self) -> str:
-        """The first part of the place, one of `SECTIONS` in a sound file."""
+        """The first part of the path, one of `SECTIONS` in a valid file."""
         return self.place[0]
 
 
 @dataclass(frozen=True)
 class PlannedLeaf:
-    """One leaf that every batch has."""
+    """A leaf that every batch has."""
 
     place: Place
     """Path in the file."""
     key: Key
     per_action: bool
-    """Whether it has a row per action (`T`) or one more (`T + 1`)."""
+    """Whether it has one row per action (`T`) or one more (`T + 1`)."""
     form: Form
     dtype: np.dtype[Any]
-    """Of the batch."""
+    """Key in the batch."""
     shape: tuple[int, ...]
 
     @property
     def name(self) -> str:
-        """Its place as messages have it."""
+        """Its path for messages."""
         return "/".join(self.place)
 
 
 @dataclass(frozen=True)
 class EpisodeFacts:
-    """Metadata of one episode: `seed` is -1 where there is none; `options`, `metadata` are JSON.
+    """Metadata of one episode: `seed` is -1 if there is none; `options`, `metadata` are JSON.
 
-    `metadata` is what its recorder noted beyond what can be counted; `notes` are losses, as sentences.
+    `metadata` is the recorder's own metadata except counts; `notes` are losses, as sentences.
     """
 
     id: int
@@ -97,18 +97,18 @@ class EpisodeFacts:
 
 
 class LeafReader(Protocol):
-    """One leaf of one episode, opened."""
+    """An open leaf of one episode."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """`[rows, …]` as stored; an image is one value a row, or a run of bytes."""
+        """`[rows, …]` as stored; an image is one value per row, or a run of bytes."""
 
     @property
     def has_nulls(self) -> bool:
-        """Whether the source has nothing in some rows; `read` puts `nothing` there."""
+        """Whether values are missing in some rows; `read` fills them with `nothing`."""
 
     def read(self, out: NDArray[Any]) -> None:
-        """Fill `out`, `[rows, *shape]` of the plan; raises `FormatError` where values do not fit."""
+        """Fill `out`, `[rows, *shape]` of the plan; raises `FormatError` if values do not match."""
 
 
 class EpisodeReader(Protocol):
@@ -118,50 +118,50 @@ class EpisodeReader(Protocol):
     """File and episode, for messages."""
 
     def describe(self) -> list[FoundLeaf]:
-        """List its leaves, decoding the first image of each leaf of images."""
+        """Return its leaves; decodes the first image of each image leaf."""
 
     def facts(self) -> EpisodeFacts:
-        """Read what the source says of it as a whole."""
+        """Return the metadata of the episode."""
 
     def open(self, leaf: PlannedLeaf) -> LeafReader | None:
-        """Open a leaf; None where this episode does not have it."""
+        """Open a leaf; None if this episode lacks it."""
 
     def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
-        """Fill `out` if the leaf has numbers of its dtype and shape; return whether it was filled."""
+        """Fill `out` if the leaf has numbers of its dtype and shape; returns whether it did."""
 
     def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
-        """Return `[rows]` numbers of a leaf that has just one a row, of its dtype, and not many rows.
+        """Return `[rows]` numbers of a leaf with one number per row, of its dtype, and few rows.
 
-        None where it is not like that; `open` and `read` then say what it is.
+        None otherwise; `open` and `read` then report the problem.
         """
 
     def members(self, group: Place) -> int:
-        """Count what lies directly in a group of leaves, `()` for all sections; 0 if it is absent."""
+        """Return the number of members of a group, `()` for all sections; 0 if it is absent."""
 
     def groups(self, places: set[Place]) -> Groups:
-        """Name what lies directly in each group above its leaves' places, and in empty groups."""
+        """Return the members of each group above the leaves, and of empty groups."""
 
     def stated(self) -> tuple[Any, Any]:
-        """Return its `id` and `total_steps` as the source states them; None where it does not."""
+        """Return its stated `id` and `total_steps`, each None if missing."""
 
 
 class EpisodeStorage(Protocol):
-    """The data files of one dataset; picklable, opens files only inside its methods."""
+    """The data files of one dataset; picklable, opens files only in its methods."""
 
     where: str
     """The file or folder, for messages."""
 
     def numbers(self) -> Sequence[int]:
-        """List the episodes, in increasing order."""
+        """Return the episode numbers in ascending order."""
 
     def episodes(self, numbers: Sequence[int]) -> AbstractContextManager[Iterator[EpisodeReader]]:
-        """Open episodes one after the other; each is good until the next is taken."""
+        """Open episodes one by one; each is valid until the next is requested."""
 
 
 def episode_number(digits: str, name: str, where: str) -> int:
     """Return the number in the name of an episode's group or folder.
 
-    Raises `FormatError` where it is not as Minari writes numbers: two names could mean one episode.
+    Raises `FormatError` if it is not in Minari's format: two names could mean the same episode.
     """
     if len(digits) > 18:
         raise FormatError(f"{where} numbers an episode {digits[:18]}…; expected at most 18 digits")
@@ -186,7 +186,7 @@ def seed_of(number: float) -> tuple[int, tuple[str, ...]]:
 
 
 def groups_of(places: Iterable[Place]) -> Groups:
-    """Return what lies directly in each group above some leaves."""
+    """Return the members of each group above some leaves."""
     found: dict[Place, set[str]] = {(): set()}
     for place in places:
         for depth, name in enumerate(place):
@@ -195,14 +195,14 @@ def groups_of(places: Iterable[Place]) -> Groups:
 
 
 def nothing(dtype: np.dtype[Any]) -> Any:
-    """Return what stands where the source has nothing: NaN, 0, False, and None for text."""
+    """Return the fill value for missing data: NaN, 0, False, and None for text."""
     if dtype.kind == "O":
         return None
     return float("nan") if dtype.kind in "fc" else dtype.type(0).item()
 
 
 def fill(out: NDArray[Any], values: NDArray[Any], where: str) -> None:
-    """Copy `values` into `out`; raises `FormatError` where shape or dtype would lose any of them."""
+    """Copy `values` into `out`; raises `FormatError` if shape or dtype would lose data."""
     if values.shape[1:] != out.shape[1:]:
         raise FormatError(
             f"{where} has rows of shape {list(values.shape[1:])}; expected {list(out.shape[1:])} "
@@ -226,16 +226,16 @@ def _fits(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 @dataclass(frozen=True)
 class DescribedEpisode:
-    """One episode, described."""
+    """An episode and its leaves, described."""
 
     where: str
     leaves: tuple[FoundLeaf, ...]
     groups: Groups
-    """Names directly in each of its groups."""
+    """Members of each of its groups."""
 
     @property
     def steps(self) -> int:
-        """Rows of its rewards; raises `FormatError` where there are none."""
+        """Number of reward rows; raises `FormatError` if there are none."""
         for leaf in self.leaves:
             if leaf.section == "rewards":
                 return leaf.rows
@@ -244,10 +244,10 @@ class DescribedEpisode:
 
 @dataclass(frozen=True)
 class LeafPlan:
-    """The leaves that every batch of one dataset has; `steps` are actions and flags.
+    """The leaves of every batch of a dataset; `steps` are actions and flags.
 
-    `members` is the number of names directly in each group of an episode that has all leaves;
-    `metadata` tells whether recorders noted something of their own on episodes.
+    `members` is the number of members of each group in an episode that has all leaves; `metadata`
+    is True if recorders added their own metadata to episodes.
     """
 
     reward: PlannedLeaf
@@ -261,12 +261,12 @@ class LeafPlan:
 
     @property
     def leaves(self) -> tuple[PlannedLeaf, ...]:
-        """All of them."""
+        """All leaves."""
         return (self.reward, *self.steps, *self.observations, *self.infos)
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes of one row of everything, with a guess for text."""
+        """Bytes of one row of all leaves, with an estimate for text."""
         return sum(
             (_TEXT_BYTES if leaf.form == "text" else leaf.dtype.itemsize) * math.prod(leaf.shape)
             for leaf in self.leaves
@@ -276,15 +276,15 @@ class LeafPlan:
 def make_plan(
     episodes: Sequence[DescribedEpisode], declared: Declared, *, metadata: bool
 ) -> LeafPlan:
-    """Decide from the first episode; the others only add infos it does not have.
+    """Choose the leaves by the first episode; the others only add infos that it lacks.
 
     Args:
         episodes: At least one episode.
-        declared: What the spaces of `observations` and `actions` declare.
-        metadata: Whether an episode has facts of its recorder's own.
+        declared: Leaves declared by the spaces of `observations` and `actions`.
+        metadata: Whether an episode has metadata of its recorder.
 
     Raises:
-        FormatError: A section or a declared leaf is missing, or rewards or flags are no numbers.
+        FormatError: A section or a declared leaf is missing, or rewards or flags are not numbers.
     """
     first = episodes[0]
     for section, names in declared.items():
@@ -346,7 +346,7 @@ def _planned(leaf: FoundLeaf, steps: int) -> PlannedLeaf:
 
 
 def _reason(leaf: FoundLeaf, planned: PlannedLeaf, steps: int, *, in_first: bool) -> str:
-    """Return why a leaf cannot be kept; empty where it can."""
+    """Return why a leaf cannot be kept; empty if it can."""
     if leaf.section not in SECTIONS:
         return "It is not part of Minari's format."
     if leaf.reason:
@@ -363,7 +363,7 @@ def _reason(leaf: FoundLeaf, planned: PlannedLeaf, steps: int, *, in_first: bool
 
 
 def _claim(planned: PlannedLeaf, taken: dict[Key, str]) -> str:
-    """Take the leaf's key, or return why not: another leaf has it, or has it as a group of leaves."""
+    """Reserve the leaf's key; returns the reason if another leaf has it, also as a group."""
     key = planned.key
     above = (taken.get(key[:end]) for end in range(1, len(key) + 1))
     if twin := next(filter(None, above), taken.get((*key, "/"))):
@@ -376,7 +376,7 @@ def _claim(planned: PlannedLeaf, taken: dict[Key, str]) -> str:
 def _only_leaf(
     sections: Mapping[str, Sequence[PlannedLeaf]], section: str, first: DescribedEpisode
 ) -> PlannedLeaf:
-    """Return the leaf of a section that has to be one number or flag a row."""
+    """Return the leaf of a section that must have one number or flag per row."""
     leaves = sections[section]
     if len(leaves) != 1 or leaves[0].form != "array" or leaves[0].shape not in {(), (1,)}:
         found = [f"{x.name} {x.dtype} {list(x.shape)}" for x in leaves] or ["nothing"]

@@ -1,4 +1,4 @@
-"""Metadata and spaces of Minari datasets, in every form that its versions have written."""
+"""Metadata and spaces of Minari datasets, in every format that its versions have written."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _NOTE_COMBINED = "A combination of other datasets, which `about.combined_dataset
 
 @dataclass(frozen=True)
 class DeclaredLeaf:
-    """One leaf as its space declares it."""
+    """A leaf as declared by its space."""
 
     shape: tuple[int, ...] | None
-    """Of one row; None for a kind of space this package does not know."""
+    """Shape of one row; None for an unknown kind of space."""
     dtype: str | None = None
     text: bool = False
 
 
 Declared: TypeAlias = Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]]
-"""Leaves that the spaces declare, by section (`observations`, `actions`) and names below it."""
+"""Leaves declared by the spaces, by section (`observations`, `actions`) and names below it."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of one dataset, parsed: all fields, and the spaces of `observations` and `actions`.
+    """Parsed metadata of a dataset: all fields, and the spaces of `observations` and `actions`.
 
-    `where` is the file they were read from; `from_file`: as attributes of the HDF5 file itself.
+    `where` is the file they were read from; `from_file`: attributes of the HDF5 file itself.
     """
 
     where: str
@@ -61,7 +61,7 @@ class Metadata:
     from_file: bool
 
     def declared(self) -> Declared:
-        """Return what the spaces declare; nothing where the recorder flattened it."""
+        """Return the leaves that the spaces declare; none if the recorder flattened them."""
         return {
             section: {}
             if self._is_set(_FLATTENED[section])
@@ -70,7 +70,7 @@ class Metadata:
         }
 
     def info(self, name: str, notes: tuple[str, ...]) -> SourceInfo:
-        """Sort the metadata into what the manifest keeps; `notes` are those of the catalogue."""
+        """Return the metadata as fields of the manifest; `notes` are those of the catalogue."""
         environment, evaluation = (self._spec(field) for field in _SPECS)
         about = {k: v for k, v in self.values.items() if k not in {*_SPACES, *_COUNTS, *_SPECS}}
         if evaluation is not None:
@@ -90,7 +90,7 @@ class Metadata:
         )
 
     def _spec(self, field: str) -> Any:
-        """Parse the spec of an environment, an object as JSON text; else leave it as it is."""
+        """Return the spec of an environment, parsed if it is JSON text, else unchanged."""
         value = self.values.get(field)
         if isinstance(value, str) and value.lstrip().startswith("{"):
             return parse_json(value, f"{field} of {self.where}")
@@ -106,7 +106,7 @@ class Metadata:
             yield _NOTE_COMBINED
 
     def _is_set(self, field: str) -> bool:
-        """Return True if a field is set, as a boolean or, in attributes, as a number or text."""
+        """Return True if a field is set: a boolean or, in attributes, a number or text."""
         value = self.values.get(field)
         return isinstance(value, (str, int)) and value in {True, "true", "True", "1"}
 
@@ -115,17 +115,17 @@ class Metadata:
         if name is None:
             return None
         value = self.values[name]
-        if self.from_file:  # attributes were written as text and floats, too
+        if self.from_file:  # attributes may also be text and floats
             text = isinstance(value, str) and value.isdecimal() and len(value) < 20
             value = int(value) if text or (type(value) is float and value.is_integer()) else value
         return count_of(value, f"{name} of {self.where}")
 
 
 def read_metadata(file: Path, main_file: Path) -> Metadata:
-    """Read the metadata of a dataset: `file`, or where there is none the attributes of `main_file`.
+    """Read the metadata of a dataset from `file`, or if there is none, the attributes of `main_file`.
 
-    Until version 0.4 the HDF5 file had them. Raises `FormatError` where the file is damaged, or
-    names a storage this package does not know; `AccessError` where it may not be read.
+    Until version 0.4 the HDF5 file had them. Raises `FormatError` if the file is damaged, or names an
+    unknown storage; `AccessError` if it cannot be read.
     """
     in_file = not os.path.lexists(file)
     where = str(main_file if in_file else file)
@@ -143,7 +143,7 @@ def read_metadata(file: Path, main_file: Path) -> Metadata:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; bare `Infinity` and `NaN` become floats. Raises as `read_json` does."""
+    """Read a JSON object; bare `Infinity` and `NaN` become floats. Raises like `read_json`."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds a JSON {type(values).__name__}; expected an object")
@@ -159,7 +159,7 @@ def _root_attributes(path: Path) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return an HDF5 attribute, or a container of such, as a JSON value; what is empty becomes None.
+    """Return an HDF5 attribute, or a container of them, as a JSON value; empty ones become None.
 
     Example:
         >>> import numpy as np
@@ -174,13 +174,13 @@ def plain(value: Any) -> Any:
         return value.decode("utf-8", "replace")
     if hasattr(value, "tolist"):
         return plain(value.tolist())
-    if isinstance(value, str):  # h5py turns bytes that are not UTF-8 into halves of surrogates
+    if isinstance(value, str):  # h5py decodes invalid UTF-8 to lone surrogates
         return value.encode("utf-8", "replace").decode("utf-8")
     return value if isinstance(value, (int, float, bool)) else None
 
 
 def _parse_space(value: object, where: str) -> Mapping[str, Any] | None:
-    """Parse a space, JSON text inside JSON; None where the source gives none."""
+    """Parse a space, which is JSON text inside JSON; None if there is none."""
     if value is None:
         return None
     space = parse_json(value, where) if isinstance(value, str) else value
@@ -192,10 +192,10 @@ def _parse_space(value: object, where: str) -> Mapping[str, Any] | None:
 def space_leaves(
     space: Mapping[str, Any] | None, where: str
 ) -> dict[tuple[str, ...], DeclaredLeaf]:
-    """Return what a Gymnasium space, as Minari writes it, declares of every leaf, by its names.
+    """Return the leaves that a Gymnasium space declares, in Minari's format, by their names.
 
-    Parts of a `Tuple` are called `"0"`, `"1"`, …; a name with `/` is several parts. No space
-    declares nothing. Raises `FormatError` where a part is missing or of the wrong type.
+    Parts of a `Tuple` are named `"0"`, `"1"`, …; a name with `/` is several parts. Without a space
+    there are none. Raises `FormatError` if a part is missing or of the wrong type.
 
     Example:
         >>> pose = {"type": "Box", "shape": [2], "dtype": "float32"}

@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 _HUB = "https://huggingface.co"
 _METADATA = "/data/metadata.json"
-_MOST_REPOS = 1000  # of an account; the hub sends no more at once
-_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # somebody waits for a listing
+_MOST_REPOS = 1000  # per account; the hub's page limit
+_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # interactive listings
 
 
 @dataclass(frozen=True)
 class Remote:
-    """One place with Minari datasets: a user or organisation of the hub (`hf`), or a bucket (`gcp`)."""
+    """A remote of Minari datasets: an account of the hub (`hf`), or a bucket (`gcp`)."""
 
     scheme: str
     account: str
 
     def __str__(self) -> str:
-        """Give back the text that parses to this remote."""
+        """Return the text that parses to this remote."""
         return f"{self.scheme}://{self.account}"
 
     def files(
         self, dataset: str, revision: str | None, settings: Settings
     ) -> tuple[str, tuple[RemoteFile, ...]]:
-        """List the files of a dataset, by their paths below its folder, at a revision.
+        """List the files of a dataset at a revision, with paths relative to its folder.
 
         Args:
-            dataset: Its id: of the hub `<repository>[/<path in it>]`, of a bucket the beginning of
-                the names of its objects.
-            revision: Commit, branch or tag of the hub; of a bucket what an earlier call returned,
-                as it keeps one version. None for the newest.
+            dataset: Its id: on the hub `<repository>[/<path in it>]`, in a bucket the prefix of its
+                objects.
+            revision: Commit, branch or tag on the hub; for a bucket the result of an earlier call,
+                since it is not versioned. None for the newest.
             settings: Endpoint, token, mirrors.
 
         Returns:
@@ -62,8 +62,8 @@ class Remote:
 
         Raises:
             NotFoundError, AuthError, NetworkError: No such dataset, or not at `revision`; the host
-                refuses, or does not answer as it should.
-            IntegrityError: A bucket's answer is no listing, or an object's name is no path.
+                refuses access, or does not answer properly.
+            IntegrityError: A bucket's answer is not a listing, or an object's name is not a path.
         """
         if self.scheme == "hf":
             repository, _, path = dataset.partition("/")
@@ -93,11 +93,12 @@ class Remote:
         )
 
     def datasets(self, settings: Settings) -> list[str]:
-        """List the ids of all datasets that anybody may see, in the form `files` takes them.
+        """List the ids of all public datasets, in the form that `files` accepts.
 
-        A repository of the hub names its datasets in `namespace_metadata.json`; one without that file is
-        a dataset itself if it has data. If the hub does not answer, this ends within seconds:
-        huggingface_hub would try for minutes, and log every try. Raises as `files`, and `FormatError`.
+        A repository on the hub lists its datasets in `namespace_metadata.json`; one without that file
+        is a dataset itself if it has data. If the hub does not answer, this fails within seconds:
+        huggingface_hub would retry for minutes with log output. Raises like `files`, and
+        `FormatError`.
         """
         if self.scheme == "gcp":
             found = list_bucket(f"gs://{self.account}", settings, ending=_METADATA)
@@ -110,7 +111,7 @@ class Remote:
 
 
 def _content(item: BucketObject) -> str:
-    """Return the md5 as the bucket writes it, in base64: it is the same after an upload anew."""
+    """Return the md5 as the bucket reports it, in base64: unchanged by a repeated upload."""
     algorithm, _, value = (item.digest or "").partition(":")
     return base64.b64encode(bytes.fromhex(value)).decode() if algorithm == "md5" else item.version
 
@@ -131,7 +132,7 @@ def _datasets_of(repo: str, endpoint: str, settings: Settings) -> Iterator[str]:
 
 
 def _names(answer: object, field: str | None, url: str) -> list[str]:
-    """Return the names in a list that the hub sent, each in a field of an object if so named."""
+    """Return the names in a list sent by the hub, each in `field` of an object if it is given."""
     items = answer if isinstance(answer, list) else [None]
     found = [item.get(field) if field and isinstance(item, dict) else item for item in items]
     names = [name for name in found if isinstance(name, str) and name.isprintable()]
@@ -141,7 +142,7 @@ def _names(answer: object, field: str | None, url: str) -> list[str]:
 
 
 def parse_remote(text: str) -> Remote:
-    """Parse `scheme://account`; raises `UsageError` where it is not a remote of Minari.
+    """Parse `scheme://account`; raises `UsageError` if it is not a remote of Minari.
 
     Example:
         >>> parse_remote("hf://farama-minari")
@@ -158,7 +159,7 @@ def parse_remote(text: str) -> Remote:
 
 
 def list_remote(settings: Settings) -> list[str]:
-    """List the ids of all datasets of the default remote, sorted, in the form `resolve` takes them.
+    """List the ids of all datasets of the default remote, sorted, in the form that `resolve` accepts.
 
     Raises `OfflineError`, before a socket is opened, or `NetworkError`.
     """
@@ -170,13 +171,13 @@ def list_remote(settings: Settings) -> list[str]:
 def find_release(
     name: str, revision: str | None, settings: Settings, known: Iterable[str]
 ) -> Release:
-    """Find a dataset at its remote and list its files.
+    """Return a dataset at its remote with its files.
 
     Args:
         name: The dataset, with (`hf://user/pen/human-v2`) or without a remote.
         revision: Commit, branch or tag of the hub; None for the newest.
         settings: Default remote, endpoint, token.
-        known: Names to offer where there is none of that name.
+        known: Names to suggest if there is no dataset of that name.
 
     Raises `OfflineError`, before a socket is opened, and as `Remote.files`.
     """

@@ -1,4 +1,4 @@
-"""OpenML: TorchRL's seven tables, and any other by its number, as episodes of one step."""
+"""OpenML: TorchRL's seven tables, and any other by number, as one-step episodes."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ _TABLES = (*_ARFF, *_PARQUET)
 
 @dataclass(frozen=True)
 class OpenMLTable:
-    """A dataset of OpenML, and what is made of it."""
+    """A dataset of OpenML and how to encode it."""
 
     did: str
-    """OpenML's number of the dataset, which stands for one version of it."""
+    """OpenML's number, which identifies one version of the dataset."""
     encoding: Encoding = "raw"
     missing: Missing = "keep"
     target: str = ""
     """Column to predict; empty: OpenML's default."""
     name: str = ""
-    """OpenML's name and version, which the number must have; empty: any."""
+    """Expected name and version of the number; empty: any."""
     version: str = ""
     rows: int | None = None
     summary: str = ""
@@ -95,7 +95,7 @@ def listed() -> dict[str, OpenMLTable]:
 
 
 def find_listed(name: str) -> OpenMLTable | None:
-    """Return what a name stands for: one of TorchRL's, or a number, maybe with an encoding.
+    """Return the table of a name: one of TorchRL's, or a number, optionally with an encoding.
 
     Example:
         >>> find_listed("61/num")
@@ -109,10 +109,10 @@ def find_listed(name: str) -> OpenMLTable | None:
 
 
 class OpenML(Source):
-    """Tables of OpenML, and ARFF or Parquet files of the user's own.
+    """Tables of OpenML, and the user's ARFF or Parquet files.
 
-    A row is an episode of one step: `X` and text columns (`text/NAME`) are what is known before the
-    action, `y` is the label, the action is that label, and its reward is 1.
+    A row is a one-step episode: `X` and text columns (`text/NAME`) are known before the action, `y`
+    is the label, the action is that label, and its reward is 1.
     """
 
     name = "openml"
@@ -129,11 +129,11 @@ class OpenML(Source):
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Ask OpenML for the description of a dataset, which names its file.
+        """Query OpenML for the description of a dataset, which names its file.
 
         Raises:
             NotFoundError: No such dataset, with the nearest names; or not at that revision.
-            OfflineError, NetworkError, FormatError: OpenML cannot be asked, or answers otherwise.
+            OfflineError, NetworkError, FormatError: OpenML cannot be queried, or answers unexpectedly.
         """
         found = find_listed(name)
         if found is None:
@@ -152,7 +152,7 @@ class OpenML(Source):
         try:
             description, body = get_document(url, settings, read)
         except NetworkError as error:
-            if " 412 " not in error.message:  # so OpenML answers for a number that it does not have
+            if " 412 " not in error.message:  # OpenML's answer for an unknown number
                 raise
             raise NotFoundError(
                 f"OpenML has no dataset {found.did}",
@@ -184,11 +184,11 @@ class OpenML(Source):
             return False
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a table of the user's, or a folder with one and its `description.json`.
+        """Describe a table of the user, or a folder with one and its `description.json`.
 
         Raises:
-            FormatError: It is neither.
-            NotFoundError, AccessError: There is no such file, or it may not be read.
+            FormatError: Neither of them.
+            NotFoundError, AccessError: No such file, or it cannot be read.
         """
         table = _table_in(path) if path.is_dir() else path
         if table is None:
@@ -201,10 +201,10 @@ class OpenML(Source):
         return Release(name, fingerprint(path, files), local=path)
 
     def open(self, release: Release, raw: Path) -> OpenMLRows:
-        """Read the description and the whole table once, for its counts and statistics.
+        """Read the description, and the whole table once, for counts and statistics.
 
         Raises:
-            FormatError: One of them cannot be read, or they do not fit each other.
+            FormatError: One of them cannot be read, or they do not match.
         """
         path = _table_in(raw) if raw.is_dir() else raw
         if path is None:
@@ -215,7 +215,7 @@ class OpenML(Source):
 
 
 class OpenMLRows(RawDataset):
-    """The rows of a table, encoded; see `Encoder`."""
+    """The encoded rows of a table; see `Encoder`."""
 
     def __init__(
         self, table: TableFile, chosen: OpenMLTable, description: Description, release: Release
@@ -260,7 +260,7 @@ class OpenMLRows(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """Return the one shard there is."""
+        """Return the only shard."""
         return (Shard("all rows", episodes=self._encoder.rows),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
@@ -286,7 +286,7 @@ class OpenMLRows(RawDataset):
 
 
 def _unusable_texts(table: TableFile, encoding: Encoding, used: set[str]) -> Iterator[Dropped]:
-    """Yield the columns of text that become no leaves."""
+    """Yield the text columns that do not become leaves."""
     for column in table.columns:
         if column.kind != "text" or column.name in used:
             continue
@@ -302,7 +302,7 @@ def _unusable_texts(table: TableFile, encoding: Encoding, used: set[str]) -> Ite
 
 
 def _notes(chosen: OpenMLTable) -> tuple[str, ...]:
-    """Say what is made of a table, for the catalogue and the manifest."""
+    """Return notes on how a table is encoded, for the catalogue and the manifest."""
     step = "A row is an episode of one step: the action is y, its reward is 1"
     notes = [f"{step}, and nothing is observed after it."]
     if chosen.encoding != "raw":
@@ -321,7 +321,7 @@ def _notes(chosen: OpenMLTable) -> tuple[str, ...]:
 def _notes_of(
     table: TableFile, encoder: Encoder, unused: Sequence[str], *, guessed: bool
 ) -> Iterator[str]:
-    """Say what was found in a table."""
+    """Return notes on the contents of a table."""
     if encoder.dropped:
         yield f"{encoder.dropped:,} rows have a missing value."
     if unused:
@@ -336,17 +336,17 @@ def _notes_of(
 
 
 def _check_identity(found: OpenMLTable, description: Description, url: str) -> None:
-    said = f"{description['name']} version {description['version']}"
+    actual = f"{description['name']} version {description['version']}"
     wanted = f"{found.name} version {found.version}"
-    if said.lower() != wanted.lower():
+    if actual.lower() != wanted.lower():
         raise FormatError(
-            f"{url} describes {shown(said)}; expected {wanted}",
+            f"{url} describes {shown(actual)}; expected {wanted}",
             hint="please open an issue: the catalogue has another number",
         )
 
 
 def _described(path: Path) -> Description:
-    """Return the description beside a table, an empty one where there is none."""
+    """Return the description next to a table, an empty one if there is none."""
     file = path / DESCRIPTION
     if not path.is_dir() or not file.is_file():
         return Description({})

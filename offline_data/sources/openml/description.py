@@ -1,7 +1,7 @@
-"""What OpenML says about a dataset, in the JSON that its REST interface answers with.
+"""OpenML's descriptions of datasets, JSON from its REST interface.
 
-`GET https://www.openml.org/api/v1/json/data/ID`, as https://www.openml.org/apis describes it. A field
-without content is left out, or is an empty list.
+`GET https://www.openml.org/api/v1/json/data/ID`, see https://www.openml.org/apis. Empty fields are
+missing, or empty lists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offline_data.sources.base import RemoteFile
 from offline_data.strict_json import parse_json, shown
 
 DESCRIPTION = "description.json"
-"""The answer's name among raw files."""
+"""Name of the description among raw files."""
 API = "https://www.openml.org/api/v1/json/data"
 _ABOUT = (
     "id", "name", "version", "format", "url", "md5_checksum", "status", "creator", "collection_date",
@@ -28,12 +28,12 @@ class Description:
     """The description of one dataset."""
 
     fields: dict[str, str]
-    """Fields that are text, and not empty."""
+    """Fields that are non-empty text."""
     ignored: tuple[str, ...] = ()
-    """Names of attributes that are no input: identifiers of rows, and others as OpenML says."""
+    """Names of attributes that are not inputs: row ids, and others that OpenML lists."""
 
     def __getitem__(self, name: str) -> str:
-        """Return a field, "" where there is none."""
+        """Return a field, "" if missing."""
         return self.fields.get(name, "")
 
     @property
@@ -42,7 +42,7 @@ class Description:
         return {name: self[name] for name in _ABOUT if self[name]}
 
     def data_file(self) -> RemoteFile:
-        """Return the file to fetch: ARFF, of which OpenML publishes an md5, else Parquet.
+        """Return the file to download: ARFF, for which OpenML publishes an md5, else Parquet.
 
         Raises `FormatError`.
         """
@@ -61,7 +61,7 @@ class Description:
 
 
 def parse_description(body: bytes, where: str) -> Description:
-    """Read the JSON of a description; raises `FormatError`."""
+    """Parse the JSON of a description; raises `FormatError`."""
     answer = parse_json(body, where)
     found = answer.get("data_set_description") if isinstance(answer, dict) else None
     if not isinstance(found, dict):
@@ -72,14 +72,14 @@ def parse_description(body: bytes, where: str) -> Description:
 
 
 def _names(value: Any) -> list[str]:
-    """Return names that are given as a list, or as one text with commas."""
+    """Return names given as a list, or as one text with commas."""
     if isinstance(value, str):
         return [value, *(part.strip().strip("'\"") for part in value.split(","))] if value else []
     return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def target_names(text: str, columns: list[str]) -> list[str]:
-    """Return the attributes that a description names as its target; raises `FormatError`.
+    """Return the target attributes of a description; raises `FormatError`.
 
     Example:
         >>> target_names("happy,sad", ["tempo", "happy", "sad"])
@@ -96,6 +96,6 @@ def target_names(text: str, columns: list[str]) -> list[str]:
 
 def _places(url: str) -> tuple[str, ...]:
     scheme, _, rest = url.partition("://")
-    if scheme not in {"http", "https"} or not rest:  # of a stranger: no file:// of this machine
+    if scheme not in {"http", "https"} or not rest:  # untrusted: no file:// of this machine
         raise FormatError(f"OpenML names {shown(url)} as its file; expected a URL of the web")
     return (url,)

@@ -1,13 +1,13 @@
-"""Columns of a table as `X` and `y`: read once for statistics, then again, block by block.
+"""Encoding of a table's columns as `X` and `y`: read once for statistics, then again, by block.
 
 | encoding | a numeric column | a nominal column |
 |---|---|---|
-| `raw` | as it is, NaN where missing | the code of its word, in the declared order; NaN where missing |
-| `num` | standardised | the rank of its word among those present, sorted; standardised |
-| `onehot` | standardised, before all others | a column of 0 and 1 for each word present, sorted |
+| `raw` | unchanged, NaN if missing | the code of its word, in the declared order; NaN if missing |
+| `num` | standardised | the rank of its word among those that occur, sorted; standardised |
+| `onehot` | standardised, before all others | a column of 0 and 1 for each word that occurs, sorted |
 
-Standardised: less its mean, over its standard deviation (that of all rows, divided by their number);
-a constant column is 0. Labels in `y` are codes as in `raw`, and ranks with `num` and `onehot`.
+Standardised: minus the mean, divided by the population standard deviation over all rows; a constant
+column is 0. Labels in `y` are codes as in `raw`, and ranks with `num` and `onehot`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 Encoding = Literal["raw", "num", "onehot"]
 Missing = Literal["keep", "drop", "category"]
 
-_WORDS = 1 << 20  # different words of a column of which only its rows tell them
-_WIDEST = 1 << 16  # columns of X where categories have one each
+_WORDS = 1 << 20  # distinct words of a column without declared ones
+_WIDEST = 1 << 16  # columns of X with one per category
 
 
 class TableFile(Protocol):
-    """A file of rows; `ArffFile`, or one of Parquet."""
+    """A file of rows: `ArffFile` or `ParquetTable`."""
 
     @property
     def path(self) -> Path:
@@ -58,7 +58,7 @@ class TableFile(Protocol):
 
 
 def weighted_moments(values: NDArray[np.float64], weights: NDArray[np.int64]) -> Moments:
-    """Return the moments of values of which each comes as often as its weight says."""
+    """Return the moments of values repeated as often as their weights say."""
     count = int(weights.sum())
     if not count:
         return Moments()
@@ -67,7 +67,7 @@ def weighted_moments(values: NDArray[np.float64], weights: NDArray[np.int64]) ->
 
 
 def scale_of(moments: Moments) -> float:
-    """Return the standard deviation; 1 where it is no more than rounding makes of a constant."""
+    """Return the standard deviation; 1 if it is within rounding errors of a constant."""
     if not moments.count:
         return 1.0
     variance, epsilon = float(moments.std) ** 2, float(np.finfo(np.float64).eps)
@@ -77,18 +77,18 @@ def scale_of(moments: Moments) -> float:
 
 @dataclass
 class Words:
-    """The words of a nominal or text column, and the code that each gets."""
+    """The words of a nominal or text column, and their codes."""
 
     declared: tuple[str, ...] | None
     words: tuple[str, ...] = ()
     codes: dict[str | None, int] = field(default_factory=dict)
     lookup: NDArray[np.int64] | None = None
-    """`[words declared + 1]` new code of each; the last one is of a missing value."""
+    """`[declared words + 1]` new code of each; the last one is for missing values."""
     counts: Counter[Any] = field(default_factory=Counter)
-    """How often each occurs, by declared code or by word; -1 and None are missing."""
+    """Number of occurrences, by declared code or by word; -1 and None are missing."""
 
     def add(self, values: NDArray[Any]) -> None:
-        """Count a column of a block."""
+        """Count the values of a block."""
         if self.declared is not None:
             numbers = np.bincount(values + 1)
             self.counts.update({code - 1: int(n) for code, n in enumerate(numbers) if n})
@@ -98,7 +98,7 @@ class Words:
                 raise FormatError(f"it has more than {_WORDS:,} different words: no categories")
 
     def settle(self, encoding: Encoding, missing: Missing) -> None:
-        """Give the words their codes, now that all are counted."""
+        """Assign codes to the words after all were counted."""
         names = dict(enumerate(self.declared or ()))
         present = sorted(names.get(key, key) for key in self.counts if key not in {-1, None})
         self.words = self.declared if encoding == "raw" and self.declared else tuple(present)
@@ -127,7 +127,7 @@ class Words:
         return numbers[: self.width]
 
     def encode(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the code of each value, -1 where it is missing and that is no category."""
+        """Return the code of each value, -1 if it is missing and missing is not a category."""
         if self.lookup is not None:
             return np.asarray(self.lookup[values])
         return np.fromiter(map(self.codes.__getitem__, values), np.int64, len(values))
@@ -135,7 +135,7 @@ class Words:
 
 @dataclass
 class InputColumn:
-    """A column of the table, and where it goes."""
+    """A column of the table, and its position in `X`."""
 
     place: int
     column: Attribute
@@ -146,48 +146,48 @@ class InputColumn:
     width: int = 1
 
     def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return where values of this column are missing."""
+        """Return which values of this column are missing."""
         if values.dtype == object:
             return np.array([value is None for value in values], bool)
         return np.asarray(np.isnan(values) if values.dtype == np.float64 else values == -1)
 
     def numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return values, or their codes, as float64; NaN where missing."""
+        """Return values, or their codes, as float64; NaN if missing."""
         if self.words is None:
             return np.asarray(values, np.float64)
         codes = self.words.encode(values)
         return np.where(codes < 0, np.nan, codes)
 
     def describe(self, encoding: Encoding) -> dict[str, Any]:
-        """Say what it is, for the manifest."""
-        told: dict[str, Any] = {"name": self.column.name, "type": self.column.kind}
+        """Return its description for the manifest."""
+        described: dict[str, Any] = {"name": self.column.name, "type": self.column.kind}
         if self.words is not None:
-            told["categories"] = list(self.words.words)
+            described["categories"] = list(self.words.words)
             if self.words.width > len(self.words.words):
-                told["categories"].append(None)
+                described["categories"].append(None)
         if encoding == "num" or (encoding == "onehot" and self.words is None):
-            told |= {"mean": float(self.moments.mean), "scale": scale_of(self.moments)}
-        return told
+            described |= {"mean": float(self.moments.mean), "scale": scale_of(self.moments)}
+        return described
 
 
 class Encoder:
-    """How the rows of a table become `X`, `y` and texts; reads the table once.
+    """Encodes the rows of a table as `X`, `y` and texts; reads the table once to prepare.
 
     Args:
         table: The file.
         targets: Names of the columns of `y`.
         inputs: Names of the other columns to use.
         encoding: See above.
-        missing: Whether rows with a missing value are left out, or a missing word is one more
-            category, the last; `keep` for `raw`.
-        skip_bad: Whether rows that cannot be read are left out.
+        missing: Whether to leave out rows with a missing value, or to treat a missing word as an
+            additional last category; `keep` for `raw`.
+        skip_bad: Whether to skip unreadable rows.
 
     Attributes:
-        rows: Rows to come.
-        dropped: Rows left out because a value is missing.
+        rows: Number of encoded rows.
+        dropped: Number of rows left out because of a missing value.
 
     Raises:
-        FormatError: A row cannot be read; there are no rows, or no columns for `X`.
+        FormatError: An unreadable row; no rows, or no columns for `X`.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Encoder:
             raise FormatError(f"{self._table.path} has no rows{why}")
 
     def _place(self) -> None:
-        """Give every input its columns of `X`."""
+        """Assign columns of `X` to every input."""
         if self._encoding == "onehot":
             self.inputs.sort(key=lambda one: one.words is not None)
         width = 0
@@ -257,7 +257,7 @@ class Encoder:
         self.width = width
 
     def _blocks(self) -> Iterator[tuple[list[NDArray[Any]], Block]]:
-        """Yield the columns of the rows that are kept, and the block that they are of."""
+        """Yield the columns of kept rows with their block."""
         for block in self._table.blocks(skip_bad=self._skip_bad):
             columns = block.columns
             if block.rows and self._drop:
@@ -267,10 +267,10 @@ class Encoder:
             yield columns, block
 
     def read(self) -> Iterator[tuple[int, dict[Key, NDArray[Any]], tuple[Skipped, ...]]]:
-        """Yield a number of rows, their leaves, and rows left out, in order.
+        """Yield the number of rows, their leaves, and skipped rows, in order.
 
         The leaves are `("X",)` float64 `[rows, width]`, `("text", name)` objects, and `("y",)`: int64
-        codes or float64 `[rows]`, `[rows, targets]` where there are several.
+        codes or float64 `[rows]`, `[rows, targets]` for several targets.
         """
         for columns, block in self._blocks():
             rows = len(columns[0]) if columns else 0
@@ -298,8 +298,8 @@ class Encoder:
         return matrix
 
     def _targets_of(self, columns: list[NDArray[Any]]) -> NDArray[Any]:
-        made = [
+        created = [
             columns[one.place] if one.words is None else one.words.encode(columns[one.place])
             for one in self.targets
         ]
-        return made[0] if len(made) == 1 else np.stack(made, axis=1)
+        return created[0] if len(created) == 1 else np.stack(created, axis=1)

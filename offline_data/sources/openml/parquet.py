@@ -25,9 +25,9 @@ class ParquetTable:
     path: Path
     columns: tuple[Attribute, ...]
     dropped: tuple[Dropped, ...]
-    """Columns that are no numbers, words or text."""
+    """Columns that are not numbers, words or text."""
 
-    def blocks(self, *, skip_bad: bool = False) -> Iterator[Block]:  # noqa: ARG002 - a block is whole or not
+    def blocks(self, *, skip_bad: bool = False) -> Iterator[Block]:  # noqa: ARG002 - blocks are never partial
         """Yield its rows; see `ArffFile.blocks`."""
         for table in iter_parquet(self.path):
             if table.num_rows:
@@ -36,7 +36,7 @@ class ParquetTable:
 
 
 def open_parquet(path: Path) -> ParquetTable:
-    """Read the schema of a Parquet file; raises as `read_table`."""
+    """Read the schema of a Parquet file; raises like `read_table`."""
     columns, dropped = [], []
     for leaf in table_leaves(next(iter_parquet(path))):
         kind = leaf.kind

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from offline_data.fetch.gcs import BucketObject
 
 _COPY = "`offline-data convert DIR NAME --from openx` reads a copy that is on this machine"
-_LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # somebody waits for a listing
+_LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # interactive listings
 
 
 class OpenX(Source):
-    """RLDS datasets: of the public bucket by name, and any other from a folder of the user's.
+    """RLDS datasets: those of the public bucket by name, and any other from a folder of the user.
 
-    The revision `hub` is the copy in tar files that huggingface.co has: `openx:viola@hub`.
+    The revision `hub` is the copy in tar files on huggingface.co: `openx:viola@hub`.
 
-    A name may end with a split or a slice of one, as TFDS writes them: `viola/train`,
+    A name may end with a split or a slice of one, in TFDS notation: `viola/train`,
     `viola/train[:100]`, `viola/train[10%:20%]+test`. Without one it is all splits, `train` first.
 
     Example:
@@ -67,15 +67,15 @@ class OpenX(Source):
     extra = "openx"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets that have a public place."""
+        """List the datasets with a public location."""
         return [one.entry for one in listed().values() if one.version]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """List the files of a version, and of a split of it: asks the bucket for both.
+        """Return the files of a version, and of a split of it; queries the bucket for both.
 
         Raises:
             NotFoundError: No such dataset, version or split.
-            AuthError: The bucket refuses; the hint says what else there is.
+            AuthError: The bucket refuses access; the hint names alternatives.
             OfflineError: `settings.offline` is set.
         """
         if is_hub(revision):
@@ -109,16 +109,16 @@ class OpenX(Source):
     def accepts(self, path: Path) -> bool:
         """Return True if `path` is a folder with `dataset_info.json` and `features.json`.
 
-        They may also lie in a folder of it, named like the version, if there is one such folder. Or
-        it has tar files of the hub's copy, or is one.
+        They may also be in a subfolder named like the version, if there is only one. Or the folder
+        has tar files of the hub's copy, or is one.
         """
         return _find_folder(path) is not None or is_webdataset(path)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a folder of the user's: its revision is a fingerprint of its files.
+        """Describe a folder of the user: its revision is a fingerprint of its files.
 
         Raises:
-            FormatError: It is no RLDS dataset, or a file of it is missing.
+            FormatError: Not an RLDS dataset, or a file is missing.
         """
         if _find_folder(path) is None and tars_of(path):
             return release_of_webdataset(path, name)
@@ -137,7 +137,7 @@ class OpenX(Source):
         return Release(name, fingerprint(folder, files), local=folder, shards=len(needed))
 
     def open(self, release: Release, raw: Path) -> RldsDataset | WebDataset:
-        """Open it: the descriptions are read, the records not yet."""
+        """Open it: reads the descriptions, but no records yet."""
         tars = is_hub(release.revision) if release.local is None else tars_of(raw)
         if tars and _find_folder(raw) is None:
             return open_webdataset(release, raw)
@@ -164,7 +164,7 @@ def _not_listed(dataset: str) -> NotFoundError:
 def _read_info(
     dataset: str, version: str, places: Sequence[str], settings: Settings
 ) -> tuple[Any, str]:
-    """Return `dataset_info.json` and the place that has it; raises the first place's error."""
+    """Return `dataset_info.json` and its location; raises the error of the first location."""
     failed: list[OfflineDataError] = []
     for place in places:
         try:
@@ -187,7 +187,7 @@ def _read_info(
 
 
 def _listed_at(place: str, settings: Settings, ending: str = "") -> dict[str, BucketObject]:
-    """Return the objects below a place by their paths; none where it lists nothing."""
+    """Return the objects below a location by path; empty if it cannot be listed."""
     if not place.startswith(f"{gcs.HOST}/"):
         return {}
     below = place.removeprefix(f"{gcs.HOST}/") + "/"

@@ -1,4 +1,4 @@
-"""The Open X-Embodiment datasets: where each lies, how large it is, and what is odd in it."""
+"""The Open X-Embodiment datasets: location, size and known problems."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from offline_data.sources.base import CatalogEntry
 from offline_data.sources.catalogs import read_catalog
 
 BUCKETS = ("gresearch/robotics", "gdm-robotics-open-x-embodiment")
-"""Bucket and folder of the public copies, which have the same files."""
+"""Buckets and folders of the public copies, which have the same files."""
 
 BRIDGE_HOST = "https://rail.eecs.berkeley.edu/datasets/bridge_release/data/tfds"
-"""The authors' own host of `bridge_dataset`, which lists nothing."""
+"""The authors' host of `bridge_dataset`, which cannot be listed."""
 
 LICENCE = "CC-BY-4.0"
 CITATION = (
@@ -28,7 +28,7 @@ ALIASES = {
     "fmb_dataset": "fmb",
     "roboset": "robo_set",
 }
-"""Names that other loaders have for sets that are listed under another."""
+"""Names in other loaders of datasets that are listed under another name."""
 
 NOTES = {
     "bridge-host": "It is on its authors' host, and in no bucket.",
@@ -38,7 +38,7 @@ NOTES = {
     "flipped": "The channels of its images are BGR.",
     "flipped-wrist": "The channels of its wrist images are BGR.",
 }
-"""Known quirks, by the code that the catalogue's column `notes` has for them."""
+"""Known problems, by code in the catalogue's column `notes`."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class PublishedDataset:
 
     name: str
     version: str
-    """In its public place; empty where there is none."""
+    """Version at its public location; empty if there is none."""
     splits: tuple[tuple[str, int], ...]
-    """Name and number of episodes of each split, where known."""
+    """Name and number of episodes of each split, if known."""
     bytes: int | None
     subject: str
     notes: tuple[str, ...]
@@ -69,7 +69,7 @@ class PublishedDataset:
 
 @lru_cache(maxsize=1)
 def listed() -> dict[str, PublishedDataset]:
-    """Return all datasets by name, those without a public place among them.
+    """Return all datasets by name, including those without a public location.
 
     Example:
         >>> listed()["viola"].version, listed()["viola"].splits

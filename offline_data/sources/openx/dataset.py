@@ -1,4 +1,4 @@
-"""One RLDS dataset, opened: each TFRecord file is a shard, each record of it an episode."""
+"""One RLDS dataset: each TFRecord file is a shard, each record an episode."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _LABEL_BYTES = 1 << 20
 
 
 class RldsDataset(RawDataset):
-    """The records that a split names, file by file.
+    """The records of a split, file by file.
 
     Args:
-        folder: Has `dataset_info.json`, `features.json`, and TFRecord files when they are read.
-        split: What is read, see `select`; None: all splits.
-        release: Options, and the name by which the catalogue knows the dataset.
+        folder: Contains `dataset_info.json`, `features.json`, and TFRecord files when they are read.
+        split: Split to read, see `select`; None: all splits.
+        release: Options, and the dataset's name in the catalogue.
 
     Raises:
-        FormatError: It is no RLDS dataset in TFRecord files.
-        NotFoundError, UsageError: There is no such split.
+        FormatError: Not an RLDS dataset in TFRecord files.
+        NotFoundError, UsageError: No such split.
     """
 
     def __init__(self, folder: Path, split: str | None, release: Release) -> None:
@@ -57,11 +57,11 @@ class RldsDataset(RawDataset):
         warnings: tuple[str, ...] = ()
         if split in {None, ALL} and len(several) > 1:
             alone = f"; openx:{name}/{several[0]} is only one of them" if known else ""
-            said = (
+            note = (
                 f"It has the splits {' and '.join(several)}, in this order: `split` in the episode "
                 f"table tells which{alone}."
             )
-            warnings = (said,)
+            warnings = (note,)
         terms = about.get("redistributionInfo")
         licence = terms.get("license") if isinstance(terms, dict) else None
         self.info = SourceInfo(
@@ -82,14 +82,14 @@ class RldsDataset(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """List the TFRecord files, in the order of the splits, with the number of their episodes."""
+        """List the TFRecord files, in the order of the splits, with their numbers of episodes."""
         return [
             Shard(name, (piece.file,), episodes=piece.stop - piece.first)
             for name, piece in self._pieces.items()
         ]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the records of a file, one in memory beside the batch that is being made."""
+        """Read the records of a file, with one in memory besides the batch under construction."""
         piece = self._pieces[shard.name]
         return join_episodes(self._readings(piece), skip_bad=self._skip_bad)
 
@@ -111,7 +111,7 @@ class RldsDataset(RawDataset):
             )
 
     def _labels(self) -> dict[str, list[str]]:
-        """Return the names of class labels, where their files are beside the others."""
+        """Return the names of class labels, if their files exist."""
         found = {}
         for feature in self._features:
             path = self._folder / f"{'-'.join(feature.path)}{LABELS}"
@@ -141,7 +141,7 @@ def _read(record: Record, features: Sequence[Feature], split: str) -> EpisodeBat
 
 
 def _unless_todo(text: object) -> str | None:
-    """Return a text of `dataset_info.json`, or None for none and for what TFDS puts there first."""
+    """Return a text of `dataset_info.json`, or None if it is missing or TFDS's placeholder."""
     return text.strip() or None if isinstance(text, str) and "TODO" not in text else None
 
 
@@ -151,7 +151,7 @@ def _name_of(piece: SplitPiece) -> str:
 
 
 def _spaces(features: Sequence[Feature]) -> dict[str, Any]:
-    """Return what is observed and done, as `{"observation": {name: "float32 [7]"}, …}`."""
+    """Return observations and actions, as `{"observation": {name: "float32 [7]"}, …}`."""
     spaces: dict[str, Any] = {}
     for feature in features:
         root, *below = feature.path[1:] if feature.in_steps else [""]

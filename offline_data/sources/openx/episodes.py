@@ -1,8 +1,8 @@
-"""A record of RLDS to an episode: which feature becomes which leaf, and how its rows are aligned.
+"""Conversion of RLDS records to episodes: leaves of features, and alignment of rows.
 
-Row `t` of a record has the observation before action `t`, the action, and the reward that came of it.
-Of what came after the last action there is either nothing, or one more row of which only the
-observation counts (https://github.com/google-research/rlds#dataset-format):
+Row `t` of a record has the observation before action `t`, the action, and the resulting reward. After
+the last action there is either nothing, or one more row of which only the observation is valid
+(https://github.com/google-research/rlds#dataset-format):
 
 ```
 rows of the record      o0 a0 r0   o1 a1 r1   o2 a2 r2     the last action is one
@@ -60,9 +60,9 @@ _OF_TABLE = {"start", "length", "return", "terminated", "truncated", "final_obse
 
 
 def key_of(path: Key, *, in_steps: bool) -> Key:
-    """Return the leaf of a feature: of a step without `steps`, of an episode as it is named.
+    """Return the leaf of a feature: without `steps` for a step, by its own name for an episode.
 
-    Names that mean something else here are put below `steps`, or `episode`.
+    Reserved names are put below `steps` or `episode`.
     """
     if in_steps:
         key = path[1:]
@@ -87,9 +87,9 @@ def read_episode(data: bytes, features: Sequence[Feature], split: str) -> Episod
 def aligned(
     columns: Mapping[Key, Any], rows: int, table: Mapping[Key, Any], more_notes: Sequence[str] = ()
 ) -> EpisodeBatch:
-    """Return the episode that steps of RLDS are; raises `FormatError`.
+    """Return the episode of the steps of a record; raises `FormatError`.
 
-    Rewards and flags are `[N, 1]`. Other features of a step are step leaves, but for `observation`.
+    Rewards and flags are `[N, 1]`. Other features of a step are step leaves, except `observation`.
 
     Args:
         columns: Features of the steps, `[rows, …]` each, by `key_of`.
@@ -144,7 +144,7 @@ def aligned(
 
 
 def _rows(record: Mapping[str, Value], features: Sequence[Feature]) -> int:
-    """Return the number of steps of a record, on which all features agree."""
+    """Return the number of steps of a record, which must be the same for all features."""
     counts = {f.name: row_count(record, f) for f in features if f.in_steps}
     known = {name: count for name, count in counts.items() if count is not None}
     if not known or not max(known.values()):
@@ -178,7 +178,7 @@ def _reward(column: Any, rows: int) -> NDArray[Any]:
 
 
 def _is_empty(column: Any) -> bool:
-    """Return True if the last row is what RLDS puts where there is nothing: zeros, NaN, no text."""
+    """Return True if the last row is RLDS padding: zeros, NaN, no text."""
     row = column[-1:]
     if row.dtype == object:
         return all(value in {None, "", "[]"} for value in row.flat)

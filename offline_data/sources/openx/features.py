@@ -1,4 +1,4 @@
-"""`features.json` of TFDS: what every feature of an episode is, and how its values are stored."""
+"""`features.json` of TFDS: every feature of an episode, and its storage format."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NUMBERS = {
     "float16", "bfloat16", "float32", "float64",
 }  # fmt: skip
 _FLOAT_IMAGE = "float32"
-"""dtype of images that TFDS stores as the four bytes of each number, in a PNG of four channels."""
+"""dtype of images that TFDS stores as four bytes per number, in a PNG of four channels."""
 _MOST_DIMENSIONS = 16
 _NEVER_DROPPED = {f"{STEPS}/{name}" for name in ("reward", "is_first", "is_last", "is_terminal")}
-"""Without them a dataset would have other rewards, or episodes would end otherwise."""
+"""Features that must not be dropped: rewards or ends of episodes would change."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Feature:
     Attributes:
         path: Names from the root of the tree; joined by `/`, the name in a record.
         kind: `tensor`, `image` or `text`.
-        dtype: As declared; `bfloat16` is one, `string` is text.
-        shape: Of one value; None where it may vary.
+        dtype: As declared; may be `bfloat16`; `string` is text.
+        shape: Shape of one value; None where it varies.
         encoding: Of a tensor: `none`, or `bytes` or `zlib` of its memory.
-        sequences: Lengths of the sequences around it, outermost first, None where they may vary; of
-            a feature of a step the first is that of the steps.
+        sequences: Lengths of the enclosing sequences, outermost first, None where they vary; for a
+            feature of a step the first is that of the steps.
         optional: Whether a record may lack it.
     """
 
@@ -61,7 +61,7 @@ class Feature:
 
     @cached_property
     def stored(self) -> str:
-        """Name of its values in a record: those whose shape is stored beside them have another."""
+        """Name of its values in a record, which differs if their shape is stored with them."""
         packed = self.encoding != "none" and self.shape.count(None) > 1
         return f"{self.name}/value" if packed else self.name
 
@@ -72,35 +72,35 @@ class Feature:
 
     @cached_property
     def inner(self) -> tuple[int | None, ...]:
-        """Lengths of the sequences inside a step, or inside an episode for what is not in steps."""
+        """Lengths of the sequences inside a step, or inside an episode for episode features."""
         return self.sequences[1:] if self.in_steps else self.sequences
 
     @cached_property
     def varies(self) -> bool:
-        """Whether the shape of its values may vary; those of images must not."""
+        """Whether the shape of its values may vary; not supported for images."""
         return self.kind != "image" and None in (*self.inner, *self.shape)
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of the value of a step or an episode, where it does not vary."""
+        """Shape of the value of a step or an episode, if it does not vary."""
         return tuple(size or 0 for size in (*self.inner, *self.shape))
 
     @cached_property
     def stored_dtype(self) -> DTypeLike:
-        """Type of what a record has: no number in it has more than 32 bits of a float."""
+        """Dtype in a record, which has no floats of more than 32 bits."""
         plain = {"bfloat16": "float32"}.get(self.dtype, self.dtype)
         return "float32" if plain == "float64" and self.encoding == "none" else plain
 
 
 def read_features(tree: Any, where: str) -> tuple[list[Feature], list[Dropped]]:
-    """Read the tree of `features.json`.
+    """Parse the tree of `features.json`.
 
     Returns:
-        The features that can be read, and those that cannot, with the reason.
+        The features that can be read, and the others with the reason.
 
     Raises:
-        FormatError: It is not such a tree, or not that of RLDS: episodes of steps; or rewards or
-            flags are of a kind that cannot be read.
+        FormatError: Not such a tree, or not that of RLDS, which is episodes of steps; or rewards or
+            flags cannot be read.
     """
     features: list[Feature] = []
     dropped: list[Dropped] = []
@@ -122,7 +122,7 @@ def read_features(tree: Any, where: str) -> tuple[list[Feature], list[Dropped]]:
 def _walk(
     node: Any, path: tuple[str, ...], sequences: tuple[int | None, ...], where: str
 ) -> Iterator[Feature | Dropped]:
-    """Yield what is below a node, in the order of the file."""
+    """Yield the features below a node, in the order of the file."""
     if not isinstance(node, dict):
         raise FormatError(
             f"{where}: feature {'/'.join(path)!r} is {shown(node)}; expected an object"
@@ -200,7 +200,7 @@ def _shape(node: Mapping[str, Any], where: str) -> tuple[int | None, ...]:
 
 
 def _size(value: Any, where: str) -> int | None:
-    """Read a length or dimension, which is a number in a string; -1: it may vary."""
+    """Parse a length or dimension, a number in a string; -1: it varies."""
     try:
         size = int(value)
     except (TypeError, ValueError):

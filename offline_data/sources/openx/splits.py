@@ -1,4 +1,4 @@
-"""Splits of a TFDS dataset, and the slices of them that `train[:100]` or `train[10%:20%]+val` name.
+"""Splits of a TFDS dataset, and slices of them such as `train[:100]` or `train[10%:20%]+val`.
 
 The grammar and the rounding are those of TFDS: https://www.tensorflow.org/datasets/splits
 """
@@ -27,7 +27,7 @@ _HINT = "as in train, train[:100], train[10%:20%], train[:2shard] or train+val; 
 
 @dataclass(frozen=True)
 class NamedSplit:
-    """A split as `dataset_info.json` describes it: its files, and the episodes of each."""
+    """A split in `dataset_info.json`: its files, and the number of episodes in each."""
 
     name: str
     files: tuple[str, ...]
@@ -35,7 +35,7 @@ class NamedSplit:
 
     @property
     def episodes(self) -> int:
-        """Episodes of all files."""
+        """Total number of episodes."""
         return sum(self.lengths)
 
 
@@ -47,14 +47,14 @@ class SplitPiece(NamedTuple):
     first: int
     stop: int
     length: int
-    """Records of the file."""
+    """Number of records in the file."""
 
 
 def read_splits(info: Any, where: str) -> dict[str, NamedSplit]:
-    """Read the splits of `dataset_info.json`: `train` first, the others in the order of the file.
+    """Parse the splits of `dataset_info.json`: `train` first, the others in the order of the file.
 
     Raises:
-        FormatError: It is not such a file, or its records are not in TFRecord files.
+        FormatError: Not such a file, or its records are not in TFRecord files.
     """
     if not isinstance(info, dict) or not isinstance(info.get("splits"), list):
         raise FormatError(f"{where} has no list of splits: {shown(info)}")
@@ -106,13 +106,13 @@ def _read_split(split: Any, dataset: str, where: str) -> NamedSplit:
 
 
 def select(splits: Mapping[str, NamedSplit], text: str | None) -> list[SplitPiece]:
-    """Return the records that a text names, file by file; None or `all`: those of all splits.
+    """Return the records selected by a text, file by file; None or `all`: those of all splits.
 
     Files without episodes are left out.
 
     Raises:
         NotFoundError: No such split, or no episodes in a slice.
-        UsageError: Another grammar, bounds beyond the split, or an episode named twice.
+        UsageError: Invalid syntax, bounds beyond the split, or an episode selected twice.
 
     Example:
         >>> splits = {"train": NamedSplit("train", ("a", "b"), (3, 2))}
@@ -171,7 +171,7 @@ def _range_of(
 def _numbers(
     bounds: Sequence[re.Match[str] | None], text: str, total: int, unit: str
 ) -> list[int | None]:
-    """Return the bounds as integers, percentages rounded as TFDS does; None where there is none."""
+    """Return the bounds as integers, percentages rounded as in TFDS; None if missing."""
     try:
         return [
             None

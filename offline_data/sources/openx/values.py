@@ -1,4 +1,4 @@
-"""Values of one feature in a record, to the column of an episode: `[rows, …]`, as features.json says."""
+"""Conversion of a feature's values in a record to a column `[rows, …]`, by features.json."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from offline_data.sources.openx.features import Feature
 
 _MOST_BYTES = 1 << 30
-"""Bytes of the packed tensors of one feature in one record."""
+"""Maximum bytes of the packed tensors of one feature in one record."""
 
 
 def row_count(record: Mapping[str, Value], feature: Feature) -> int | None:
-    """Return how many rows a record has of a feature, or None if it has none of it."""
+    """Return the number of rows of a feature in a record, or None if it is missing."""
     lengths = record.get(f"{feature.stored}/ragged_row_lengths_0")
     if lengths is not None:
         return len(lengths)
@@ -43,16 +43,16 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
     """Return the values of a feature for `rows` steps, or for one episode.
 
     Args:
-        record: All values.
-        feature: What they are.
+        record: All values of the record.
+        feature: The feature.
         rows: Number of steps, 1 for a feature of the episode.
 
     Returns:
         Numbers `[rows, *shape]`; text: objects `[rows, *shape]` of `str`; images: an
-        `EncodedColumn`; JSON text `[rows]` where the shape may vary.
+        `EncodedColumn`; JSON text `[rows]` if the shape may vary.
 
     Raises:
-        FormatError: Values of another kind, number or range than declared.
+        FormatError: Values of a kind, number or range other than declared.
     """
     if feature.inner:
         values, lengths = _ragged(record, feature, rows)
@@ -85,9 +85,9 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
 def _ragged(
     record: Mapping[str, Value], feature: Feature, rows: int
 ) -> tuple[Value | None, list[Any]]:
-    """Return the values of sequences in a step end to end, and their lengths, level by level.
+    """Return the concatenated values of sequences in a step, and their lengths by level.
 
-    A sequence of an episode, which is the only one around its values, is stored without lengths.
+    A sequence of an episode, if it is the only one around its values, is stored without lengths.
     """
     if not feature.in_steps and len(feature.inner) == 1:
         values = record.get(feature.stored)
@@ -157,7 +157,7 @@ def _texts(values: BytesValues, feature: Feature) -> NDArray[np.object_]:
 
 
 def _unpacked(values: BytesValues, feature: Feature, record: Mapping[str, Value]) -> Any:
-    """Return tensors that are stored as bytes of their memory: an array, or a list where shapes vary."""
+    """Return tensors stored as raw bytes: an array, or a list if shapes vary."""
     dtype = np.dtype("<u2" if feature.dtype == "bfloat16" else feature.stored_dtype)
     size = prod(feature.row_shape) * dtype.itemsize if not feature.varies else None
     shapes = record.get(f"{feature.name}/shape")
@@ -208,9 +208,9 @@ def _inflated(raw: bytes, most: int, feature: Feature) -> bytes:
 
 
 def _images(values: BytesValues, feature: Feature, rows: int) -> Any:
-    """Return the image files of a column, where they lie in the record; none is decoded but numbers.
+    """Return the image files of a column, located in the record; only images of numbers are decoded.
 
-    The encoding is that of the first file, whatever `features.json` says, as TFDS reads them.
+    The encoding is that of the first file, whatever `features.json` says, as in TFDS.
 
     ```
     record          … image 0 … image 1 …
@@ -246,13 +246,13 @@ def _images(values: BytesValues, feature: Feature, rows: int) -> Any:
 
 
 def _as_json(items: Any, feature: Feature, rows: int, lengths: list[Any]) -> NDArray[np.object_]:
-    """Return rows of any shape as JSON, one text each."""
+    """Return rows of varying shape as JSON, one text each."""
     if isinstance(items, list):
         nested: list[Any] = [item.tolist() for item in items]
     else:
         shape = [-1 if n is None else n for n in feature.shape]
         if shape.count(-1) == 1 and not lengths:
-            shape = [rows, *shape]  # one dimension, the same in all steps of an episode
+            shape = [rows, *shape]  # one dimension, equal in all steps of an episode
         elif -1 in shape:
             raise FormatError(f"{feature.name} has values of a shape that nothing tells")
         else:

@@ -1,8 +1,8 @@
-"""The hub's copy of Open X-Embodiment: tar files of pickled episodes, read without running any of them.
+"""The hub's copy of Open X-Embodiment: tar files of pickled episodes, read without executing them.
 
-A member `<key>.data.pickle` has `{"steps": [step, …], "episode_metadata": …}`, a step being the nested
-dict that TFDS decodes; an image in it is the bytes of a file, `{"bytes": …, "path": …}`, or its pixels.
-Leaves have the names that they have in the RLDS files of the same dataset.
+A member `<key>.data.pickle` has `{"steps": [step, …], "episode_metadata": …}`, where a step is the nested
+dict decoded by TFDS; an image in it is the bytes of a file, `{"bytes": …, "path": …}`, or its pixels.
+Leaves have the same names as in the RLDS files of the dataset.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REPO = "jxu124/OpenX-Embodiment"
 HUB = "hub"
-"""Revision of ids that mean the hub's copy: `hub`, or `hub-COMMIT`."""
+"""Revision of ids of the hub's copy: `hub`, or `hub-COMMIT`."""
 
 NOTE = (
     f"Read from the copy at huggingface.co/datasets/{REPO}, which is pickles in tar files: numbers "
@@ -50,7 +50,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def is_hub(revision: str | None) -> bool:
-    """Return True for the revision of an id that means the hub's copy."""
+    """Return True for a revision of the hub's copy."""
     return revision is not None and (revision == HUB or revision.startswith(f"{HUB}-"))
 
 
@@ -59,7 +59,7 @@ def webdataset_release(name: str, revision: str, settings: Settings) -> Release:
 
     Raises:
         NotFoundError: The hub has no such dataset, or no such commit.
-        AuthError, NetworkError, OfflineError: The hub cannot be asked.
+        AuthError, NetworkError, OfflineError: The hub cannot be queried.
     """
     commit = revision.partition("-")[2] or None
     try:
@@ -87,7 +87,7 @@ def is_webdataset(path: Path) -> bool:
 
 
 def release_of_webdataset(path: Path, name: str) -> Release:
-    """Describe a tar file, or a folder of them; raises `FormatError` where one of them is missing."""
+    """Describe a tar file, or a folder of them; raises `FormatError` if one of them is missing."""
     tars = tars_of(path)
     _check_numbers([one.name for one in tars], str(path))
     home = path if is_folder(path) else path.parent
@@ -95,19 +95,19 @@ def release_of_webdataset(path: Path, name: str) -> Release:
 
 
 def open_webdataset(release: Release, raw: Path) -> WebDataset:
-    """Open a release of either kind; reads nothing."""
+    """Open a release of either kind; reads nothing yet."""
     if release.local is None:
         return WebDataset([raw / file.path for file in release.files], raw, release)
     return WebDataset(tars_of(raw), raw if is_folder(raw) else raw.parent, release)
 
 
 class WebDataset(RawDataset):
-    """Tar files of pickled episodes, each a shard that is read as a stream.
+    """Tar files of pickled episodes, each a shard read as a stream.
 
     Args:
         tars: The files.
-        folder: The folder that they lie in.
-        release: Options, and the name by which the catalogue knows the dataset.
+        folder: The folder of the files.
+        release: Options, and the dataset's name in the catalogue.
     """
 
     def __init__(self, tars: Sequence[Path], folder: Path, release: Release) -> None:
@@ -121,11 +121,11 @@ class WebDataset(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """List the tar files; how many episodes each has is not known."""
+        """List the tar files; their numbers of episodes are unknown."""
         return [Shard(name, (name,)) for name in self._names]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the members of a tar file, one episode in memory beside the batch that is being made."""
+        """Read the members of a tar file, with one episode in memory besides the current batch."""
         return join_episodes(self._readings(shard.name), skip_bad=self._skip_bad)
 
     def _readings(self, name: str) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
@@ -143,7 +143,7 @@ class WebDataset(RawDataset):
 
 
 def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:
-    """Read an episode; `others` are endings of members that were passed."""
+    """Read an episode; `others` are suffixes of skipped members."""
     value = load(member.stream, size=member.size, where="it")
     steps = value.pop("steps", None) if isinstance(value, dict) else None
     if not isinstance(steps, (list, tuple)) or not all(isinstance(one, dict) for one in steps):
@@ -171,7 +171,7 @@ def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:
 def _leaves(
     value: Mapping[Any, Any], above: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the leaves of nested dicts; an image that is one is its bytes."""
+    """Yield the leaves of nested dicts; an image dict is replaced by its bytes."""
     for name, below in value.items():
         if not isinstance(name, str):
             raise FormatError(f"{'/'.join(above)} has a key that is not text")
@@ -185,7 +185,7 @@ def _leaves(
 
 
 def _column(values: Sequence[Any], path: tuple[str, ...]) -> Any:
-    """Return a column `[n, …]`: images as they are, text, or numbers of the type that they have."""
+    """Return a column `[n, …]`: encoded images, text, or numbers of their own dtype."""
     where = "/".join(path)
     first = next((one for one in values if one is not None), None)
     if isinstance(first, bytes) and (first.startswith(_PNG) or is_jpeg(first)):
@@ -195,8 +195,8 @@ def _column(values: Sequence[Any], path: tuple[str, ...]) -> Any:
     arrays = [np.asarray(one) for one in values]
     kinds = {(one.dtype, one.shape) for one in arrays}
     if len(kinds) > 1:
-        told = ", ".join(sorted(f"{dtype} {list(shape)}" for dtype, shape in kinds))
-        raise FormatError(f"{where} is not the same in all steps: {told:.200}")
+        kinds_text = ", ".join(sorted(f"{dtype} {list(shape)}" for dtype, shape in kinds))
+        raise FormatError(f"{where} is not the same in all steps: {kinds_text:.200}")
     column = np.stack(arrays)
     if column.dtype.kind in "OSU":
         flat = [_decoded(one, where) for one in column.reshape(-1).tolist()]
@@ -233,14 +233,14 @@ def _text(values: Sequence[str | None]) -> Any:
 
 
 def tars_of(path: Path) -> list[Path]:
-    """Return the tar files of a folder, or the one that `path` is; none where there are none."""
+    """Return the tar files of a folder, or `path` itself if it is one; may be empty."""
     if not is_folder(path):
         return [path] if path.suffix == ".tar" and is_file(path) else []
     return sorted(one for one in path.glob("*.tar") if is_file(one))
 
 
 def _check_numbers(names: Sequence[str], where: str) -> None:
-    """Raise `FormatError` where a number is missing between those of numbered files."""
+    """Raise `FormatError` if a file is missing in a numbered sequence."""
     if not names:
         raise FormatError(f"{where} has no .tar file")
     numbers: dict[str, set[int]] = {}

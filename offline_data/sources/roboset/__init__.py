@@ -1,4 +1,4 @@
-"""RoboSet: robot manipulation in RoboHive's simulations, by experts and people (HDF5)."""
+"""RoboSet: robot manipulation in RoboHive's simulations, by experts and humans (HDF5)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SET_NOTES = {
     "failures": "Rollouts of trained policies of several seeds, failures among them.",
     "replayed": "Actions of DAPG's demonstrations, replayed in RoboHive's environment.",
 }
-"""Sentences for the codes of the catalogue."""
+"""Sentences for the codes in the catalogue's column `notes`."""
 
 
 class RoboSet(HubFolders):
-    """The simulation's sets on the hub, and files of the user's that RoboHive's logger wrote."""
+    """The simulation datasets on the hub, and the user's files written by RoboHive's logger."""
 
     name = "roboset"
     title = "RoboSet: an arm in a kitchen and a hand, simulated by RoboHive (HDF5)"
@@ -42,15 +42,15 @@ class RoboSet(HubFolders):
     notes = SET_NOTES
 
     def laid_out(self, release: Release) -> Release:
-        """Return a release that is fetched file by file."""
+        """Return a release that is downloaded file by file."""
         return replace(release, opening=(), shards=len(release.files))
 
     def accepts_file(self, path: Path) -> bool:
-        """Return True if a file has trials; those of the hardware are refused when they are read."""
+        """Return True if a file has trials; those of real robots are refused when they are read."""
         return has_trials(path)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open it, without a look at the files."""
+        """Open it without reading the files."""
         folder, paths = self.paths_in(release, raw)
         known = next((e for e in self.catalog() if e.name == release.name), None)
         published = known is not None and release.local is None

@@ -1,19 +1,19 @@
-"""Trials of RoboHive's logger, in HDF5: a group for each, a row for each state.
+"""Trials of RoboHive's logger, in HDF5: a group per trial, a row per state.
 
 ```
 row of a trial                0      1       2       3         a horizon of 3
 observations, env_infos       s0     s1      s2      s3        and time
 actions                       a0     a1      a2      NaN
-rewards, done                 (r0)   r1      r2      r3        they are of the state of their row
+rewards, done                 (r0)   r1      r2      r3        of the state in their row
 
 row of steps                  0      1       2
 action                        a0     a1      a2
-next reward, terminated       r1     r2      r3                r0 was earned by no action
+next reward, terminated       r1     r2      r3                r0 belongs to no action
 row of observations           s0     s1      s2      s3
 ```
 
-Logs from before March 2023 may lack the last row: there the last action is a number, whose reward and
-next state are in no row. It is left out, and the last row is the final observation as well.
+Logs from before March 2023 may lack the last row: there the last action is a number, and its reward and
+next state are missing. It is left out, and the last row is also the final observation.
 
 Source: `examine_policy_new` and `logger/` of https://github.com/vikashplus/robohive.
 """
@@ -61,9 +61,9 @@ _PLACEHOLDER = "It holds NaN of float16 in every row, which RoboHive writes for 
 
 
 def leaf_of(path: tuple[str, ...]) -> Key:
-    """Return the leaf of a dataset of a trial: TorchRL's names.
+    """Return the leaf of a dataset of a trial, with TorchRL's names.
 
-    Raises `FormatError` where a part cannot be a file name.
+    Raises `FormatError` if a part is not a valid file name.
 
     Example:
         >>> leaf_of(("observations",)), leaf_of(("env_infos", "state", "qpos"))
@@ -89,18 +89,18 @@ def has_trials(path: Path) -> bool:
 
 
 def natural(path: str) -> list[tuple[int, str]]:
-    """Return a sort key by which `seed2` comes before `seed10`."""
+    """Return a sort key that orders `seed2` before `seed10`."""
     return [(int(one), "") if one.isdecimal() else (-1, one) for one in re.split(r"(\d+)", path)]
 
 
 class RoboHiveTrials(RawDataset):
-    """The trials in some files, each a shard.
+    """The trials in some files, one shard per file.
 
     Args:
         folder: Folder of the files.
         paths: Their paths in it.
-        info: What the source says of them.
-        skip_bad: Whether trials that cannot be read are left out.
+        info: Metadata of the source.
+        skip_bad: Whether to skip unreadable trials.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class RoboHiveTrials(RawDataset):
         self._shards = tuple(Shard(path, (path,)) for path in sorted(paths, key=natural))
 
     def shards(self) -> Sequence[Shard]:
-        """List one shard a file, those of seed 2 before those of seed 10."""
+        """List one shard per file, seed 2 before seed 10."""
         return self._shards
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the trials of a file, in the order of their numbers."""
+        """Read the trials of a file, ordered by number."""
         return join_episodes(self._readings(shard), skip_bad=self._skip_bad)
 
     def _readings(self, shard: Shard) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
@@ -182,7 +182,7 @@ def _read_trial(
 
 
 def _columns(group: Any) -> tuple[dict[tuple[str, ...], NDArray[Any]], tuple[Dropped, ...]]:
-    """Read the datasets of a trial with a row per state, by their places, and say why not others."""
+    """Return the datasets of a trial with one row per state, by path, and why others are dropped."""
     found = dict(hdf5_tree.walk(group))
     rewards = found.get(("rewards",))
     if rewards is None or not any(path[0] == "actions" for path in found):

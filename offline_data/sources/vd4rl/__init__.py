@@ -36,13 +36,13 @@ SET_NOTES = {
     "issue 1833): --skip-bad-episodes leaves it out.",
     "unchecked": "That the hub has this 84 px set was not checked.",
 }
-"""Sentences for the codes of the catalogue."""
+"""Sentences for the codes in the catalogue's column `notes`."""
 
 
 class VD4RL(HubFolders):
-    """The sets on the hub, and files of the user's in their two formats.
+    """The datasets on the hub, and the user's files in their two formats.
 
-    An npz file of DreamerV2's, of whatever environment, is of the first.
+    Any npz file written by DreamerV2, of any environment, has the first format.
     """
 
     name = "vd4rl"
@@ -56,7 +56,7 @@ class VD4RL(HubFolders):
     notes = SET_NOTES
 
     def laid_out(self, release: Release) -> Release:
-        """Return a release of which HDF5 files are fetched shard by shard, and npz files at once."""
+        """Return a release whose HDF5 files are downloaded shard by shard, npz files all at once."""
         if any(file.path.endswith(".npz") for file in release.files):
             return release
         return replace(release, opening=(), shards=len(release.files))
@@ -71,10 +71,10 @@ class VD4RL(HubFolders):
         return all(name in names for name in hdf5.REQUIRED)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open it: headers of npz files are read, HDF5 files not yet.
+        """Open it: reads headers of npz files, but no HDF5 files yet.
 
         Raises:
-            FormatError: An npz file is damaged or of another format; or there are both kinds.
+            FormatError: An npz file is damaged or of another format; or both kinds are present.
         """
         folder, paths = self.paths_in(release, raw)
         suffixes = sorted({Path(path).suffix for path in paths})

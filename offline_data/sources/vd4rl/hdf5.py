@@ -1,4 +1,4 @@
-"""V-D4RL with 84 px: HDF5 files of many episodes end to end, which were cut without regard to episodes.
+"""V-D4RL with 84 px: HDF5 files of many concatenated episodes, which may span two files.
 
 ```
 file                0.hdf5                      1.hdf5
@@ -8,8 +8,8 @@ episode             └──0──┘  └────── 1 ─────
 shard               └─────────── 0 ─────────────┘         └── 1 ──┘
 ```
 
-A shard is the episodes that begin in a file; it may need the beginning of the next file of its series:
-files whose names differ in their number alone (`0_walker_walk_expert.hdf5`, `1_walker_walk_expert.hdf5`).
+A shard is the episodes that begin in a file; it may need the start of the next file of its series: files
+whose names differ only in a number (`0_walker_walk_expert.hdf5`, `1_walker_walk_expert.hdf5`).
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 OBSERVATION, STEP_TYPE = "observation", "step_type"
 REQUIRED = (OBSERVATION, ACTION, REWARDS, DISCOUNT, STEP_TYPE)
 FIRST, LAST = 0, 2
-"""Step types of dm_env; between them stands 1."""
+"""Step types of dm_env: first and last; 1 is in between."""
 
 HEADLESS = "begins inside an episode that is in no file before it"
 LONG = "is all inside one episode, which would be in three files; at most two are read"
 UNFINISHED = "Some episodes end without a last step in the file; they are truncated there."
 
 BLOCK = 32 << 20
-"""Bytes of a column that are read at once, if its chunks are not higher."""
+"""Bytes of a column read at once, unless its chunks are larger."""
 LARGEST = 4 * BLOCK
-"""Bytes up to which whole chunks are read at once; of higher ones, each piece costs them all again."""
+"""Maximum bytes of whole chunks read at once; larger chunks are inflated again for each piece."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _MOST = 10_000  # files of a series
 
 
 def series_of(paths: Sequence[str]) -> list[list[str]]:
-    """Group files by their names without the first number in them, and sort each group by it.
+    """Group files by their names without the first number, and sort each group by that number.
 
     Example:
         >>> series_of(["0_medium.hdf5", "10_expert.hdf5", "9_expert.hdf5"])
@@ -74,7 +74,7 @@ def series_of(paths: Sequence[str]) -> list[list[str]]:
 
 
 def _missing(group: Sequence[str]) -> list[str]:
-    """Name the files whose numbers are left out in a series."""
+    """Return the files whose numbers are missing in a series."""
     folder, slash, name = group[0].rpartition("/")
     found = [_NUMBER.search(path.rpartition("/")[2]) for path in group]
     numbers = [int(one[0]) for one in found if one]
@@ -92,11 +92,11 @@ class Hdf5Episodes(RawDataset):
     Args:
         folder: Folder of the files.
         paths: Their paths in it.
-        info: What the source says of them.
-        skip_bad: Whether episodes that cannot be read are left out.
+        info: Metadata of the source.
+        skip_bad: Whether to skip unreadable episodes.
 
     Raises:
-        FormatError: Between the numbers of two files, one is missing.
+        FormatError: A file is missing in a numbered series.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Hdf5Episodes(RawDataset):
         )
         self.info = replace(info, skipped=skipped)
         self._folder, self._skip_bad = folder, skip_bad
-        # of each file: the one before and the one after it in its series
+        # previous and next file in the series of each file
         self._around = {
             path: (before, after)
             for group in groups
@@ -119,7 +119,7 @@ class Hdf5Episodes(RawDataset):
         }
 
     def shards(self) -> Sequence[Shard]:
-        """List one shard a file."""
+        """List one shard per file."""
         return [
             Shard(path, (path,) if after is None else (path, after))
             for path, (_, after) in self._around.items()
@@ -158,9 +158,9 @@ class Hdf5Episodes(RawDataset):
                 yield where, reading
 
 
-def _refusal(name: str, what: str) -> partial[EpisodeBatch]:
-    """Return the reading of an episode that cannot be read."""
-    return partial(_refuse, f"{name} {what}")
+def _refusal(name: str, problem: str) -> partial[EpisodeBatch]:
+    """Return the reading of an episode that always raises."""
+    return partial(_refuse, f"{name} {problem}")
 
 
 def _refuse(message: str) -> EpisodeBatch:
@@ -170,7 +170,7 @@ def _refuse(message: str) -> EpisodeBatch:
 
 
 def _episode(file: _File, following: _File | None, start: int, stop: int) -> EpisodeBatch:
-    """Read rows from one file, and those from `file.rows` on from the other."""
+    """Read rows from one file, and those from `file.rows` on from the next."""
     types = file.types[start:stop]
     if following is not None and stop > file.rows:
         types = np.concatenate([types, following.types[: stop - file.rows]])
@@ -195,7 +195,7 @@ def _episode(file: _File, following: _File | None, start: int, stop: int) -> Epi
 
 
 class _File:
-    """An open file whose rows are read in order, some of them twice."""
+    """An open file whose rows are read in order, possibly with overlaps."""
 
     def __init__(self, file: Any, name: str) -> None:
         self.name = name
@@ -237,18 +237,18 @@ class _File:
         return types[:, 0]
 
     def read(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
-        """Read rows of all columns but the step type, without copying what lies in one block."""
+        """Read rows of all columns except the step type, without copying within a block."""
         columns = self._columns.items()
         return {name: c.read(start, stop) for name, c in columns if name != STEP_TYPE}
 
 
 class _Column:
-    """One column, read in blocks of whole chunks, so that none is inflated twice.
+    """One column, read in blocks of whole chunks, so that no chunk is inflated twice.
 
     ```
     block             0                   1
     chunks            0     1     2       3     4     5
-    episode        └──── a ────┘└──── b ────┘└───── c ─ …       b needs both blocks; the last is kept
+    episode        └──── a ────┘└──── b ────┘└───── c ─ …       b needs both blocks; the last is cached
     ```
     """
 
@@ -262,7 +262,7 @@ class _Column:
         self._last: tuple[int, NDArray[Any] | None] = (-1, None)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows, `[n, …]`, in this machine's byte order."""
+        """Return rows `[n, …]` in native byte order."""
         pieces = []
         while start < stop:
             number, first = divmod(start, self._height)
@@ -275,7 +275,7 @@ class _Column:
         if self._last[0] != number or self._last[1] is None:
             begin = number * self._height
             end = min(begin + self._height, len(self._dataset))
-            self._last = (-1, None)  # before memory is taken for the next
+            self._last = (-1, None)  # frees memory before allocating the next
             rows = read_rows(self._dataset, begin, end)
             self._last = number, rows.astype(rows.dtype.newbyteorder("="), copy=False)
         rows_now = self._last[1]

@@ -1,7 +1,7 @@
-"""V-D4RL with 64 px: an `.npz` file per episode, as DreamerV2 writes them.
+"""V-D4RL with 64 px: an `.npz` file per episode, as written by DreamerV2.
 
-The files of one set need not have the same arrays. Their headers are read first: what all of them have
-becomes leaves, the rest is listed as dropped, and no value is made up.
+The files of a dataset may have different arrays. Their headers are read first: arrays common to all
+files become leaves, the others are listed as dropped, and no value is invented.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 MAGIC = b"PK\x03\x04"
 LARGEST = 1 << 30
-"""Bytes of the arrays of one episode; those of V-D4RL have 6 MB."""
+"""Maximum bytes of the arrays of one episode; those of V-D4RL have 6 MB."""
 
-_ANY = 1 << 62  # bytes of a batch: a part is one
+_ANY = 1 << 62  # no limit: a part is one batch
 
 
 @dataclass(frozen=True)
 class ArrayColumn:
-    """dtype, in this machine's byte order, and shape of one row of an array."""
+    """dtype, in native byte order, and shape of one row of an array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -44,18 +44,18 @@ class ArrayColumn:
 
 @dataclass(frozen=True)
 class Header:
-    """One file, known by the headers of its arrays."""
+    """A file described by the headers of its arrays."""
 
     path: Path
     rows: int
     columns: Mapping[str, ArrayColumn]
-    """Arrays with a value per row."""
+    """Arrays with one value per row."""
     others: Mapping[str, str]
-    """Other members by name, and why they are no columns, as the end of a sentence."""
+    """Other members by name, and why they are not columns, as the end of a sentence."""
 
     @classmethod
     def of(cls, path: Path) -> Header:
-        """Read it; raises `FormatError`."""
+        """Read the headers of a file; raises `FormatError`."""
         check_magic(path, MAGIC, "an npz file")
         with open_npz(path, budget=LARGEST) as arrays:
             headers = {name: arrays.header(name) for name in arrays}
@@ -77,22 +77,22 @@ class Header:
         return cls(path, rows, columns, others)
 
     def read(self, columns: Mapping[str, ArrayColumn]) -> EpisodeBatch:
-        """Read the episode, with these columns and the flags that it has; raises `FormatError`."""
+        """Read the episode, with these columns and its flags; raises `FormatError`."""
         with open_npz(self.path, budget=LARGEST) as arrays:
             rows = {name: arrays[name] for name in arrays if name in columns or name in FLAGS}
         for name, column in columns.items():
-            if rows[name].dtype != column.dtype:  # another byte order, or wider in other files
+            if rows[name].dtype != column.dtype:  # other byte order, or wider in other files
                 rows[name] = rows[name].astype(column.dtype)
         return episode_of(rows, self.path.name)
 
 
 class NpzEpisodes(RandomAccess):
-    """The episodes of some files, one each, in the order of the files.
+    """The episodes of some files, one each, in order.
 
     Args:
-        files: In order.
-        info: What the source says of them; leaves that are dropped and counts are added.
-        skip_bad: Whether files that cannot be read are left out.
+        files: The files, in order.
+        info: Metadata of the source; dropped leaves and counts are added.
+        skip_bad: Whether to skip unreadable files.
 
     Raises:
         FormatError: A file is damaged or of another format; with `skip_bad`, all of them are.
@@ -129,7 +129,7 @@ class NpzEpisodes(RandomAccess):
         )
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Cut all episodes into consecutive parts of about `budget` bytes."""
+        """Divide all episodes into consecutive parts of about `budget` bytes."""
         row = sum(c.dtype.itemsize * prod(c.shape) for c in self._columns.values())
         sizes = np.array([file.rows * row for file in self._files], np.int64)
         runs = runs_within(np.maximum(sizes, 1), max(1, budget))
@@ -145,7 +145,7 @@ class NpzEpisodes(RandomAccess):
 
 
 def _check_alike(file: Header, first: Header) -> None:
-    """Raise where a column that both files have is of another shape, or of a dtype of another kind."""
+    """Raise if a common column has another shape, or another kind of dtype."""
     for name in first.columns.keys() & file.columns.keys() - set(FLAGS):
         expected, found = first.columns[name], file.columns[name]
         same = expected.dtype == found.dtype or expected.dtype.kind == found.dtype.kind == "f"
@@ -159,7 +159,7 @@ def _check_alike(file: Header, first: Header) -> None:
 def _common(
     files: Sequence[Header],
 ) -> tuple[dict[str, ArrayColumn], list[str], tuple[Dropped, ...]]:
-    """Return the columns that all files have, notes of what is widened, and what is dropped."""
+    """Return the columns common to all files, notes on widened ones, and dropped ones."""
     names = dict.fromkeys(name for file in files for name in (*file.columns, *file.others))
     columns, notes, dropped = {}, [], []
     for name in names:

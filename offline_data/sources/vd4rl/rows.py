@@ -1,9 +1,9 @@
-"""Rows of V-D4RL and DreamerV2 files, whose action came before the image, to episodes.
+"""Conversion of rows of V-D4RL and DreamerV2 files, whose action precedes the image, to episodes.
 
 ```
 row of a file                 0      1       2       3         an episode of T = 3
 image, states                 s0     s1      s2      s3
-action, reward, discount      (0)    a0,r1   a1,r2   a2,r3     they led to the image of their row
+action, reward, discount      (0)    a0,r1   a1,r2   a2,r3     they led to the image in their row
 is_first                      X      .       .       .
 
 row of steps                  0      1       2                 row t of the file is step t - 1
@@ -34,7 +34,7 @@ IMAGE, ACTION, REWARDS, DISCOUNT = "image", "action", "reward", "discount"
 REQUIRED = (IMAGE, ACTION, REWARDS)
 FIRST, LAST, TERMINAL = "is_first", "is_last", "is_terminal"
 FLAGS = (FIRST, LAST, TERMINAL)
-"""Columns that become episodes and flags, and no leaves of their own."""
+"""Columns that become episodes and flags instead of leaves."""
 
 NOTES = (
     (
@@ -54,9 +54,9 @@ ODD_FIRST_ROW = (
 
 
 def leaf_of(name: str) -> Key:
-    """Return the leaf of a column that is kept: TorchRL's names.
+    """Return the leaf of a kept column, with TorchRL's names.
 
-    Raises `FormatError` where the name cannot be a file name.
+    Raises `FormatError` if the name is not a valid file name.
 
     Example:
         >>> leaf_of("image"), leaf_of("height"), leaf_of("discount")
@@ -68,15 +68,15 @@ def leaf_of(name: str) -> Key:
 
 
 def episode_of(rows: Mapping[str, NDArray[Any]], file: str) -> EpisodeBatch:
-    """Return the one episode that some rows are.
+    """Return the episode of some rows.
 
     Args:
-        rows: Columns, `[T + 1, …]` all of them, by name: those of `REQUIRED`, and where there are,
-            `discount`, the flags, and any other, which is a state.
-        file: Name of the file that it begins in, for the episode table.
+        rows: Columns `[T + 1, …]` by name: those of `REQUIRED`, and optionally `discount`, the flags,
+            and any others, which are states.
+        file: Name of the file in which it begins, for the episode table.
 
     Raises:
-        FormatError: There is no step, or there are flags of several episodes.
+        FormatError: No step, or flags of several episodes.
     """
     count = len(rows[IMAGE])
     for name in (REWARDS, DISCOUNT, *FLAGS):

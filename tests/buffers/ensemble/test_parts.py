@@ -249,8 +249,8 @@ def test_storages_that_are_refused(numbers: StorageEnsemble) -> None:
         (StorageEnsemble, "none was given"),
         (lambda: StorageEnsemble(numbers[0], {}), "not a storage of this package"),  # type: ignore[arg-type]
         (lambda: StorageEnsemble(*numbers.storages, transforms=[None]), "1 transforms for 2"),
-        (lambda: numbers.rows(valid_only=True), "cannot be sampled by a single sampler"),
-        (numbers.runs, "cannot be sampled by a single sampler"),
+        (lambda: numbers.rows(valid_only=True), "cannot be sampled by a single"),
+        (numbers.runs, "cannot be sampled by a single"),
     ]
     for attempt, words in wrong:
         with pytest.raises(UsageError, match=words):

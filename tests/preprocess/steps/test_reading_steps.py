@@ -260,7 +260,9 @@ def test_numbers_leave_out_what_is_none_below_a_beginning() -> None:
     assert numbers(chunk, ["obs", "extra"]) == [POSITION, VELOCITY, ("extra", "count")]
     assert numbers(chunk, ["obs"], "b") == [("observation", "alive")]
     for name, kind in (("mission", "text"), ("extra.text", "text"), ("terminated", "bool")):
-        with pytest.raises(StepError, match=f"{name!r} means no leaf of numbers.* is {kind}"):
+        with pytest.raises(
+            StepError, match=f"{name!r} selects no leaf of suitable numbers.* is {kind}"
+        ):
             numbers(chunk, ["obs", name])
 
 

@@ -224,7 +224,9 @@ def test_a_split_has_the_episodes_of_the_view(tmp_path: Path) -> None:
 
 
 def test_a_part_without_an_episode() -> None:
-    with pytest.raises(StepError, match=r"Step 'split': val=0\.01 of 5 episodes is no episode"):
+    with pytest.raises(
+        StepError, match=r"Step 'split': val=0\.01 of 5 episodes is less than one episode"
+    ):
         picked("split:train,train=0.99,val=0.01", 5)
 
 
