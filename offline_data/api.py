@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from offline_data.config import resolve_settings, user_path
+from offline_data.config import resolve_settings, text_of, user_path
 from offline_data.episodes.fields import split_key
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
@@ -275,7 +275,7 @@ def load_arrays(
     check_style(style)
     chosen, shown, path = _settings(root, settings), progress_of(progress), None
     if isinstance(download, bool) and revision is None:
-        path = at_hand(_text(id), chosen.root)
+        path = at_hand(text_of(id), chosen.root)
     if path is None:  # what converts takes as long to import as all else
         from offline_data.ingest import ensure
 
@@ -422,7 +422,7 @@ def info(
     """
     from offline_data.reports.info import dataset_info
 
-    return dataset_info(_text(id), _settings(root, settings))
+    return dataset_info(text_of(id), _settings(root, settings))
 
 
 def stats(
@@ -440,7 +440,7 @@ def stats(
     from offline_data.store.library import locate
     from offline_data.store.reader import open_reader
 
-    entry = locate(_text(id), _settings(root, settings))
+    entry = locate(text_of(id), _settings(root, settings))
     return dataset_stats(open_reader(entry.path), progress_of(progress))
 
 
@@ -467,7 +467,7 @@ def verify(
     from offline_data.store.library import locate
     from offline_data.store.verify import verify_entry
 
-    return verify_entry(locate(_text(id), _settings(root, settings)), progress_of(progress))
+    return verify_entry(locate(text_of(id), _settings(root, settings)), progress_of(progress))
 
 
 def remove(
@@ -494,7 +494,7 @@ def remove(
     from offline_data.store.removal import remove_datasets
 
     chosen = _settings(root, settings)
-    return remove_datasets([locate(_text(id), chosen) for id in ids], dry_run=dry_run)
+    return remove_datasets([locate(text_of(id), chosen) for id in ids], dry_run=dry_run)
 
 
 def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) -> Settings:
@@ -503,10 +503,3 @@ def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) ->
     if root is not None:
         raise UsageError("root= and settings= both say where datasets are; give one of them")
     return settings
-
-
-def _text(id: DatasetLike) -> str:
-    """Return an id or path as text; a path object is a path, also where it could be an id."""
-    if isinstance(id, (str, DatasetId)):
-        return str(id)
-    return os.fspath(user_path(id, "the dataset"))

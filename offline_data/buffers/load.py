@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.views.saved import dataset_beside, read_view
-from offline_data.config import resolve_settings, user_path
+from offline_data.config import resolve_settings, text_of
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.progress import progress_of
@@ -18,6 +17,7 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.library import at_hand, find, how_to_get
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable
 
     import torch
@@ -151,8 +151,7 @@ def load_dataset(
     """
     settings, path = resolve_settings(root=root), None
     if isinstance(download, bool) and id is not None and (revision, layout) == (None, None):
-        text = id if isinstance(id, str) else os.fspath(user_path(id, "the dataset"))
-        path = at_hand(text, settings.root)
+        path = at_hand(text_of(id), settings.root)
     if path is None:  # conversion takes as long to import as all else
         from offline_data.ingest import ensure
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from offline_data.config import ARGUMENT, CONFIG_FILE, user_path
+from offline_data.config import ARGUMENT, CONFIG_FILE, text_of, user_path
 from offline_data.errors import (
     NetworkError,
     NotFoundError,
@@ -53,6 +52,7 @@ from offline_data.store.library import (
 from offline_data.store.publish import dataset_lock, staging_folder
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from offline_data.config import Settings
@@ -134,10 +134,7 @@ def ensure(
     """
     if download not in {True, False, "force"}:
         raise UsageError(f"download is {download!r}; expected True, False or 'force'")
-    if isinstance(dataset, (str, DatasetId)):
-        text = str(dataset)
-    else:
-        text = os.fspath(user_path(dataset, "the dataset"))
+    text = text_of(dataset)
     if revision is not None:
         if looks_like_path(text):
             raise UsageError(
