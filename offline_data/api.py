@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from offline_data.config import resolve_settings, text_of, user_path
+from offline_data.config import resolve_settings, user_path
 from offline_data.episodes.fields import split_key
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
@@ -269,7 +269,7 @@ def load_arrays(
             dataset with end flags inside of episodes.
     """
     from offline_data.store.arrays import check_style, observation_leaf, whole_arrays
-    from offline_data.store.library import at_hand
+    from offline_data.store.library import at_hand, text_of
     from offline_data.store.reader import open_reader
 
     check_style(style)
@@ -421,6 +421,7 @@ def info(
         NetworkError: Only its source could tell, and does not answer.
     """
     from offline_data.reports.info import dataset_info
+    from offline_data.store.library import text_of
 
     return dataset_info(text_of(id), _settings(root, settings))
 
@@ -437,7 +438,7 @@ def stats(
     Raises `NotFoundError`, `InvalidIdError`, `IntegrityError`, `AccessError`.
     """
     from offline_data.reports.stats import dataset_stats
-    from offline_data.store.library import locate
+    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
     entry = locate(text_of(id), _settings(root, settings))
@@ -464,7 +465,7 @@ def verify(
         NotFoundError, InvalidIdError: It is not on this disk; this is no id.
         ManifestError, AccessError: The manifest, or a file, cannot be read.
     """
-    from offline_data.store.library import locate
+    from offline_data.store.library import locate, text_of
     from offline_data.store.verify import verify_entry
 
     return verify_entry(locate(text_of(id), _settings(root, settings)), progress_of(progress))
@@ -490,7 +491,7 @@ def remove(
         NotFoundError, InvalidIdError: One is not on this disk; it is no id.
         AccessError: A file may not be deleted.
     """
-    from offline_data.store.library import locate
+    from offline_data.store.library import locate, text_of
     from offline_data.store.removal import remove_datasets
 
     chosen = _settings(root, settings)

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
-from offline_data.ids import DatasetId
 from offline_data.strict_json import read_whole
 from offline_data.urls import redact_setting
 
@@ -243,13 +242,6 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
             f"{where} is {str(path)[:200]!r}: a name has over {_MAX_NAME} bytes, or a NUL"
         )
     return found
-
-
-def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
-    """Return an id or a path as text; a path object is a path, also if its text could be an id."""
-    if isinstance(dataset, str | DatasetId):
-        return str(dataset)
-    return os.fspath(user_path(dataset, "the dataset"))
 
 
 def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage, ListStorage, TensorStorage
 from offline_data.buffers.storage.dataset import pinnable
-from offline_data.buffers.storage.rows import across
+from offline_data.buffers.storage.rows import across, plain
 from offline_data.buffers.storage.tensors import shaped
 from offline_data.buffers.transforms import LABELS, Chain, Transform, through, transformed
 from offline_data.buffers.unsupported import refuse
@@ -327,8 +327,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
         """Return a leaf, or all leaves under a name, of all rows."""
-        rows: Any = self[:]
-        return rows[key]
+        return plain(self[:])[key]
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """Return `rows` as one batch, for torch's `DataLoader`; see `loader.fetch`."""

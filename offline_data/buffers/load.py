@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.views.saved import dataset_beside, read_view
-from offline_data.config import resolve_settings, text_of
+from offline_data.config import resolve_settings
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.progress import progress_of
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import at_hand, find, how_to_get
+from offline_data.store.library import at_hand, find, how_to_get, text_of
 
 if TYPE_CHECKING:
     import os

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from offline_data.config import ARGUMENT, CONFIG_FILE, text_of, user_path
+from offline_data.config import ARGUMENT, CONFIG_FILE, user_path
 from offline_data.errors import (
     NetworkError,
     NotFoundError,
@@ -48,6 +48,7 @@ from offline_data.store.library import (
     newest,
     parse_known,
     revisions,
+    text_of,
 )
 from offline_data.store.publish import dataset_lock, staging_folder
 

@@ -207,6 +207,13 @@ def parse_known(text: str, root: Path) -> DatasetId:
         raise InvalidIdError(error.message, hint=f"did you mean {names}?") from error
 
 
+def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
+    """Return an id or a path as text; a path object is a path, even if its text could be an id."""
+    if isinstance(dataset, (str, DatasetId)):
+        return str(dataset)
+    return os.fspath(user_path(dataset, "the dataset"))
+
+
 def at_hand(text: str, root: Path) -> Path | None:
     """Return the directory of a dataset that is here and need not be compared with its source.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ def load(folder: Path, **options: Any) -> Any:
 
 def stream(folder: Path, **options: Any) -> Any:
     return offline_data.StreamingDataset(folder, **{"batch_size": 4, "source": "local", **options})
+
+
+def mixture(folder: Path, **options: Any) -> Any:
+    return offline_data.DatasetMixture(load(folder), load(folder), **{"batch_size": 4, **options})
 
 
 @pytest.mark.parametrize("make", [load, stream])
@@ -85,12 +90,11 @@ def test_keys_come_first(folder: Path) -> None:
 
 
 def test_pin_memory_without_an_accelerator_warns_as_a_data_loader_does(folder: Path) -> None:
-    plain: Any = DataLoader([0, 1], pin_memory=True)  # type: ignore[arg-type]
-    makes: list[Any] = [
+    ways: list[Callable[[], Any]] = [
         lambda: load(folder, pin_memory=True).sample(),
-        lambda: next(iter(plain)),
+        lambda: next(iter(DataLoader(range(4), pin_memory=True))),  # type: ignore[arg-type]
         lambda: next(iter(load(folder).dataloader(2, pin_memory=True))),
     ]
-    for make in makes:
+    for make in ways:
         with pytest.warns(UserWarning, match="pin_memory"):
             make()

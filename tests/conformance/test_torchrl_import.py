@@ -573,15 +573,14 @@ def test_rows_of_a_tensorclass(storage: Any) -> None:
     assert batch.code.equal(torch.tensor([0, 1, 2, 3, 2])[info["index"]])
     assert isinstance(buffer[:], Pair)
     assert buffer[4].code == 2
-    seen = []
+    assert buffer["code"].tolist() == [0, 1, 2, 3, 2]
 
     def look(given: Any) -> Any:
-        seen.append(type(given))
+        assert isinstance(given, Pair)
         return given
 
     buffer.append_transform(look)
     assert isinstance(buffer.sample(), Pair)
-    assert seen[-1] is Pair
 
 
 def test_a_tensordict_without_leaves_is_room() -> None:
@@ -602,7 +601,12 @@ def test_transforms_are_inserted_where_there_are_some() -> None:
     assert buffer.sample().tolist() == [6, 6]
 
 
-def test_what_slices_without_replacement_are() -> None:
+def test_what_samplers_of_slices_are() -> None:
+    prioritized = PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=2, traj_key="episode")
+    assert isinstance(prioritized, SliceSampler)
+    assert (prioritized.traj_key, prioritized.strict_length) == ("episode", True)
+    with pytest.raises(UsageError, match="replacement"):
+        PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=2, replacement=False)
     sampler = SliceSampler(replacement=False, slice_len=2)
     assert isinstance(sampler, SliceSampler)
     assert isinstance(sampler, SamplerWithoutReplacement)

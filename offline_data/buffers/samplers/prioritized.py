@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     from numpy.typing import NDArray
-    from tensordict import TensorDict
     from torch import Tensor
 
 WEIGHT = "priority_weight"
@@ -331,7 +330,7 @@ class PrioritizedSampler(Sampler):
         self._weigh(changed)
 
 
-class PrioritizedSliceSampler(PrioritizedSampler):
+class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
     """Draws slices that begin at row `i` with probability `w_i / Σw`; see `PrioritizedSampler`.
 
     The sum is over the rows at which a slice can begin: those with enough rows after them in
@@ -354,7 +353,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         1.0
     """
 
-    keeps_together = True
+    _computed = (*PrioritizedSampler._computed, *SliceSampler._computed)
 
     def __init__(
         self,
@@ -372,9 +371,19 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         valid_only: bool = False,
         **slices: Any,
     ) -> None:
-        if "over" in slices:
-            raise UsageError("over is not supported: priorities determine where slices begin")
-        super().__init__(
+        if wrong := slices.keys() & {"over", "replacement"}:
+            raise UsageError(
+                f"{min(wrong)} is not supported: priorities determine where slices begin"
+            )
+        SliceSampler.__init__(
+            self,
+            num_slices=num_slices,
+            slice_len=slice_len,
+            span=(0, _right(slices.pop("span", 0))),
+            **slices,
+        )
+        PrioritizedSampler.__init__(
+            self,
             max_capacity,
             alpha,
             beta,
@@ -385,16 +394,6 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             seed=seed,
             valid_only=valid_only,
         )
-        self.num_slices = num_slices
-        self.slice_len = slice_len
-        self.span = (0, _right(slices.pop("span", 0)))
-        self._slices = SliceSampler(
-            span=self.span,
-            num_slices=num_slices,
-            slice_len=slice_len,
-            valid_only=valid_only,
-            **slices,
-        )
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices with a total of `batch_size` rows; see `Sampler.sample`.
@@ -402,8 +401,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         Raises `UsageError` if the batch size is not a multiple, all episodes are too short, or
         there are more than `max_capacity` rows.
         """
-        count, length = self._slices.slices_of(batch_size)
-        starts_at = self._slices.starts_in(storage, length)
+        count, length = self.slices_of(batch_size)
+        starts_at = self.starts_in(storage, length)
         if starts_at is not self._followed:
             self._fill(len(storage))
             self._allow(torch.from_numpy(starts_at.mask(self.max_capacity)))
@@ -411,23 +410,14 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         starts, weights = self._draw(count)
         places = starts_at.places(starts)
         lengths = starts_at.lengths_from(places)
-        rows, leaves = self._slices.batch_of(places, lengths, length)
+        rows, leaves = self.batch_of(places, lengths, length)
         each = torch.from_numpy(lengths) if len(rows) < batch_size else length
         if starts_at.order is not None:
             rows = starts_at.order[rows]
         return rows, {**leaves, WEIGHT: weights.repeat_interleave(each)}
 
-    def sampleable(self, storage: Sampleable, batch_size: int) -> int:
-        """Return the number of rows at which a slice may begin; see `Sampler.sampleable`."""
-        return self._slices.sampleable(storage, batch_size)
-
-    def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
-        """Add ends and starts of slices to the batch's flags; see `SliceSampler.complete`."""
-        self._slices.complete(batch, leaves)
-
-    def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:
-        """Add the flags beside the marks of slices; see `SliceSampler.info`."""
-        return self._slices.info(batch, leaves)
+    def lookahead(self, storage: Sampleable, batch_size: int) -> None:
+        """Return None: priorities may change before the next batch."""
 
 
 def _right(span: Any) -> Any:

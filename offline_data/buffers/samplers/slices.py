@@ -214,7 +214,7 @@ class SliceSampler(Sampler):
     _computed: tuple[str, ...] = ("_known",)
     _known: tuple[EpisodeIndex, int, SliceStarts] | None = None
 
-    def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:  # noqa: ARG004
+    def __new__(cls, *_arguments: Any, replacement: bool = True, **_options: Any) -> Any:
         """Create the sampler selected by `replacement`."""
         if replacement or cls is not SliceSampler:
             return super().__new__(cls)
