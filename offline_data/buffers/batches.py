@@ -1,0 +1,376 @@
+"""`BatchSource`: batches of the rows of a storage, drawn, gathered, prefetched and transformed."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+
+import torch
+from tensordict import TensorDictBase
+from typing_extensions import TypeVar
+
+from offline_data.buffers.arguments import as_derived, as_sampler, positive
+from offline_data.buffers.checkpoint import Saves
+from offline_data.buffers.indexing import Index, cells_of, rows_of
+from offline_data.buffers.prefetch import Draw, Prefetcher
+from offline_data.buffers.storage import GrowingStorage, ListStorage
+from offline_data.buffers.storage.dataset import pinnable
+from offline_data.buffers.storage.rows import plain
+from offline_data.buffers.storage.tensors import shaped
+from offline_data.buffers.transforms import LABELS, Chain, Transform, through, transformed
+from offline_data.buffers.writers import immutable
+from offline_data.errors import BufferUsageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import Tensor
+    from typing_extensions import Self
+
+    from offline_data.buffers.derived.base import Derived
+    from offline_data.buffers.samplers import Sampler
+    from offline_data.buffers.storage import Storage
+
+Batch = TypeVar("Batch", default=Any)
+"""Type of the batches of a buffer."""
+
+INDEX = "index"
+
+LOOKAHEAD_MISSES = 2
+"""Wrong predictions of the next batch in a row after which prefetching of rows stops."""
+
+
+class BatchSource(Saves, Generic[Batch]):
+    """Samples batches of the rows of a storage; a `ReplayBuffer` also writes them.
+
+    For the arguments see `ReplayBuffer`.
+    """
+
+    _tensorclass: Any = None  # of the rows that were written last, if they were one
+    _first: tuple[Transform, ...] = ()
+    """Applied to batches before the transforms; set by subclasses and `collate_fn`."""
+    _indexed: bool
+    """Whether batches have the leaf `index`."""
+    _dim_extend: int
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        sampler: Sampler,
+        collate_fn: Transform | None,
+        batch_size: int | None,
+        prefetch: int | None,
+        transform: Transform | None,
+        pin_memory: bool,
+        generator: torch.Generator | None,
+        derived: Derived | Iterable[Derived],
+    ) -> None:
+        self._storage = storage
+        self._sampler = sampler
+        if generator is not None:
+            self._sampler.set_rng(generator)
+        self._derived = as_derived(derived)
+        self._collates = collate_fn is not None
+        self._first += () if collate_fn is None else (collate_fn,)
+        self._chain = Chain()
+        self._pin = pinnable(pin_memory)
+        self._batch_size = None if batch_size is None else positive(batch_size, "batch_size")
+        self._prefetch = positive(prefetch, "prefetch") if prefetch else None
+        self._ahead = Prefetcher(self._prefetch or 0)
+        self._ended = False
+        self._prefetched: Tensor | None = None
+        self._misses = 0
+        self._lock = self._new_lock()
+        if getattr(sampler, "drop_last", False) and self._batch_size is None and self._grows:
+            raise UsageError(
+                "A sampler with drop_last=True needs a fixed batch size",
+                hint="give batch_size to the buffer",
+            )
+        if getattr(storage, "ndim", 1) > 1 and self._derived:
+            raise UsageError("derived=… needs a storage with ndim=1")
+        if self._prefetch and self._batch_size is None:
+            raise UsageError("prefetch needs a batch_size")
+        if self._collates and self._derived and isinstance(storage, ListStorage):
+            raise UsageError(
+                "derived=… needs batches of tensors; a ListStorage gives collate_fn lists of rows"
+            )
+        if transform is not None:
+            self.append_transform(transform)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the rows."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler, which chooses the rows of a batch."""
+        return self._sampler
+
+    @property
+    def batch_size(self) -> int | None:
+        """Default number of rows in a batch."""
+        return self._batch_size
+
+    def __len__(self) -> int:
+        """Return the number of rows in the storage, including rows that samplers leave out."""
+        return len(self._storage)
+
+    @overload
+    def sample(
+        self, batch_size: int | None = None, return_info: Literal[False] = False
+    ) -> Batch: ...
+
+    @overload
+    def sample(
+        self, batch_size: int | None = None, *, return_info: Literal[True]
+    ) -> tuple[Batch, dict[Any, Any]]: ...
+
+    @overload
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,
+    ) -> Any: ...
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,  # noqa: ARG002
+    ) -> Any:
+        """Return a random batch, in newly allocated memory.
+
+        Args:
+            batch_size: Number of rows, `B`; None: the buffer's `batch_size`.
+            return_info: Whether to return `(batch, info)`, with the rows in `info["index"]`.
+            include_info: Ignored, for compatibility with TorchRL: TensorDict batches always include
+                the info.
+
+        Returns:
+            A TensorDict `[B]` (fewer rows at the end of an epoch), or what the transforms return.
+
+        Raises:
+            UsageError: No batch size, or one that differs from that of prefetched batches.
+            BufferUsageError: Nothing to sample; also a `RuntimeError`.
+        """
+        draw, batch = self._take(self._size(batch_size))
+        if not return_info:
+            return batch
+        return batch, {**self._sampler.info(batch, draw.info), "index": draw.rows}
+
+    def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Batch:
+        """Return the batch of `rows`, int64 `[B]`, drawn elsewhere, with the sampler's `leaves`."""
+        with self._lock:
+            gathered = self._gather(rows, indexed=True)
+        batch: Batch = self._finish(Draw(rows, leaves, last=False), gathered, indexed=True)
+        return batch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches until the epoch ends, which with a `RandomSampler` it never does."""
+        size = self._size(None)
+        last = False
+        while not last:
+            draw, batch = self._take(size)
+            last = draw.last
+            yield batch
+
+    def __next__(self) -> Batch:
+        """Return the next batch; raises `StopIteration` once after the last one of an epoch."""
+        if self._ended:
+            self._ended = False
+            raise StopIteration
+        batch: Batch
+        draw, batch = self._take(self._size(None))
+        self._ended = draw.last
+        return batch
+
+    def next(self) -> Batch | None:
+        """Return the next batch, or None once after the last one of an epoch, as TorchRL does."""
+        return next(self, None)
+
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: Index) -> Batch: ...
+
+    def __getitem__(self, index: Index) -> Any:
+        """Return rows, transformed like batches, in the shape of the index (`[]` for an int).
+
+        A leaf name, or a tuple of names, returns that leaf of all rows. A `ListStorage` returns its
+        item unchanged for an int, and has one dimension. If the storage has several dimensions, the
+        index refers to rows as written, `[E, T]`: `buffer[0, 3:5]` are two steps of environment 0.
+
+        Raises:
+            IndexError, UsageError: See `rows_of`.
+            KeyError: No such leaf.
+        """
+        names = index if isinstance(index, tuple) else (index,)
+        if names and all(isinstance(name, str) for name in names):
+            return self._leaf(names)
+        rows = self._cells(index)
+        if rows.ndim == 0 and isinstance(self._storage, ListStorage):
+            return through(self._chain.outward, self._as_written(self._storage.get(int(rows))))
+        with self._lock:
+            batch = shaped(self._gather, rows)
+        return self._transformed(batch, {INDEX: rows})
+
+    def _leaf(self, key: tuple[str, ...]) -> Any:
+        """Return a leaf, or all leaves under a name, of all rows."""
+        return plain(self[:])[key]
+
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """Return `rows` as one batch, for torch's `DataLoader`; see `loader.fetch`."""
+        from offline_data.buffers.bridges.loader import fetch
+
+        return fetch(self, rows)
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
+        """Append a transform; returns the buffer.
+
+        Args:
+            transform: Called with every batch; returns the batch for the next transform. The `inv`
+                of a TorchRL `Transform` is called with data before it is written.
+            invert: Whether to swap the two.
+
+        Raises:
+            UsageError: Not callable, or `invert=True` on a dataset, where it has no effect.
+        """
+        return self.insert_transform(len(self._chain.links), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
+        """Insert a transform before position `index`; see `append_transform`.
+
+        Raises `UsageError` for an index outside `[-n, n]`, with `n` transforms.
+        """
+        chain = self._chain.insert(index, transform, invert=invert)
+        if len(chain.outward) == len(self._chain.outward) and not self._grows:
+            raise UsageError("invert=True transforms written data, and a dataset is immutable")
+        self._chain = chain
+        return self
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Replace the sampler and drop prefetched batches; returns the previous sampler."""
+        before, self._sampler = self._sampler, as_sampler(sampler)
+        self._drop_drawn()
+        return before
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the lock."""
+        with self._lock:
+            return {**vars(self), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = self._new_lock()
+
+    def _size(self, batch_size: int | None) -> int:
+        if batch_size is None or batch_size == self._batch_size:
+            if self._batch_size is None:
+                raise BufferUsageError(
+                    "No batch size: give one to the buffer or to sample(batch_size)"
+                )
+            return self._batch_size
+        if self._prefetch:
+            raise UsageError(
+                f"Batch size is {batch_size}, but batches of {self._batch_size} are prefetched"
+            )
+        return positive(batch_size, "batch_size")
+
+    def _take(self, size: int) -> tuple[Draw, Any]:
+        with self._lock:
+            if size != self._batch_size:
+                draw, future = self._draw(size), None
+            else:
+                draw, future = self._ahead.take(self._next_draw, self._make)
+            if future is None and getattr(self._storage, "needs_io", False):
+                self._look_ahead(draw, size)
+            gathered = self._gather(draw.rows) if future is None else None
+        return draw, self._finish(draw, gathered) if future is None else future.result()
+
+    def _next_draw(self) -> Draw:
+        return self._draw(self._batch_size or self._size(None))
+
+    def _draw(self, size: int) -> Draw:
+        rows, info = self._sampler.sample(self._storage, size)
+        return Draw(rows, info, self._sampler.ran_out)
+
+    def _look_ahead(self, draw: Draw, size: int) -> None:
+        """Prefetch the rows of the likely next batch from disk while this batch is made.
+
+        The prediction is wrong if the sampler's generator is used elsewhere between two batches.
+        """
+        if self._prefetched is not None:
+            self._misses = 0 if torch.equal(self._prefetched, draw.rows) else self._misses + 1
+        known = self._misses < LOOKAHEAD_MISSES
+        self._prefetched = self._sampler.lookahead(self._storage, size) if known else None
+        if self._prefetched is not None:
+            storage: Any = self._storage  # one that needs I/O
+            storage.prefetch_rows(self._prefetched)
+
+    def _make(self, draw: Draw) -> Any:
+        return self._finish(draw, self._gather(draw.rows))
+
+    def _gather(self, rows: Tensor, *, indexed: bool = False) -> Any:
+        if self._collates and isinstance(self._storage, ListStorage):
+            return self._storage.get(rows)
+        batch = self._storage.gather(rows)
+        for derive in self._derived:
+            batch = derive(batch, rows, self._storage)
+        if not (self._indexed or indexed) and isinstance(batch, TensorDictBase):
+            batch.pop(INDEX)
+        return batch
+
+    def _cells(self, index: Any) -> Tensor:
+        """Return the row numbers at an index, int64 in its shape."""
+        if not self._dim_extend:
+            ndim = getattr(self._storage, "ndim", 1)
+            return (
+                rows_of(index, len(self)) if ndim == 1 else cells_of(index, self._growing.numbers())
+            )
+        return cells_of(index, self._growing.numbers().transpose(0, self._dim_extend))
+
+    def _finish(self, draw: Draw, batch: Any, *, indexed: bool = False) -> Any:
+        if draw.info and isinstance(batch, TensorDictBase):
+            self._sampler.complete(batch, draw.info)
+        return self._transformed(batch, {INDEX: draw.rows, **draw.info}, indexed=indexed)
+
+    def _transformed(
+        self, batch: Any, labels: dict[Any, Tensor] | None = None, *, indexed: bool = False
+    ) -> Any:
+        names: tuple[str, ...] = LABELS
+        if labels is not None and not (self._indexed or indexed):
+            names = LABELS[1:]
+            labels = {name: leaf for name, leaf in labels.items() if name in names}
+            batch = self._as_written(batch)
+        batch = transformed((*self._first, *self._chain.outward), batch, labels, names)
+        return batch.pin_memory() if self._pin else batch
+
+    def _as_written(self, batch: Any) -> Any:
+        """Return rows of a tensorclass as such, unless batches have `index`, which it has not."""
+        if self._tensorclass is None or self._indexed or not isinstance(batch, TensorDictBase):
+            return batch
+        fields = [field.name for field in self._tensorclass.fields()]
+        return self._tensorclass.from_tensordict(batch.select(*fields, strict=False))
+
+    def _drop_drawn(self) -> None:
+        self._ahead.restore((), self._make)
+        self._ended = False
+
+    @property
+    def _grows(self) -> bool:
+        return isinstance(self._storage, GrowingStorage)
+
+    @property
+    def _growing(self) -> GrowingStorage:
+        if not isinstance(self._storage, GrowingStorage):
+            raise immutable("writing")
+        return self._storage
+
+    def _new_lock(self) -> Any:
+        """Return a lock for reads and writes; a dataset needs none."""
+        return threading.RLock() if self._grows else nullcontext()

@@ -1,0 +1,67 @@
+"""Types as a user's checker sees them: in another folder, of the installed packages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import offline_data_cli.main
+from offline_data import load_dataset
+
+ds = load_dataset("d4rl:pen-human-v1", batch_size=256)
+reveal_type(ds)
+reveal_type(ds.sample(256))
+reveal_type(ds.sample(256, return_info=True))
+reveal_type(ds[3:5])
+reveal_type(ds.episode(0))
+reveal_type(ds.split(val=0.1)["val"].sample())
+for batch in ds:
+    reveal_type(batch)
+for loaded in ds.dataloader(32):
+    reveal_type(loaded)
+for episode in ds.iter_episodes():
+    reveal_type(episode)
+reveal_type(offline_data_cli.main.main)
+"""
+TENSORDICT = "tensordict._td.TensorDict"
+EPISODE = "offline_data.buffers.views.episode.Episode"
+TYPES = [
+    "offline_data.buffers.dataset.BaseDatasetExperienceReplay",
+    TENSORDICT,
+    f"tuple[{TENSORDICT}, dict[Any, Any]]",
+    TENSORDICT,
+    EPISODE,
+    TENSORDICT,
+    TENSORDICT,
+    TENSORDICT,
+    EPISODE,
+    "def (arguments: typing.Sequence[str]) -> int",
+]
+CONFIG = """
+[mypy]
+[mypy-torch.*,torchrl.*,numpy.*,minari.*]
+follow_imports = skip
+[mypy-tensordict.*]
+follow_untyped_imports = True
+"""
+"""tensordict has no py.typed. Without what the test is not about: torch takes most of the time."""
+
+
+@pytest.mark.slow
+def test_a_checker_in_another_folder_sees_the_types(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "mypy.ini").write_text(CONFIG)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert re.findall(r'Revealed type is "(.*)"', checked.stdout) == TYPES
