@@ -446,7 +446,7 @@ def test_bad_rows_are_left_out_and_listed(tmp_path: Path, settings: Settings) ->
     (raw / "data.arff").write_bytes(b"".join(lines))
     with pytest.raises(FormatError, match="line 15, has 2 values; expected 7") as caught:
         convert(raw, "mine", settings, Options())
-    assert "--skip-bad-episodes" in str(caught.value.hint)
+    assert "skip_bad_episodes=True" in str(caught.value.hint)
     manifest = convert(raw, "mine", settings, Options(skip_bad_episodes=True)).manifest
     assert manifest.counts["transitions"] == 22
     (skipped,) = manifest.skipped

@@ -111,8 +111,8 @@ OPTIONAL = {("openx:viola", "o")}
 """Requests whose failure stops no download: a listing, which only adds sizes and digests."""
 PAGE = Answer(b"<!DOCTYPE html><html>", headers={"Content-Type": "text/html"})
 FAULTS: Mapping[str, tuple[Answer, type[OfflineDataError], str]] = {
-    "401": (Answer(b"", 401), AuthError, "--from"),
-    "403": (Answer(b"", 403), AuthError, "--from"),
+    "401": (Answer(b"", 401), AuthError, "offline_data.convert("),
+    "403": (Answer(b"", 403), AuthError, "offline_data.convert("),
     "404": (Answer(b"", 404), NotFoundError, ""),
     "page": (PAGE, OfflineDataError, ""),
 }
