@@ -29,7 +29,7 @@ def test_the_tour_works_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     blocks = re.findall(r"```(console|python)\n(.*?)```", TOUR, re.DOTALL)
     assert [kind for kind, _ in blocks] == [
         "console",
-        *["python"] * 9,
+        *["python"] * 11,
         "console",
         "python",
         "console",
@@ -60,6 +60,7 @@ def test_the_tour_works_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "450 transitions, each once" in done.stdout
         assert "torch.Size([256, 1]) torch.Size([256])" in done.stdout
         assert "tensor([128,  64,  64])" in done.stdout
+        assert "450 transitions in /" in done.stdout
         assert "450 transitions scaled" in done.stdout
         assert "585 transitions streamed" in done.stdout  # of 600, 15 have no known next one
         monkeypatch.chdir(tmp_path)
