@@ -29,7 +29,7 @@ def test_the_tour_works_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     blocks = re.findall(r"```(console|python)\n(.*?)```", TOUR, re.DOTALL)
     assert [kind for kind, _ in blocks] == [
         "console",
-        *["python"] * 11,
+        *["python"] * 13,
         "console",
         "python",
         "console",
