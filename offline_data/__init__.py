@@ -66,9 +66,6 @@ if TYPE_CHECKING:
         OpenMLExperienceReplay as OpenMLExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
-        OpenXExperienceReplay as OpenXExperienceReplay,
-    )
-    from offline_data.buffers.experience_replay import (
         RobosetExperienceReplay as RobosetExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
@@ -78,6 +75,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.load import open_dataset as open_dataset
     from offline_data.buffers.load import register_dataset as register_dataset
     from offline_data.buffers.load import torchrl_dataset as torchrl_dataset
+    from offline_data.buffers.openx_replay import OpenXExperienceReplay as OpenXExperienceReplay
     from offline_data.buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
     from offline_data.buffers.prioritized import (
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
@@ -126,11 +124,12 @@ _NAMES = {
     ),
     "buffers.experience_replay": (
         "AtariDQNExperienceReplay D4RLExperienceReplay GenDGRLExperienceReplay "
-        "LeRobotExperienceReplay MinariExperienceReplay OpenMLExperienceReplay OpenXExperienceReplay "
+        "LeRobotExperienceReplay MinariExperienceReplay OpenMLExperienceReplay "
         "RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     "buffers.load": "load_dataset open_dataset register_dataset torchrl_dataset",
     "buffers.ensemble.offline_to_online": "OfflineToOnlineReplayBuffer prefill_replay_buffer",
+    "buffers.openx_replay": "OpenXExperienceReplay",
     "buffers.prioritized": "PrioritizedReplayBuffer TensorDictPrioritizedReplayBuffer",
     "buffers.samplers": (
         "PrioritizedSampler PrioritizedSliceSampler RandomSampler Sampler "

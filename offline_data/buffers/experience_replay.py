@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,12 +21,12 @@ from offline_data.buffers.samplers import (
 )
 from offline_data.config import resolve_settings
 from offline_data.errors import NotFoundError, UsageError
-from offline_data.ids import DatasetId, parse_id
+from offline_data.ids import parse_id
 from offline_data.progress import progress_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from offline_data.buffers.buffer import Transform
@@ -42,13 +41,13 @@ _OPTIONS = ("keys", "device", "in_memory", "derived", "decode_text", "decode")
 class _NamesOfSource:
     """The class attribute `available_datasets`: dataset names of a source, without the network."""
 
-    def __get__(self, instance: object, owner: type[_OfSource]) -> list[str]:
+    def __get__(self, instance: object, owner: type[SourceExperienceReplay]) -> list[str]:
         from offline_data.ingest import known_names
 
         return known_names(owner.source)
 
 
-class _OfSource(BaseDatasetExperienceReplay):
+class SourceExperienceReplay(BaseDatasetExperienceReplay):
     """A dataset of one source, loaded by the source's own name.
 
     Attributes:
@@ -84,7 +83,7 @@ class _OfSource(BaseDatasetExperienceReplay):
         return ensure(dataset, settings=settings, download=download, progress=progress_of())
 
 
-class MinariExperienceReplay(_OfSource):
+class MinariExperienceReplay(SourceExperienceReplay):
     """A Minari dataset, with TorchRL's signature.
 
     Unlike TorchRL's, values equal those of the source (there every leaf on disk is zero), text is
@@ -146,7 +145,7 @@ class MinariExperienceReplay(_OfSource):
         return {**found, **{name: to_spec(found[name]) for name in names if found.get(name)}}
 
 
-class D4RLExperienceReplay(_OfSource):
+class D4RLExperienceReplay(SourceExperienceReplay):
     """A D4RL dataset, with TorchRL's signature, without the d4rl package.
 
     Unlike TorchRL's, the next observation of a truncated transition is not zeroed: if it is
@@ -213,7 +212,7 @@ class D4RLExperienceReplay(_OfSource):
         )
 
 
-class LeRobotExperienceReplay(_OfSource):
+class LeRobotExperienceReplay(SourceExperienceReplay):
     """TorchRL's class for LeRobot datasets, which this version cannot load.
 
     Raises:
@@ -229,7 +228,7 @@ class LeRobotExperienceReplay(_OfSource):
         )
 
 
-class AtariDQNExperienceReplay(_OfSource):
+class AtariDQNExperienceReplay(SourceExperienceReplay):
     """A run of the Atari DQN Replay dataset, with TorchRL's signature.
 
     Unlike TorchRL's, zero rows before an episode and rows of a checkpoint that belong to the
@@ -284,7 +283,7 @@ class AtariDQNExperienceReplay(_OfSource):
         )
 
 
-class GenDGRLExperienceReplay(_OfSource):
+class GenDGRLExperienceReplay(SourceExperienceReplay):
     """A Gen-DGRL (Procgen) dataset, with TorchRL's signature.
 
     Unlike TorchRL's, unpickling cannot run code, an archive shorter than its category adds no zero
@@ -324,7 +323,7 @@ def _with_leaves_of_torchrl(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "keys": stored, "derived": (*options.get("derived", ()), *computed)}
 
 
-class OpenMLExperienceReplay(_OfSource):
+class OpenMLExperienceReplay(SourceExperienceReplay):
     """An OpenML table as a contextual bandit, with TorchRL's signature, without scikit-learn.
 
     `batch["X"]` and `batch["y"]` equal TorchRL's. In addition, each row is a whole episode:
@@ -372,7 +371,7 @@ class OpenMLExperienceReplay(_OfSource):
         self.max_outcome_val = 0 if labels is None else labels.max().item()
 
 
-class RobosetExperienceReplay(_OfSource):
+class RobosetExperienceReplay(SourceExperienceReplay):
     """A dataset of RoboSet's simulations, with TorchRL's signature.
 
     Unlike TorchRL's, a reward belongs to the action that caused it (there, to the state before it),
@@ -418,7 +417,7 @@ class RobosetExperienceReplay(_OfSource):
         )
 
 
-class VD4RLExperienceReplay(_OfSource):
+class VD4RLExperienceReplay(SourceExperienceReplay):
     """A V-D4RL dataset, with TorchRL's signature.
 
     Unlike TorchRL's, an action and its reward are in the transition they belong to (there, in the
@@ -510,142 +509,3 @@ class _PixelsToTensor:
 def _refuse(env_kwargs: Any) -> None:
     if env_kwargs:
         raise UsageError(f"Unknown argument {', '.join(env_kwargs)}: no environment is created")
-
-
-class OpenXExperienceReplay(_OfSource):
-    """An Open X-Embodiment dataset or stream, with TorchRL's signature, without TensorFlow.
-
-    As in TorchRL, it is a stream unless `download` or `streaming` says otherwise; the object is then
-    a `StreamingDataset`, not an instance of this class.
-
-    Unlike TorchRL's, it reads the records of the public bucket, not pickles of a copy; text is per
-    step; images are `[H, W, C]`, as in the source; if the source lacks the observation after the
-    last action, samplers leave that transition out instead of filling in zeros; and without `split`
-    it has all splits, not only `train`.
-
-    Args:
-        dataset_id: Name, with or without `openx:`, a split (`viola/train[:100]`) or `@VERSION`.
-        batch_size: None: iteration yields whole episodes, `num_slices` at a time; or, with
-            `slice_len`, a slice of each episode.
-        shuffle: Whether to shuffle; False: the dataset's order.
-        num_slices, slice_len: Number of slices in a batch, or rows in a slice.
-        pad: Streams only: value that pads short episodes.
-        replacement: Whether to draw with replacement; None: True if downloaded.
-        streaming: Whether to read batches from the host without converting anything.
-        strict_length: Whether to leave out episodes shorter than a slice.
-        split: Split or slice of one, in TFDS notation: `train`, `train[10%:20%]+test`.
-        root, download, sampler, …: See `load_dataset`, also for exceptions.
-    """
-
-    source = "openx"
-
-    def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Return a stream if the arguments say so."""
-        if not args and not options:  # pickle and copy call it so
-            return super().__new__(cls)
-        bound = inspect.signature(cls.__init__).bind(None, *args, **options)
-        bound.apply_defaults()
-        given = bound.arguments
-        if not _streams(given["download"], given["streaming"]):
-            return super().__new__(cls)
-        if given["download"]:
-            raise UsageError("download and streaming are both set: nothing would be downloaded")
-        refused = ("sampler", "writer", "collate_fn", "split_trajs")
-        for name in (name for name in refused if given[name]):
-            raise UsageError(f"{name} is not for streams", hint="streaming=False supports it")
-        same = ("batch_size", "num_slices", "slice_len", "pad", "strict_length", "replacement")
-        stream = import_module("offline_data.buffers.streaming").StreamingDataset
-        return stream(
-            str(_openx_id(given["dataset_id"], given["split"])),
-            shuffle=given["shuffle"],
-            transform=given["transform"],
-            root=given["root"],
-            **{name: given[name] for name in same},
-        )
-
-    def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        *,
-        shuffle: bool = True,
-        num_slices: int | None = None,
-        slice_len: int | None = None,
-        pad: float | bool | None = None,
-        replacement: bool | None = None,
-        streaming: bool | None = None,  # noqa: ARG002 - used by `__new__`
-        root: str | os.PathLike[str] | None = None,
-        download: Download | None = None,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        collate_fn: Transform | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Transform | None = None,
-        split_trajs: bool = False,
-        strict_length: bool = True,
-        split: str | None = None,
-    ) -> None:
-        if pad is not None:
-            raise UsageError("pad is for streams", hint="SliceSampler(pad_output=True) pads here")
-        sliced = num_slices is not None or slice_len is not None
-        drawn = replacement is not False and (sliced or replacement or shuffle)
-        if sampler is not None and sliced:
-            raise UsageError("num_slices and slice_len cannot be combined with sampler")
-        if drawn and not shuffle:
-            raise UsageError("shuffle=False needs replacement=False")
-        if sliced and batch_size is None and num_slices is None:
-            batch_size = slice_len
-            drawn = False  # a slice of each episode
-        if sliced and batch_size is not None:
-            options: dict[str, Any] = {"num_slices": num_slices, "slice_len": slice_len}
-            sampler = (
-                SliceSampler(strict_length=strict_length, **options)
-                if drawn
-                else SliceSamplerWithoutReplacement(
-                    shuffle=shuffle, strict_length=strict_length, **options
-                )
-            )
-        elif sampler is None and not drawn:
-            sampler = SamplerWithoutReplacement(shuffle=shuffle)
-        self._shuffle, self._episodes_at_once = shuffle, num_slices or 1
-        dataset = str(_openx_id(dataset_id, split))
-        super().__init__(
-            self._directory(dataset, root, download=True if download is None else download),
-            batch_size,
-            sampler=sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            split_trajs=split_trajs,
-            decode_text=True,
-        )
-        self.dataset_id = dataset_id
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield batches; without a batch size, whole episodes, each once."""
-        if self.batch_size is not None:
-            yield from super().__iter__()
-            return
-        starts, lengths = self.episodes["start"], self.episodes["length"]
-        count = len(lengths)
-        order = torch.randperm(count) if self._shuffle else torch.arange(count)
-        for some in torch.split(order, self._episodes_at_once):
-            rows = [torch.arange(int(starts[e]), int(starts[e] + lengths[e])) for e in some]
-            yield self.batch_of(torch.cat(rows), {})
-
-
-def _streams(download: Download | None, streaming: bool | None) -> bool:
-    """Return True for a stream; the default is TorchRL's."""
-    return not download if streaming is None else streaming
-
-
-def _openx_id(dataset_id: str, split: str | None) -> DatasetId:
-    dataset = parse_id(dataset_id, default_source="openx")
-    if split is None:
-        return dataset
-    if "/" in dataset.name:
-        raise UsageError(f"{dataset} names a split already, and split is {split!r}")
-    return parse_id(str(replace(dataset, name=f"{dataset.name}/{split.replace(' ', '')}")))
