@@ -18,7 +18,6 @@ from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -28,18 +27,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DatasetInfo:
-    """What the manifest of a dataset on this disk says; `info --json` has these fields."""
+class DatasetInfo(LocalDataset):
+    """A dataset on this disk, with all of its manifest; `info --json` has these fields."""
 
-    id: str
-    """Its id, revision included."""
-    path: Path
-    """Its directory."""
-    layout: str
-    transitions: int
-    episodes: int
-    bytes: int
-    """Of all its files but the manifest."""
     schema: dict[str, dict[str, Any]]
     """Leaves that the source gave; see `schema_of`."""
     source: str

@@ -59,12 +59,12 @@ class LocalDataset:
     bytes: int
     """Of all its files but the manifest."""
 
-    @classmethod
-    def of(cls, entry: Entry) -> LocalDataset:
+    @staticmethod
+    def of(entry: Entry) -> LocalDataset:
         """Describe a dataset directory."""
         counts = entry.manifest.counts
         figures = (int(counts["transitions"]), int(counts["episodes"]), entry.bytes)
-        return cls(str(entry.id), entry.path, entry.manifest.layout, *figures)
+        return LocalDataset(str(entry.id), entry.path, entry.manifest.layout, *figures)
 
 
 def list_local(root: Path, source: str | None = None) -> Listing[LocalDataset]:
