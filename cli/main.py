@@ -127,7 +127,7 @@ def _run(arguments: list[str]) -> int:
     if isinstance(outcome, BaseException):
         raise outcome
     if not isinstance(outcome, Outcome):  # `--help`
-        if math.isfinite(_last_signal):  # which typer makes a code of, and says nothing
+        if math.isfinite(_last_signal):  # typer returns a code instead of raising
             raise KeyboardInterrupt
         return outcome if isinstance(outcome, int) else 0
     result = outcome.result

@@ -2,8 +2,8 @@
 
 `root` is the folder of all datasets, None for the user's (`OFFLINE_DATA_HOME`, else the config
 file's, else the platform's cache folder); `settings` are settings already resolved, instead.
-`progress` is True (a bar on stderr, in a terminal or a notebook, for work of more than two
-seconds), False (none), or an `offline_data.progress.Progress`. Notes go to the logger
+`progress` is True (a bar on stderr, in a terminal or a notebook, for operations of more than two
+seconds), False (no bar), or an `offline_data.progress.Progress`. Notes go to the logger
 `offline_data`.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from offline_data.store.verify import Verification
 
 DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
-"""A dataset as users name it: `source:name[@revision]`, or the path of its directory."""
+"""A dataset id `source:name[@revision]`, or the path of a dataset directory."""
 
 Sort: TypeAlias = Literal["name", "size"]
 """Order of a list: by id, or the largest first."""
@@ -66,8 +66,8 @@ def download(
 ) -> Stored:
     """Download a dataset and convert it, unless it is on this disk already.
 
-    `load_dataset` does so by itself; this is for programs that prepare a machine. An interrupted
-    download goes on where it stopped.
+    `load_dataset` downloads if needed; use this to prepare a machine. An interrupted download
+    resumes.
 
     ```python
     stored = offline_data.download("minari:D4RL/door/human-v2")
@@ -76,27 +76,27 @@ def download(
 
     Args:
         id: `source:name[@revision]`.
-        layout: `compact` or `ted`; None: as it is, `compact` for a new one.
-        episodes: Only a range of them; the dataset then has a revision of its own.
-        checkpoints: Only a range of them, for sources that have them (`atari_dqn`).
-        images: `raw`: store pixels; `encoded`: keep JPEG and PNG as they are; None: likewise, and
-            an existing dataset of either kind is accepted.
+        layout: `compact` or `ted`; None: as on disk, `compact` for a new dataset.
+        episodes: Range of episodes to convert; the dataset then has a separate revision.
+        checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
+        images: `raw`: store pixels; `encoded`: keep JPEG and PNG files; None: `encoded`, but
+            accept an existing dataset of either kind.
         audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_raw: Whether to keep the raw files.
-        keep_episodes: Whether to keep episodes whole where a next observation is not the following
-            row's; else they are cut there.
+        keep_episodes: Whether to keep episodes whole if a next observation differs from the
+            following row's; False: cut them there.
         skip_bad_episodes: Whether to leave out episodes that cannot be read.
         force: Whether to download and convert again.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
-        progress: Whether work of more than two seconds shows a bar; or what receives progress.
-        executor: Fetches and converts shards; None: local processes.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+        executor: Executor that fetches and converts shards; None: local processes.
 
     Raises:
-        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
-        IntegrityError: Its files are damaged or invalid; nothing is published.
-        NoSpaceError, AccessError: Of the disk.
+        NotFoundError, OfflineError, NetworkError, AuthError: The files cannot be fetched.
+        IntegrityError: Damaged or invalid files; nothing is published.
+        NoSpaceError, AccessError: Disk errors.
         UsageError, InvalidIdError: Invalid argument.
     """
     from offline_data import ingest
@@ -138,22 +138,23 @@ def convert(
     progress: bool | Progress = True,
     executor: Executor | None = None,
 ) -> Stored:
-    """Make the dataset `local:NAME` of a file, a folder, arrays or episodes.
+    """Convert a file, a folder, arrays or episodes to the dataset `local:NAME`.
 
-    - A path: what a source has published (a Minari folder, a D4RL HDF5, …), or a dataset directory.
+    - A path: files in the format of a source (a Minari folder, a D4RL HDF5, …), or a dataset
+      directory.
     - A mapping of arrays, as `d4rl`'s `env.get_dataset()` has them: `observations` `[N, …]`,
       `actions` `[N, …]`, `rewards` `[N]`, `terminals` `[N]`, and optionally `timeouts` `[N]`,
-      `next_observations` `[N, …]` and others of N rows. Episodes end where `terminals` or
+      `next_observations` `[N, …]` and other arrays of N rows. Episodes end where `terminals` or
       `timeouts` is set. Without `next_observations` the observation after the last action of an
-      episode is not known.
-    - Episodes, one after the other, mappings or objects (Minari's, d3rlpy's, `ds.iter_episodes()`):
-      `observations` `[T + 1, …]`, or `[T, …]` where the last one is not known, `actions` `[T, …]`,
+      episode is unknown.
+    - An iterable of episodes, mappings or objects (Minari's, d3rlpy's, `ds.iter_episodes()`):
+      `observations` `[T + 1, …]`, or `[T, …]` if the last one is unknown, `actions` `[T, …]`,
       `rewards` `[T]`, `terminations` and `truncations` `[T]` or one bool for the last row (also
       called `terminals` and `timeouts`, or `terminated` and `truncated`), and optionally `infos`,
-      `id` and `seed`. Observations, actions and infos may be nested mappings. Of a generator, a few
-      episodes are in memory at a time.
+      `id` and `seed`. Observations, actions and infos may be nested mappings. A generator is
+      consumed with a few episodes in memory.
 
-    Values are written as they are: dtypes are the source's. Equal data are not written again.
+    Values and dtypes are kept. Equal data are not written again.
 
     ```python
     episodes = [{"observations": seen, "actions": done, "rewards": got, "terminations": True}]
@@ -162,28 +163,28 @@ def convert(
     ```
 
     Args:
-        data: See above; never changed.
+        data: See above; not modified.
         name: `NAME` or `local:NAME`.
-        source: Source whose format a path has; None: detected.
+        source: Source that defines the format of a path; None: detect it.
         layout: `compact` (None) or `ted`.
-        episodes: Only a range of them; the dataset then has a revision of its own.
-        checkpoints: Only a range of them, for sources that have them (`atari_dqn`).
-        images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG as they are.
+        episodes: Range of episodes to convert; the dataset then has a separate revision.
+        checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
+        images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
         audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
-        keep_episodes: Whether to keep episodes whole where a next observation is not the following
-            row's; else they are cut there.
+        keep_episodes: Whether to keep episodes whole if a next observation differs from the
+            following row's; False: cut them there.
         skip_bad_episodes: Whether to leave out episodes that cannot be read.
         force: Whether to replace a dataset of that name.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
-        progress: Whether work of more than two seconds shows a bar; or what receives progress.
-        executor: Converts the shards of a folder; None: local processes.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+        executor: Executor for the shards of a folder; None: local processes.
 
     Raises:
-        NotFoundError: No such path; no episodes.
-        FormatError: The data are damaged or of no known form; the message says which and where.
-        UsageError: A dataset of that name, made of other data, exists; an invalid argument.
+        NotFoundError: No such path, or no episodes.
+        FormatError: Damaged data or an unknown format.
+        UsageError: A dataset with that name and other data exists; or an invalid argument.
         AuditError, NoSpaceError, AccessError: See `download`.
 
     Example:
@@ -237,11 +238,10 @@ def load_arrays(
 ) -> DatasetArrays:
     """Return a dataset as numpy arrays by D4RL's names, without importing torch; for JAX.
 
-    The arrays are those of `load_dataset(id).to_numpy(style)`, which says what the styles and names
-    are, but read-only, and each is read when it is first asked for. Where the rows of an array
-    follow each other on the disk it is a memory map, which takes no memory; `observations` and
-    `next_observations` of a dataset in layout `compact` are copies as soon as there are two
-    episodes.
+    The arrays equal those of `load_dataset(id).to_numpy(style)`, which documents styles and names,
+    but are read-only and read on first access. Arrays whose rows are contiguous on disk are memory
+    maps; `observations` and `next_observations` in layout `compact` are copies if there is more
+    than one episode.
 
     ```python
     data = offline_data.load_arrays("d4rl:halfcheetah-medium-v2")
@@ -251,20 +251,20 @@ def load_arrays(
     Args:
         id: `source:name[@revision]`, or the path of a dataset directory.
         style: `"transitions"`, `"episodes"` or `"qlearning"`.
-        observation_key: Leaf that is the observation; needed where there are several.
-        download: True: download and convert what is not here; False: only what is here;
-            `"force"`: download and convert again.
-        revision: Revision of the source; None: the newest here, else the source's newest.
+        observation_key: Leaf to return as the observation; required if there are several.
+        download: True: download and convert a dataset that is not on this disk; False: never
+            download; `"force"`: download and convert again.
+        revision: Revision of the source; None: the newest on this disk, else the source's newest.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
-        progress: Whether work of more than two seconds shows a bar; or what receives progress.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Returns:
-        A mapping from name to array; `dict(…)` reads them all.
+        A mapping from name to array; `dict(…)` reads all arrays.
 
     Raises:
-        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
-        IntegrityError: Its files are not what they should be.
+        NotFoundError, OfflineError, NetworkError, AuthError: The dataset is not available.
+        IntegrityError: Damaged files.
         UsageError: Invalid argument; the observation has several leaves, or `"episodes"` of a
             dataset with end flags inside of episodes.
     """
@@ -318,7 +318,7 @@ def list_datasets(
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
 ) -> Listing[LocalDataset] | Listing[CatalogDataset]:
-    """List the datasets on this disk, or those that sources offer; `notes` say what is left out.
+    """List the datasets on this disk, or in catalogues; `notes` name datasets left out.
 
     ```python
     for dataset in offline_data.list_datasets():
@@ -382,7 +382,7 @@ def search(
 
     Args:
         query: Words, all of which must occur in the id or the summary; a word with `*`, `?` or
-            `[…]` is a glob for ids. A word that nothing has stands for similar ones, which `notes`
+            `[…]` is a glob for ids. A word without matches is replaced by similar ones, which `notes`
             name.
         limit: Datasets to return at most.
         min_bytes: Least size of the download; an unknown size does not pass, here and below.
@@ -415,7 +415,7 @@ def info(
         A `DatasetInfo` of a dataset on this disk, else the `CatalogDataset` of its source's list.
 
     Raises:
-        NotFoundError: It is neither on this disk nor in a catalogue; the hint has the nearest names.
+        NotFoundError: Neither on this disk nor in a catalogue; the hint names the nearest.
         InvalidIdError: Neither an id nor the path of a dataset directory.
         IntegrityError: Its manifest is damaged.
         NetworkError: Only its source could tell, and does not answer.
@@ -459,7 +459,7 @@ def verify(
     ```
 
     Returns:
-        The problems; true in `if` and `assert` where there are none.
+        The problems found; truthy if there are none.
 
     Raises:
         NotFoundError, InvalidIdError: It is not on this disk; this is no id.
@@ -477,19 +477,19 @@ def remove(
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
 ) -> DatasetRemoval:
-    """Delete datasets from this disk, without asking; files that are not theirs stay.
+    """Delete datasets without confirmation; other files in their directories are kept.
 
-    Nothing is deleted unless all of them are found.
+    Nothing is deleted unless all are found.
 
     Args:
         ids: Their ids (without a revision: the newest) or the paths of their directories.
-        dry_run: Only say what would be deleted.
+        dry_run: Whether to only return what would be deleted.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
 
     Raises:
         NotFoundError, InvalidIdError: One is not on this disk; it is no id.
-        AccessError: A file may not be deleted.
+        AccessError: No permission to delete a file.
     """
     from offline_data.store.library import locate, text_of
     from offline_data.store.removal import remove_datasets

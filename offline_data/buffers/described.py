@@ -1,4 +1,4 @@
-"""What a dataset's source says of it, as Gymnasium has it, and what its values are like."""
+"""Spaces, environment, normalized scores and statistics of a dataset."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Returns = TypeVar("Returns")
 
 
 class Described:
-    """Mixin of datasets: spaces, environment, scores, and figures of the values.
+    """Mixin of datasets: spaces, environment, normalized scores and statistics.
 
-    Spaces, environment and scores are the dataset's, also of a view, and of what is stored:
-    transforms and `derived` do not count.
+    They describe the stored data, without transforms and derived leaves; spaces, environment and
+    scores of a view are those of its dataset.
     """
 
     if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Described:
 
         @property
         def manifest(self) -> Manifest:
-            """What the source says, and how it is stored."""
+            """The manifest of the dataset."""
 
         @property
         def storage(self) -> Storage:
@@ -43,13 +43,13 @@ class Described:
     def observation_space(self) -> Any:
         """The Gymnasium space of an observation.
 
-        Where the source declares none, as D4RL's files do not, it is a `Box` of the stored shape and
-        dtype (a `Dict` of them where an observation has parts) whose bounds are those of the dtype:
+        If the source declares none, as in D4RL's files, it is a `Box` of the stored shape and
+        dtype (a `Dict` of these if an observation has several leaves) whose bounds are those of the dtype:
         infinite for floating-point numbers, as `space.is_bounded()` says.
 
         Raises:
             MissingDependencyError: gymnasium cannot be imported.
-            FormatError: What the source declares is no space that can be read.
+            FormatError: The declared space cannot be read.
             NotFoundError: The dataset has no such leaf.
         """
         return space_of(self._steps_storage.reader, "observation")
@@ -58,33 +58,33 @@ class Described:
     def action_space(self) -> Any:
         """The Gymnasium space of an action; see `observation_space`, also for what is raised.
 
-        Where the source declares none it has no bounds to scale actions by: `make_env().action_space`
-        has the environment's.
+        If the source declares none, it has no bounds for scaling actions; use
+        `make_env().action_space` then.
         """
         return space_of(self._steps_storage.reader, "action")
 
     def make_env(self, eval_env: bool = False, **kwargs: Any) -> Any:
-        """Make the environment that the data were recorded in: `gymnasium.make` of the stored spec.
+        """Make the environment of the data: `gymnasium.make` of the stored spec.
 
-        Its id has to be registered, so import the package that does so before. The spec's keywords and
-        limit of steps are used; its entry point and wrappers are not, for they name code to import.
+        Its id must be registered: import the package that registers it first. The spec's keywords and
+        step limit are used; its entry point and wrappers are not, since they name code to import.
 
         ```python
         env = ds.make_env(render_mode="rgb_array")
         ```
 
         Args:
-            eval_env: Make the environment for evaluation, where the source has one.
-            **kwargs: For `gymnasium.make`; they go before the spec's.
+            eval_env: Whether to make the evaluation environment, if the source has one.
+            **kwargs: Arguments of `gymnasium.make`; they override the spec's.
 
         Raises:
             MissingDependencyError: gymnasium, or what the environment needs, cannot be imported.
-            NotFoundError: The source names no environment, or one that is not registered.
-            FormatError: What is stored is no spec.
-            UsageError: The environment cannot be made so.
+            NotFoundError: No environment, or one that is not registered.
+            FormatError: The stored spec is invalid.
+            UsageError: The environment cannot be made with these arguments.
 
         Warns:
-            UserWarning: It was recorded with wrappers, which are left out.
+            UserWarning: The data were recorded with wrappers, which are left out.
         """
         manifest = self.manifest
         spec = environment_of(manifest, evaluation=eval_env)
@@ -94,7 +94,7 @@ class Described:
     """Minari's name for it."""
 
     def normalized_score(self, returns: Returns) -> Returns:
-        """Normalize returns of episodes: 0 as a random policy, 1 as an expert; D4RL and Minari do so.
+        """Normalize returns of episodes: 0 for a random policy, 1 for an expert, as D4RL and Minari do.
 
         `(returns - ref_min_score) / (ref_max_score - ref_min_score)`, by the reference scores in
         `metadata`. Published scores are 100 times this.
@@ -118,7 +118,7 @@ class Described:
         return scores
 
     def describe(self) -> DatasetStats:
-        """Compute figures of every stored leaf and of the episodes; of a view, over its rows.
+        """Compute statistics of every stored leaf and of the episodes; for a view, over its rows.
 
         ```python
         found = ds.describe()

@@ -1,4 +1,4 @@
-"""`convert` of arrays, or of episodes one by one, that are in memory: no file, no other process."""
+"""Conversion of arrays or episodes in memory, in this process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress
 
 ADAPTER = "memory"
-"""Recorded in the manifest where a file's format would be."""
+"""Adapter name recorded in the manifest."""
 
 _TERMINATED = ("terminations", "terminals", "terminated")
 _TRUNCATED = ("truncations", "timeouts", "truncated")
@@ -54,9 +54,9 @@ def convert_in_memory(
 ) -> Stored:
     """Write arrays or episodes as a dataset; see `offline_data.convert`.
 
-    It is written first, and its revision is that of what was written: where the same dataset exists,
-    that stays. An iterator can be read only once, so a dataset of that name is an error before it
-    is read.
+    The revision is a digest of the written files, so the dataset is written first and dropped if it
+    already exists. An iterator can be consumed only once: an existing dataset with that name is an
+    error before reading starts.
     """
     begin = time.perf_counter()
     if options.checkpoints is not None:
@@ -135,7 +135,7 @@ class InMemoryEpisodes(RawDataset):
         skip_bad: Whether to leave out those that cannot be stored.
     """
 
-    own_thread = False  # a generator may use what belongs to its thread, such as a renderer
+    own_thread = False  # a generator may hold thread-bound objects, such as a renderer
 
     def __init__(self, episodes: Iterable[Any], *, skip_bad: bool) -> None:
         self.info = SourceInfo()
@@ -156,9 +156,9 @@ class InMemoryEpisodes(RawDataset):
 
 
 def batch_of(episode: Any) -> EpisodeBatch:
-    """Read one episode, a mapping or an object; its arrays are copied.
+    """Return one episode, a mapping or an object, as a batch; its arrays are copied.
 
-    Raises `FormatError`: something is missing, unknown or of a wrong number of rows.
+    Raises `FormatError` for missing or unknown fields, or a wrong number of rows.
     """
     fields = _fields_of(episode)
     actions = dict(_leaves(fields["actions"], ("action",)))
@@ -169,7 +169,7 @@ def batch_of(episode: Any) -> EpisodeBatch:
         raise FormatError(f"it has none of {', '.join(_TERMINATED)}")
     if truncated is None:
         truncated = np.zeros((count, 1), bool)
-    truncated[-1:] |= ~terminated[-1:]  # it ends here, for whatever reason
+    truncated[-1:] |= ~terminated[-1:]  # the last step ends the episode
     steps: dict[Key, NDArray[Any]] = {
         **actions,
         REWARD: _array(fields["rewards"], "rewards").reshape(-1, 1),
@@ -199,8 +199,8 @@ def _fields_of(episode: Any) -> dict[str, Any]:
         fields = dict(episode)
         if unknown := sorted(map(str, fields.keys() - set(_TAKEN))):
             raise FormatError(
-                f"it has {', '.join(unknown)}, which have no place; expected {', '.join(_TAKEN)}",
-                hint="put what belongs to single steps into infos",
+                f"it has unknown fields {', '.join(unknown)}; expected {', '.join(_TAKEN)}",
+                hint="put other per-step arrays into infos",
             )
     else:
         fields = {name: getattr(episode, name) for name in _TAKEN if hasattr(episode, name)}
@@ -213,7 +213,7 @@ def _fields_of(episode: Any) -> dict[str, Any]:
 
 
 def _flags(fields: Mapping[str, Any], names: Sequence[str], count: int) -> NDArray[Any] | None:
-    """Return flags `[T, 1]`, given as such or as one for the last row; None where there are none."""
+    """Return flags `[T, 1]` from an array or one bool for the last row; None if absent."""
     given = next((fields[name] for name in names if fields.get(name) is not None), None)
     if given is None:
         return None

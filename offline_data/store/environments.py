@@ -1,7 +1,7 @@
-"""Gymnasium's spaces and environments, made from what a manifest says of them, which is data.
+"""Gymnasium spaces and environments from the descriptions in a manifest.
 
-No module that a manifest names is imported, and nothing but what is registered here is made: a
-dataset directory may come from a stranger, and an environment spec has entry points.
+No module named by a manifest is imported, and only registered environments are made: a dataset
+directory may be hostile, and an environment spec contains entry points.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _MOST_NUMBERS = 1 << 26
-"""Numbers of the largest `Box`: its two bounds are arrays of its shape, whatever is stored."""
+"""Maximum number of elements of a `Box`, whose two bounds are arrays of its shape."""
 
-_IMPORT_WHAT_THEY_ARE_TOLD = {"GymV21Environment-v0", "GymV26Environment-v0"}
-"""Registered environments that take the id of another one, `module:id`, as a keyword."""
+_IMPORTS_BY_ID = {"GymV21Environment-v0", "GymV26Environment-v0"}
+"""Registered environments that import another one, given as the keyword `module:id`."""
 
 
 def space_of(reader: DatasetReader, root: str) -> Any:
     """Return the Gymnasium space of `observation` or `action`.
 
-    It is what the source declares; where it declares none, a `Box` as wide as the dtype of what is
-    stored (a `Dict` of them where there are several leaves): it has the shape, but no bounds.
-    Values of text leaves are strings in a declared space, and codes in one that is not.
+    It is the declared space; if the source declares none, a `Box` with the shape and the limits of
+    the stored dtype (a `Dict` of these for several leaves). Text leaves are strings in a declared
+    space, and codes otherwise.
 
     Raises:
         MissingDependencyError: gymnasium cannot be imported.
-        FormatError: What is declared is no space that can be read.
-        NotFoundError: The dataset has no such leaf, nor a space of it.
+        FormatError: The declared space cannot be read.
+        NotFoundError: The dataset has neither the leaf nor its space.
     """
     spaces = _gymnasium(f"{root}_space").spaces
     declared = reader.manifest.spaces.get(root)
@@ -72,7 +72,7 @@ def space_of(reader: DatasetReader, root: str) -> Any:
 
 
 def _declared(spaces: ModuleType, space: Mapping[str, Any]) -> Any:
-    """Make a space from Minari's form of it, in which bounds and `start` may be absent."""
+    """Return a space from Minari's serialized form; bounds and `start` may be absent."""
     kind = space["type"]
     if kind == "Dict":
         return spaces.Dict({name: _declared(spaces, s) for name, s in space["subspaces"].items()})
@@ -110,7 +110,7 @@ def _box(spaces: ModuleType, shape: Sequence[int], dtype: str, low: Any, high: A
 
 
 def _stored(spaces: ModuleType, leaves: Mapping[Key, LeafSpec]) -> Any:
-    """Make the space of leaves by what is left of their keys, from dtypes and shapes alone."""
+    """Return the space of leaves, by the rest of their keys, from dtypes and shapes."""
     leaf = leaves.get(())
     if leaf is None:
         names = sorted({key[0] for key in leaves})
@@ -124,9 +124,9 @@ def _stored(spaces: ModuleType, leaves: Mapping[Key, LeafSpec]) -> Any:
 
 
 def environment_of(manifest: Manifest, *, evaluation: bool = False) -> Mapping[str, Any]:
-    """Return the spec of the environment that the data were recorded in; empty: there is none.
+    """Return the spec of the recorded environment; empty if there is none.
 
-    With `evaluation`, that of the environment to evaluate in, where the source has one.
+    With `evaluation`, the spec of the evaluation environment, if the source has one.
     """
     other = manifest.about.get("eval_env_spec")
     return other if evaluation and isinstance(other, dict) else manifest.environment
@@ -137,12 +137,12 @@ def make_environment(
 ) -> Any:
     """Make a registered environment by the id, keywords and limit of steps of a spec.
 
-    Entry points and wrappers in it are not used: what is registered under the id is.
+    Its entry points and wrappers are ignored; the registered ones are used.
 
     Args:
         spec: Of JSON values, as Gymnasium writes it.
         options: Further keywords for `gymnasium.make`, which go before those of the spec.
-        requires: Packages that the environment is said to need, for a hint.
+        requires: Packages that the source lists as required, for a hint.
 
     Raises:
         MissingDependencyError: gymnasium, or what the environment needs, cannot be imported.
@@ -165,7 +165,7 @@ def make_environment(
             hint=f"import the package that registers it{packages} before: nothing that a dataset "
             "names is imported by itself",
         )
-    if name in _IMPORT_WHAT_THEY_ARE_TOLD:
+    if name in _IMPORTS_BY_ID:
         raise FormatError(f"{name} imports the environment that its keywords name: it is not made")
     if not isinstance(stored, dict):
         raise FormatError(f"The keywords of {name} are {shown(stored)}; expected its own, by name")

@@ -304,7 +304,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "ragged arrays": ({**flat(), "actions": [[1], [1, 2]]}, "'actions' cannot be made an array"),
     "no episodes": ([], "0 episodes"),
     "numbers": ([1], "episode 0: it is a int without observations"),
-    "a name": ([{"obs": 1}], "episode 0: it has obs, which have no place"),
+    "a name": ([{"obs": 1}], "episode 0: it has unknown fields obs"),
     "lengths": (
         [{"observations": [1, 2, 3], "actions": [1], "rewards": [1], "terminals": True}],
         "episode 0: .*3 rows, expected 2",

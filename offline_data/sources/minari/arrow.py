@@ -85,7 +85,7 @@ class ArrowStorage:
         rows = next((len(leaf.values) for leaf in leaves if leaf.values is not None), None)
         if rows is None:
             raise FormatError(f"{folder} has a table without any column that can be read")
-        # Only the metadata tell whether there is a row of padding.
+        # Only the metadata state whether the last row is padding.
         steps = count_of(values.get("total_steps", rows - 1), f"total_steps of {folder}")
         if steps not in {rows - 1, rows}:
             raise FormatError(
