@@ -1,0 +1,203 @@
+"""Blocks of rows that all rules share, so that a dataset is read once.
+
+A block is a run of consecutive transitions `[first, stop)`, whose ends need not be ends of episodes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import groupby
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offline_data.episodes.fields import join_key, next_of
+from offline_data.store.encoded import EncodedColumn
+from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
+    from offline_data.store.reader import DatasetReader
+
+BLOCK_ITEMS = 1 << 19
+"""Numbers of all leaves of a file in a block: a few MiB, so that a leaf's part fits the cache."""
+
+IMAGE_DIMENSIONS = (2, 3)
+"""Dimensions of a row of an image or a stack of images; see `is_image`."""
+
+_LEAST_SIDE = 8
+
+
+class Place(NamedTuple):
+    """Where a value is."""
+
+    leaf: str
+    """TED key; `next/observation` for the observation after the last action of an episode."""
+    episode: int
+    row: int
+    """Transition, counted from 0 over the whole dataset."""
+
+
+class Block:
+    """Some consecutive transitions of a dataset; arrays are made when first asked for, and shared.
+
+    Args:
+        reader: The dataset.
+        first: First transition.
+        stop: End of the range.
+    """
+
+    def __init__(self, reader: DatasetReader, first: int, stop: int) -> None:
+        self.reader, self.first, self.stop = reader, first, stop
+        self._values: dict[Key, NDArray[Any] | EncodedColumn] = {}
+        self._extremes: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of transitions."""
+        return self.stop - self.first
+
+    @cached_property
+    def first_episode(self) -> int:
+        """Episode of the first transition."""
+        return int(np.searchsorted(self.reader.starts, self.first, side="right")) - 1
+
+    @cached_property
+    def last_episode(self) -> int:
+        """Episode of the last transition."""
+        return int(np.searchsorted(self.reader.starts, self.stop - 1, side="right")) - 1
+
+    @cached_property
+    def episodes(self) -> NDArray[np.int64]:
+        """Episode of each transition, `[n]`."""
+        numbers = np.arange(self.first_episode, self.last_episode + 1)
+        starts = self.reader.starts[numbers]
+        stops = np.minimum(starts + self.reader.lengths[numbers], self.stop)
+        return np.repeat(numbers, stops - np.maximum(starts, self.first))
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """Places in the block, ascending, of transitions that are the last of an episode."""
+        numbers = slice(self.first_episode, self.last_episode + 1)
+        last = self.reader.starts[numbers] + self.reader.lengths[numbers] - 1
+        return np.asarray(last[last < self.stop] - self.first)
+
+    @cached_property
+    def known_ends(self) -> NDArray[np.int64]:
+        """Those of `ends` after which the observation is known."""
+        final = np.asarray(self.reader.episodes[("final_observation",)])
+        return self.ends[final[self.episodes[self.ends]]]
+
+    def values(self, key: Key) -> NDArray[Any] | EncodedColumn:
+        """Return each value of a leaf once; features are contiguous in memory.
+
+        A leaf of steps (`next/reward`) has a row for each transition. A leaf of observations has
+        one for each transition, before the action, and one after each of `known_ends`:
+
+        ```
+        transition      0  1  2 | 3  4         an episode of three, and one of two that goes on
+        row             0  1  2  3 | 4  5
+        ```
+
+        Encoded leaves stay encoded; `numpy.asarray` of some rows of them decodes these.
+        """
+        if key not in self._values:
+            self._values[key] = _by_feature(self._read(key))
+        return self._values[key]
+
+    def numbers(self, key: Key) -> NDArray[Any]:
+        """Return `values` of a leaf that is not encoded."""
+        found = self.values(key)
+        return found if isinstance(found, np.ndarray) else np.asarray(found)
+
+    def extremes(self, key: Key) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return minimum and maximum of each feature of `values`, `[*shape]`; NaN where one is."""
+        if key not in self._extremes:
+            values = self.numbers(key)
+            self._extremes[key] = np.asarray(values.min(0)), np.asarray(values.max(0))
+        return self._extremes[key]
+
+    def before(self, key: Key) -> NDArray[Any]:
+        """Return an observation leaf before each action, `[n, …]`."""
+        return np.asarray(np.delete(self.numbers(key), _final_rows(self.known_ends), axis=0))
+
+    def after(self, key: Key) -> NDArray[Any]:
+        """Return an observation leaf after each action, `[n, …]`; see `DatasetReader.observations_at`."""
+        rows = np.arange(self.first, self.stop)
+        return self.reader.observations_at(key, rows, after=True)
+
+    def place(self, key: Key, index: int) -> Place:
+        """Return the place of row `index` of `values(key)`."""
+        if key not in self.reader.observation_leaves:
+            return Place(join_key(key), int(self.episodes[index]), self.first + index)
+        finals = _final_rows(self.known_ends)
+        at = index - int(np.searchsorted(finals, index, side="right"))
+        leaf = join_key(next_of(key) if index in finals else key)
+        return Place(leaf, int(self.episodes[at]), self.first + at)
+
+    def _read(self, key: Key) -> NDArray[Any] | EncodedColumn:
+        reader, chosen = self.reader, slice(self.first, self.stop)
+        if key not in reader.observation_leaves:
+            found: NDArray[Any] = reader.step(key)[chosen]
+        elif TED in reader.manifest.tables:
+            root, after = reader.leaf(TED, key)[chosen], reader.leaf(TED, next_of(key))[chosen]
+            found = np.insert(root, self.known_ends + 1, after[self.known_ends], axis=0)
+        else:
+            begin, count = self.first + self.first_episode, len(self) + len(self.ends)
+            found = reader.leaf(OBSERVATIONS, key)[begin : begin + count]
+            if len(self.known_ends) < len(self.ends):
+                repeated = _final_rows(self.ends)[~np.isin(self.ends, self.known_ends)]
+                found = found[np.delete(np.arange(count), repeated)]
+        return found
+
+
+def _final_rows(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of observations after the transitions `ends`, the only ones that have one."""
+    return ends + np.arange(len(ends)) + 1
+
+
+def blocks(reader: DatasetReader, leaves: Iterable[LeafSpec], items: int) -> Iterator[Block]:
+    """Cut a dataset into blocks of about `items` numbers of these leaves."""
+    step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
+    for first in range(0, reader.transitions, step):
+        yield Block(reader, first, min(first + step, reader.transitions))
+
+
+def leaves_by_file(reader: DatasetReader) -> list[dict[Key, LeafSpec]]:
+    """Return all leaves but `episode`, grouped by file, since rows of one file are read together."""
+    leaves = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
+    every = sorted((leaves | reader.observation_leaves).items(), key=lambda item: item[1].file)
+    return [dict(group) for _, group in groupby(every, key=lambda item: item[1].file)]
+
+
+def all_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
+    """Return the leaves of steps and of observations, without `episode`, by root key."""
+    return {key: leaf for group in leaves_by_file(reader) for key, leaf in group.items()}
+
+
+def is_image(leaf: LeafSpec) -> bool:
+    """Return True if rows are encoded images, or uint8 and shaped as one: two sides of 8 at least."""
+    if leaf.encoding is not None:
+        return True
+    sides = sorted(leaf.shape)[-2:]
+    shaped = len(leaf.shape) in IMAGE_DIMENSIONS and min(sides) >= _LEAST_SIDE
+    return leaf.dtype == "uint8" and shaped
+
+
+def is_numeric(leaf: LeafSpec) -> bool:
+    """Return True for a leaf of real numbers that is no image, text or flag."""
+    return not (leaf.text or is_image(leaf) or leaf.dtype == "bool" or "complex" in leaf.dtype)
+
+
+def _by_feature(values: NDArray[Any] | EncodedColumn) -> NDArray[Any] | EncodedColumn:
+    """Copy rows so that each feature is contiguous: sums and extremes are several times faster."""
+    if isinstance(values, EncodedColumn) or values.ndim > 2:
+        return values
+    flat = values.reshape(len(values), prod(values.shape[1:]))
+    copied: NDArray[Any] = np.array(flat.T, order="C").T.reshape(values.shape)
+    return copied

@@ -1,0 +1,132 @@
+"""What a rule is: a short class with a code, whose docstring explains it."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from offline_data.checks.finding import Finding
+from offline_data.errors import UsageError
+from offline_data.ids import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from offline_data.checks.block import Block, Place
+    from offline_data.checks.finding import Severity
+    from offline_data.episodes.fields import Key
+    from offline_data.store.reader import DatasetReader
+
+
+class Measured(NamedTuple):
+    """A dataset and what a rule measured of its leaves."""
+
+    reader: DatasetReader
+    leaves: Mapping[Key, Any]
+
+
+class Rule(ABC):
+    """A rule: subclasses set the four class attributes and override what they need.
+
+    The first paragraph of a subclass's docstring says in one sentence what the rule looks for, the
+    rest explains why it matters and when a finding is harmless; `offline-data rule CODE` prints it.
+
+    A run creates each rule once. It passes each leaf that `leaves` names to `measure`, block by
+    block, in several threads, merges the results of a leaf in order of rows, and passes them to
+    `findings`. Rules that need no rows, only the manifest or the table of episodes, override
+    `findings` alone; rules that compare datasets with each other override `across`.
+
+    Args:
+        thresholds: Values in place of those of `thresholds`.
+
+    Raises:
+        UsageError: A threshold that the rule does not have, or that is no number.
+    """
+
+    code: ClassVar[str]
+    """`RL020`; rules of other packages have other letters. `RL1` is reserved for text."""
+    name: ClassVar[str]
+    """Name for people, `non-finite-values`."""
+    severity: ClassVar[Severity]
+    hint: ClassVar[str] = ""
+    """What to do about a finding."""
+    thresholds: ClassVar[Mapping[str, float]] = {}
+    """Names and defaults of what can be configured."""
+    explained: ClassVar[Mapping[str, str]] = {}
+    """What each threshold means, with its unit, by name."""
+
+    def __init__(self, thresholds: Mapping[str, float] | None = None) -> None:
+        given = dict(thresholds or {})
+        for name, value in given.items():
+            if name not in self.thresholds:
+                known = ", ".join(self.thresholds) or "none"
+                near = nearest(name, self.thresholds)
+                raise UsageError(
+                    f"Rule {self.code} has no threshold {name!r}; it has: {known}",
+                    hint=f"did you mean {near[0]}?" if near else None,
+                )
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise UsageError(f"Threshold {name!r} of {self.code} is {value!r}, not a number")
+        self.limits: Mapping[str, float] = {**self.thresholds, **given}
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of steps or observations (root keys) to pass to `measure`."""
+        del reader
+        return ()
+
+    def measure(self, block: Block, key: Key) -> Any:
+        """Measure one leaf in one block; None if there is nothing to remember.
+
+        Called in threads: must not change the rule.
+        """
+        raise NotImplementedError
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """Join the measures of two consecutive parts of a leaf, neither of them None."""
+        return first + second
+
+    def findings(self, measured: Measured) -> Iterable[Finding]:
+        """Return the findings of one dataset, from what `measure` returned for each leaf."""
+        del measured
+        return ()
+
+    def across(self, measured: Sequence[Measured]) -> Iterable[Finding]:
+        """Return the findings that concern several datasets of the run, two at least."""
+        del measured
+        return ()
+
+    def finding(
+        self,
+        reader: DatasetReader,
+        message: str,
+        place: Place | None = None,
+        *,
+        leaf: str | None = None,
+        episode: int | None = None,
+        row: int | None = None,
+        count: int = 1,
+        about: str | None = None,
+        severity: Severity | None = None,
+    ) -> Finding:
+        """Make a finding of this rule; `place` sets leaf, episode and row unless these are given."""
+        if place is not None:
+            leaf = leaf or place.leaf
+            episode, row = place.episode, place.row
+        return Finding(
+            self.code,
+            self.name,
+            severity or self.severity,
+            reader.manifest.id,
+            message,
+            leaf,
+            episode,
+            row,
+            count,
+            about,
+            self.hint or None,
+        )
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return what the rule looks for, in one sentence."""
+        return " ".join((cls.__doc__ or "").split("\n\n")[0].split())

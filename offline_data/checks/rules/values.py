@@ -1,0 +1,161 @@
+"""Rules on the values of numeric leaves: not finite, constant, all zero."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offline_data.checks.block import all_leaves, is_numeric
+from offline_data.checks.rule import Measured, Rule
+from offline_data.episodes.fields import join_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from offline_data.checks.block import Block, Place
+    from offline_data.checks.finding import Finding
+    from offline_data.episodes.fields import Key
+    from offline_data.store.reader import DatasetReader
+
+MOST_LISTED = 8
+"""Features that a message lists."""
+
+
+class _NotFinite(NamedTuple):
+    """Rows with NaN or infinity."""
+
+    nan: int
+    inf: int
+    rows: int
+    first: Place
+
+
+class _Range(NamedTuple):
+    """Extremes of each feature, `[*shape]`; NaN where one is."""
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+
+
+class NonFiniteValues(Rule):
+    """A leaf has NaN or infinite values.
+
+    One NaN in a batch makes the loss NaN, and every weight after the next step. Sources use NaN for
+    "not measured" (RoboHive's last action of each trial); a filter or a mask is needed then.
+    """
+
+    code = "RL020"
+    name = "non-finite-values"
+    severity = "error"
+    hint = "leave these rows out with a filter, or replace them with `preprocess`"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of floating-point numbers."""
+        return [k for k, leaf in all_leaves(reader).items() if leaf.dtype.startswith("float")]
+
+    def measure(self, block: Block, key: Key) -> _NotFinite | None:
+        """Count the values; look for rows only where an extreme is not finite."""
+        low, high = block.extremes(key)
+        if np.isfinite(low).all() and np.isfinite(high).all():
+            return None
+        values = block.numbers(key)
+        nan = np.isnan(values)
+        bad = nan | np.isinf(values)
+        rows = np.flatnonzero(bad.reshape(len(values), -1).any(1))
+        count = int(nan.sum())
+        return _NotFinite(count, int(bad.sum()) - count, len(rows), block.place(key, int(rows[0])))
+
+    def merge(self, first: _NotFinite, second: _NotFinite) -> _NotFinite:
+        """Add up; the first place stays."""
+        sums = (a + b for a, b in zip(first[:3], second[:3], strict=True))
+        return _NotFinite(*sums, first.first)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf."""
+        for found in measured.leaves.values():
+            yield self.finding(
+                measured.reader,
+                f"{found.rows:,} rows have {found.nan:,} NaN and {found.inf:,} infinite values",
+                found.first,
+                count=found.rows,
+            )
+
+
+class _RangeRule(Rule):
+    """A rule on the range of each feature over the whole dataset."""
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the numeric leaves."""
+        return [key for key, leaf in all_leaves(reader).items() if is_numeric(leaf)]
+
+    def measure(self, block: Block, key: Key) -> _Range:
+        """Return the extremes of each feature."""
+        return _Range(*block.extremes(key))
+
+    def merge(self, first: _Range, second: _Range) -> _Range:
+        """Join the ranges."""
+        return _Range(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
+
+
+class ConstantFeature(_RangeRule):
+    """A feature of a leaf has the same value in every row.
+
+    It carries no information, and dividing by its standard deviation of 0 makes it NaN or infinite.
+    Rewards have a rule of their own, and a leaf that is 0 throughout, too.
+    """
+
+    code = "RL021"
+    name = "constant-feature"
+    severity = "warning"
+    hint = "drop the feature with `preprocess`, or normalize with a lower limit of the deviation"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf, listing its constant features."""
+        if measured.reader.transitions < 2:
+            return
+        for key, (low, high) in measured.leaves.items():
+            constant = np.atleast_1d((low == high) & ~((low == 0).all() & (high == 0).all()))
+            if key == ("next", "reward") or not constant.any():
+                continue
+            places = [str(list(map(int, at))) for at in np.argwhere(constant)]
+            total = prod(constant.shape)
+            listed = ", ".join(places[:MOST_LISTED]) + (" …" if len(places) > MOST_LISTED else "")
+            which = f"feature {listed}" if len(places) == 1 else f"features {listed}"
+            yield self.finding(
+                measured.reader,
+                f"{len(places)} of {total} features are constant: {which}"
+                if total > 1
+                else f"Every row is {np.atleast_1d(low).ravel()[0]!s}",
+                leaf=join_key(key),
+                count=len(places),
+            )
+
+
+class AllZeroLeaf(_RangeRule):
+    """A leaf is 0 in every row.
+
+    Most often it was never written: TorchRL's Minari adapter allocates files of the right shape and
+    writes no value. Infos that are 0 because nothing happened are harmless.
+    """
+
+    code = "RL022"
+    name = "all-zero-leaf"
+    severity = "warning"
+    hint = "compare with the source; convert again with `--audit all`"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf; an error for observations and actions."""
+        for key, (low, high) in measured.leaves.items():
+            if key == ("next", "reward") or low.any() or high.any():
+                continue
+            yield self.finding(
+                measured.reader,
+                f"All {measured.reader.transitions:,} rows are 0",
+                leaf=join_key(key),
+                count=measured.reader.transitions,
+                severity="error" if key[0] in {"observation", "action"} else None,
+            )

@@ -1,0 +1,41 @@
+"""The fixture that writes batches as dataset directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offline_data.store.manifest import Manifest
+from offline_data.store.writer import DatasetWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.store.layout import LayoutName
+    from tests.checks.planted import Write
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes a batch as a dataset directory."""
+    number = 0
+
+    def written(
+        batch: EpisodeBatch, *, layout: LayoutName = "compact", name: str = "", **manifest: Any
+    ) -> Path:
+        nonlocal number
+        number += 1
+        name = name or f"set{number}"
+        folder = tmp_path / f"{name}-{number}"
+        described = {"licence": "CC-BY-4.0", "citation": "@misc{x}", **manifest}
+        header = Manifest(
+            f"local:{name}@1", "local", name, "1", layout, tables={}, counts={}, **described
+        )
+        with DatasetWriter(folder, header, audit="all") as writer:
+            writer.append(batch)
+            writer.finish()
+        return folder
+
+    return written

@@ -1,0 +1,67 @@
+"""Datasets with known values, written to disk, and the findings of rules on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from offline_data.checks.registry import select_rules
+from offline_data.checks.run import run_checks
+from offline_data.episodes import EpisodeBatch
+
+if TYPE_CHECKING:
+    from offline_data.checks import Finding
+
+Write: TypeAlias = Callable[..., Path]
+"""`write(batch, layout="compact", **fields of the manifest)` returns a dataset directory."""
+
+
+def clean_batch(lengths: Sequence[int] = (12, 20, 9), seed: int = 0) -> EpisodeBatch:
+    """Return episodes without a defect: Gaussian observations, actions in [-1, 1], rewards.
+
+    Even episodes end terminated, odd ones truncated. Take it apart with `changed`.
+    """
+    rng = np.random.default_rng(seed)
+    counts = np.array(lengths, np.int64)
+    rows, episodes = int(counts.sum()), len(counts)
+    terminated, truncated = np.zeros((2, rows, 1), bool)
+    last = np.cumsum(counts) - 1
+    terminated[last[::2]] = True
+    truncated[last[1::2]] = True
+    return EpisodeBatch(
+        lengths=counts,
+        steps={
+            ("action",): rng.uniform(-0.9, 0.9, (rows, 2)).astype(np.float32),
+            ("next", "reward"): rng.normal(1, 0.3, (rows, 1)),
+            ("next", "terminated"): terminated,
+            ("next", "truncated"): truncated,
+        },
+        observations={("observation",): rng.normal(0, 1, (rows + episodes, 3)).astype(np.float32)},
+        final_observation=np.ones(episodes, bool),
+    )
+
+
+def changed(batch: EpisodeBatch, **tables: Any) -> EpisodeBatch:
+    """Return a batch with other columns, added to or in place of its own, or other fields."""
+    columns = {
+        name: {**getattr(batch, name), **value}
+        for name, value in tables.items()
+        if name in {"steps", "observations", "episodes"}
+    }
+    return replace(batch, **{**tables, **columns})
+
+
+def found(
+    path: Path | Sequence[Path], code: str, *, items: int = 1 << 19, **thresholds: float
+) -> list[Finding]:
+    """Return the findings of one rule; the same in small blocks and with two threads."""
+    paths = [path] if isinstance(path, Path) else list(path)
+    rules = select_rules([code], thresholds={code: thresholds} if thresholds else None)
+    report = run_checks(paths, rules, block_items=items)
+    again = run_checks(paths, rules, block_items=40, workers=2)
+    assert again.findings == report.findings
+    return list(report.findings)
