@@ -20,6 +20,7 @@ NAMES = (
     "cold",
     "preprocess",
     "decode",
+    "checks",
     "rlds",
     "streaming",
 )
