@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,11 +33,24 @@ class _NotFinite(NamedTuple):
     first: Place
 
 
-class _Range(NamedTuple):
+class Range(NamedTuple):
     """Extremes of each feature, `[*shape]`; NaN where one is."""
 
     low: NDArray[Any]
     high: NDArray[Any]
+
+
+def listed(places: NDArray[Any], total: int) -> str:
+    """Return the subject of a sentence on some features.
+
+    Example:
+        >>> listed(np.array([[0], [2]]), 3), listed(np.array([[1]]), 3)
+        ('2 of 3 features ([0], [2]) are', '1 of 3 features ([1]) is')
+    """
+    names = [str(list(map(int, place))) for place in places[:MOST_LISTED]]
+    more = ", …" if len(places) > MOST_LISTED else ""
+    verb = "is" if len(places) == 1 else "are"
+    return f"{len(places)} of {total} features ({', '.join(names)}{more}) {verb}"
 
 
 class NonFiniteValues(Rule):
@@ -85,23 +97,23 @@ class NonFiniteValues(Rule):
             )
 
 
-class _RangeRule(Rule):
+class RangeRule(Rule):
     """A rule on the range of each feature over the whole dataset."""
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         """Return the numeric leaves."""
         return [key for key, leaf in all_leaves(reader).items() if is_numeric(leaf)]
 
-    def measure(self, block: Block, key: Key) -> _Range:
+    def measure(self, block: Block, key: Key) -> Range:
         """Return the extremes of each feature."""
-        return _Range(*block.extremes(key))
+        return Range(*block.extremes(key))
 
-    def merge(self, first: _Range, second: _Range) -> _Range:
+    def merge(self, first: Range, second: Range) -> Range:
         """Join the ranges."""
-        return _Range(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
+        return Range(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
 
 
-class ConstantFeature(_RangeRule):
+class ConstantFeature(RangeRule):
     """A feature of a leaf has the same value in every row.
 
     It carries no information, and dividing by its standard deviation of 0 makes it NaN or infinite.
@@ -121,21 +133,18 @@ class ConstantFeature(_RangeRule):
             constant = np.atleast_1d((low == high) & ~((low == 0).all() & (high == 0).all()))
             if key == ("next", "reward") or not constant.any():
                 continue
-            places = [str(list(map(int, at))) for at in np.argwhere(constant)]
-            total = prod(constant.shape)
-            listed = ", ".join(places[:MOST_LISTED]) + (" …" if len(places) > MOST_LISTED else "")
-            which = f"feature {listed}" if len(places) == 1 else f"features {listed}"
+            places = np.argwhere(constant)
             yield self.finding(
                 measured.reader,
-                f"{len(places)} of {total} features are constant: {which}"
-                if total > 1
+                f"{listed(places, constant.size)} constant"
+                if constant.size > 1
                 else f"Every row is {np.atleast_1d(low).ravel()[0]!s}",
                 leaf=join_key(key),
                 count=len(places),
             )
 
 
-class AllZeroLeaf(_RangeRule):
+class AllZeroLeaf(RangeRule):
     """A leaf is 0 in every row.
 
     Most often it was never written: TorchRL's Minari adapter allocates files of the right shape and
