@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
     from offline_data.ingest.planned import Share
     from offline_data.preprocess.engine import DryRun as WouldMake
-    from offline_data.preprocess.steps.describe import StepArgument
     from offline_data.preprocess.worker import JobPlan
 
 _ARGUMENTS = columns("ARGUMENT", "TYPE", "DEFAULT", "WHAT")
@@ -374,49 +373,38 @@ def step(
     ] = None,
 ) -> Result:
     """Show what steps do and take: arguments, types, defaults, and an example."""
-    from offline_data.preprocess.steps.describe import describe_step, describe_steps
+    from offline_data.preprocess.steps.registry import describe_step, step_names
 
-    described = describe_steps() if name is None else [describe_step(name)]
-    rows = [
-        (one.name, each.name, each.type, _default(each), each.text)
-        for one in described
-        for each in one.arguments
-    ]
+    described = [describe_step(one) for one in ([name] if name else step_names())]
     if name is not None:
         (one,) = described
         about = Fields(
-            Field("step", one.name),
-            Field("does", one.does),
-            Field("example", f"--step {shlex.quote(one.example)}"),
+            Field("step", one["name"]),
+            Field("does", one["does"]),
+            Field("example", f"--step {shlex.quote(one['example'])}"),
         )
         blocks: list[Block] = [about]
-        if rows:
-            blocks.append(Table(_ARGUMENTS, [row[1:] for row in rows]))
-        if one.details:
-            blocks.append(one.details)
-        return Result(one, blocks, (one.name,))
-    fields = [
-        Field(
-            one.name,
-            (
-                one.does,
-                *(
-                    f"{each.name}: {each.type}, {_default(each)}"
-                    + f". {each.text}" * bool(each.text)
-                    for each in one.arguments
-                ),
-                f"--step {shlex.quote(one.example)}",
-            ),
-        )
-        for one in described
-    ]
+        if one["arguments"]:
+            rows = [(a["name"], a["type"], _default(a), a["text"]) for a in one["arguments"]]
+            blocks.append(Table(_ARGUMENTS, rows))
+        if one["details"]:
+            blocks.append(one["details"])
+        return Result(one, blocks, (one["name"],))
+    fields = []
+    for one in described:
+        arguments = [
+            f"{a['name']}: {a['type']}, {_default(a)}" + f". {a['text']}" * bool(a["text"])
+            for a in one["arguments"]
+        ]
+        example = f"--step {shlex.quote(one['example'])}"
+        fields.append(Field(one["name"], (one["does"], *arguments, example)))
     note = "one step in full: offline-data step NAME; functions are steps too: --step fn:FILE.py:FN"
-    return Result(described, (Fields(*fields),), [one.name for one in described], (note,))
+    return Result(described, (Fields(*fields),), [one["name"] for one in described], (note,))
 
 
-def _default(argument: "StepArgument") -> str:
-    if argument.required:
+def _default(argument: Mapping[str, Any]) -> str:
+    if argument["required"]:
         return "required"
-    value = argument.default
+    value = argument["default"]
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
     return f"default {'none' if value in (None, ()) else shown}"
