@@ -142,10 +142,14 @@ def preprocess(
     from offline_data.preprocess.engine import dry_run as plan_run
     from offline_data.preprocess.engine import preprocess as run
     from offline_data.preprocess.job import Job, RunOptions
-    from offline_data.preprocess.recipe import Calling
     from offline_data.store.layout import parse_audit
 
     options = RunOptions(
+        batched=batched,
+        by=by.value,
+        on=on.value,
+        vectorize=not no_vectorize,
+        seed=seed or 0,
         num_frames=num_frames,
         layout=layout.value if layout else None,
         workers=workers,
@@ -155,9 +159,8 @@ def preprocess(
         resume=resume,
         force=force,
     )
-    calling = Calling(batched, by.value, on.value, not no_vectorize, seed or 0)
     parent = entry_named(context, dataset)
-    job = Job(parent.path, stages, calling, out, dest, options)
+    job = Job(parent.path, stages, out, dest, options)
     if plan is not None:
         from offline_data.preprocess.worker import plan_job
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from offline_data.errors import UsageError
 from offline_data.preprocess.engine import dry_run, preprocess
 from offline_data.preprocess.job import Job, RunOptions
-from offline_data.preprocess.recipe import Calling
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
@@ -87,4 +86,4 @@ def split_dataset(
 
 
 def _job(parent: Path, step: str, name: str, options: RunOptions) -> Job:
-    return Job(parent, (step,), Calling(), name, None, options)
+    return Job(parent, (step,), name, options=options)

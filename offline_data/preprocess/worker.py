@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from offline_data.config import user_path
@@ -29,7 +29,6 @@ from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
-from offline_data.preprocess.recipe import Calling
 from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import write_task
 from offline_data.preprocess.workdir import WorkDir
@@ -127,10 +126,12 @@ class JobPlan(PlanFile):
         job = Job(
             cast("Path", paths["parent"]),
             tuple(stage["text"] for stage in stages),
-            Calling(**{name: value["calling"][name] for name in _CALLING}),
             value["name"],
             paths["dest"],
-            RunOptions(**{name: value["options"][name] for name in _OPTIONS}),
+            RunOptions(
+                **{name: value["calling"][name] for name in _CALLING},
+                **{name: value["options"][name] for name in _OPTIONS},
+            ),
         )
         return cls(
             file,
@@ -152,7 +153,7 @@ class JobPlan(PlanFile):
             "destination": str(self.destination),
             "parent": str(job.parent),
             "stages": [{"text": text, "sha256": digest} for text, digest in stages],
-            "calling": asdict(job.calling),
+            "calling": {name: getattr(job.options, name) for name in _CALLING},
             "name": job.name,
             "dest": None if job.dest is None else str(job.dest),
             "root": str(self.root),

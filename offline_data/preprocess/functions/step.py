@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from offline_data.episodes.fields import join_key
-from offline_data.errors import StepError, UsageError
+from offline_data.errors import StepError
 from offline_data.preprocess.functions.rows import own_randomness, run_block, run_rows
 from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
@@ -138,9 +138,6 @@ class FunctionStep(UserFunction):
     gives equal results on the probe, it runs on blocks of rows; see `vectorize.py`. Some rows of
     every block are compared with a row-by-row run, and a block that differs is computed row by row.
 
-    Raises:
-        UsageError: `batched` is below 1.
-
     Example:
         >>> from offline_data.testing.chunks import toy_chunk, transitions_of
         >>> chunk = toy_chunk([3])
@@ -168,11 +165,6 @@ class FunctionStep(UserFunction):
     """Rows of every vectorised block that are compared."""
     kept: tuple[str, ...] = field(default=(), metadata={"state": True})
     """Required leaves that `fn` does not return, which keep their values."""
-
-    def __post_init__(self) -> None:
-        if self.batched is not None and self.batched < 1:
-            raise UsageError(f"batched is {self.batched}; expected the rows of a block, at least 1")
-        super().__post_init__()
 
     @property
     def per_row(self) -> bool:
