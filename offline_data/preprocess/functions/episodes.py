@@ -19,12 +19,12 @@ from offline_data.preprocess.functions.rows import (
     Leaves,
     conform,
     described,
+    failed,
     leaves_of,
     own_randomness,
     schema_of,
     seed_all,
     to_array,
-    user_errors,
 )
 from offline_data.preprocess.functions.step import (
     UNSTEADY,
@@ -117,8 +117,10 @@ class EpisodeStep(UserFunction):
                     return f"episode {number} ({length} transitions)"
 
                 seed_all(self.seed, number)
-                with user_errors(place):
+                try:
                     result = self.fn(given)
+                except BaseException as error:
+                    raise failed(error, place) from error
                 if result is not None:
                     leaves = leaves_of(result, place)
                     schema = self._held(leaves, schema, place)

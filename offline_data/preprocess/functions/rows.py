@@ -26,7 +26,6 @@ from offline_data.store.layout import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -54,35 +53,21 @@ _FRAMES = 30
 _MASK = (1 << 64) - 1
 
 
-class user_errors:  # noqa: N801 - used like a function, in a `with` statement
-    """Turns exceptions of a user function into a `StepError` with their own traceback.
+def failed(error: BaseException, place: Place) -> StepError:
+    """Return the error for an exception of a user function, with its own traceback.
 
-    Also `SystemExit`, but not `KeyboardInterrupt`.
+    For all but `KeyboardInterrupt`, so also for `SystemExit`; that one is raised again.
     """
-
-    __slots__ = ("_place",)
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or isinstance(error, KeyboardInterrupt):
-            return
-        trace = None if trace is None else trace.tb_next  # without the frame of the `with`
-        lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
-        try:
-            text = str(error).strip().partition("\n")[0]
-        except Exception:  # noqa: BLE001 - an error whose own text fails
-            text = ""
-        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise StepError(
-            f"The function failed on {self._place()}: {said}\n" + "".join(lines).rstrip()
-        ) from error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    trace = error.__traceback__ and error.__traceback__.tb_next  # from the function's frame on
+    lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # noqa: BLE001 - an error whose own text fails
+        text = ""
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return StepError(f"The function failed on {place()}: {said}\n" + "".join(lines).rstrip())
 
 
 def run_rows(
@@ -128,8 +113,10 @@ def run_rows(
                 seed_all(seed, number)
                 here = partial(place, begin + at)
                 td = assemble(tree, inputs, no_rows, CPU)
-                with user_errors(here):
+                try:
                     result = fn(td)
+                except BaseException as error:
+                    raise failed(error, here) from error
                 leaves = leaves_of(result, here)
                 if not columns:
                     schema = schema or schema_of(leaves, here)
@@ -188,8 +175,10 @@ def run_block(
     with torch.no_grad():
         seed_all(seed, number)
         block = assemble(tree, inputs, torch.Size((rows,)), CPU)
-        with user_errors(place):
+        try:
             result = fn(block)
+        except BaseException as error:
+            raise failed(error, place) from error
         leaves = leaves_of(result, place)
     for key, value in leaves.items():
         if value.ndim < 1 or len(value) != rows:
@@ -345,11 +334,11 @@ def described(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
 
 def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None:
     """Raise `StepError` if leaves are missing or new, or have another dtype or shape."""
-    missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
-    if missing or surplus:
-        lacks = [f"lacks {_listed(missing)}"] if missing else []
-        has = [f"has, unlike the first one, {_listed(surplus)}"] if surplus else []
-        raise StepError(f"The function's result for {place()} {' and '.join(lacks + has)}")
+    if schema.keys() != found.keys():
+        missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
+        parts = [("lacks", missing), ("has, unlike the first one,", surplus)]
+        said = (f"{what} {', '.join(sorted(map(join_key, keys)))}" for what, keys in parts if keys)
+        raise StepError(f"The function's result for {place()} {' and '.join(said)}")
     for key, (dtype, shape) in schema.items():
         if found[key] != (dtype, shape):
             here = f"{found[key][0]} {list(found[key][1])}"
@@ -376,10 +365,6 @@ def not_plain(key: Key, value: Tensor, place: Place) -> StepError:
         f"The function returned {join_key(key)!r} for {place()} {where}: its values cannot be read",
         hint="return a dense tensor of the CPU",
     )
-
-
-def _listed(keys: set[Key]) -> str:
-    return ", ".join(sorted(map(join_key, keys)))
 
 
 def _named(what: torch.dtype | torch.layout) -> str:
