@@ -273,22 +273,25 @@ def _dry_run_result(found: "WouldMake") -> Result:
         "id": str(found.id),
         "parent": str(found.parent),
         "destination": found.destination,
-        "existed": found.existed,
+        "existed": found.plan is None,
         "replaces": [str(one) for one in found.replaces],
         "free_bytes": found.free_bytes,
     }
     if found.plan is not None:
+        from offline_data.preprocess.finish import recipe_json
+
         plan = found.plan
+        seconds = plan.seconds * (plan.count - found.finished) / plan.count
         data |= {
             "layout": plan.layout,
-            "recipe": found.recipe,
+            "recipe": recipe_json(plan.recipe),
             "transitions": plan.chosen.transitions,
             "episodes": len(plan.chosen.episodes),
             "same_lengths": plan.recipe.keeps_rows,
             "tasks": plan.count,
             "finished": found.finished,
             "bytes": plan.bytes,
-            "estimated_seconds": round(found.seconds, 1),
+            "estimated_seconds": round(seconds, 1),
             "executor": found.executor,
         }
     data["dry_run"] = True
@@ -300,7 +303,7 @@ def _dry_run_result(found: "WouldMake") -> Result:
         Field("id", data["id"]),
         Field("made from", data["parent"]),
         Field("destination", found.destination),
-        Field("already exists", EXISTS if found.existed else None),
+        Field("already exists", None if found.plan else EXISTS),
         Field("replaces", data["replaces"]),
         _functions(data.get("recipe", ())),
         *counts,

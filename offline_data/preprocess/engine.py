@@ -14,7 +14,7 @@ from offline_data.errors import UsageError
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
-from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
+from offline_data.preprocess.finish import IncrementalHasher, finish, header_of
 from offline_data.preprocess.job import Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
 from offline_data.preprocess.recipe import recipe_of
@@ -117,10 +117,9 @@ class Run:
 
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
         """Run a first pass over the data; returns the measures of all groups, in order."""
-        tasks, label = range(plan.count), f"measure for {step.name}"
-        job = partial(measure_task, plan, step)
+        tasks, job = range(plan.count), partial(measure_task, plan, step)
         found: dict[int, list[Any]] = {}
-        with self._answers(plan, job, tasks, label) as (bar, answers):
+        with self._answers(plan, job, tasks, f"measure for {step.name}") as (bar, answers):
             for number, measures in answers:
                 found[number] = measures
                 bar.advance(plan.rows_of(number))
@@ -177,29 +176,21 @@ class Run:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `preprocess` would do, without doing it.
-
-    Attributes:
-        existed: Whether the dataset exists already; then there is no plan.
-        replaces: Datasets that would be deleted.
-        free_bytes: Free bytes on the disk of the work folder.
-        recipe: Every step with what it learnt, as JSON values.
-        finished: Number of tasks that an interrupted run has finished.
-        seconds: Estimated time of the remaining tasks in one process.
-        executor: Name of the executor that would run the tasks.
-    """
+    """What `preprocess` would do, without doing it."""
 
     id: DatasetId
     parent: DatasetId
     destination: Path
-    existed: bool
     replaces: tuple[DatasetId, ...]
+    """Datasets that would be deleted."""
     free_bytes: int
-    plan: Plan | None = None
-    recipe: Sequence[dict[str, Any]] = ()
+    """Free bytes on the disk of the work folder."""
+    plan: Plan | None
+    """None: the dataset exists already."""
     finished: int = 0
-    seconds: float = 0.0
+    """Number of tasks that an interrupted run has finished."""
     executor: str = ""
+    """Name of the executor that would run the remaining tasks."""
 
 
 def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
@@ -207,11 +198,6 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
 
     A dataset that the same recipe made of the same parent is not made again. After an error or an
     interrupt, finished tasks are kept for `resume`.
-
-    Args:
-        job: Parent, recipe, options and destination.
-        settings: Workers, root.
-        progress: Receives progress and notes.
 
     Raises:
         UsageError: Another dataset, or the work of an interrupted run, exists there already;
@@ -241,7 +227,6 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
                         digests = run.run_tasks(plan)
                         break
                     except Revised as found:
-                        run.work.clear()
                         run, plan = run.revised(found), None
                 put_together(run, plan, run.work, digests, replaced)
     entry = entry_at(target.destination)
@@ -258,26 +243,17 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
     run = Run.of(job, settings, progress)
     target, parent = run.target, entry_at(run.reader.path)
     target.check(parent)
-    existed = run.existed()
-    replaced = None if existed else run.older()
-    gone = () if replaced is None else (replaced.id,)
-    free = free_bytes(target.work)
-    found = DryRun(target.id, parent.id, target.destination, existed, gone, free)
-    if existed:
-        return found
-    plan = interrupted_plan(run)
-    finished = 0 if plan is None else len(run.work.finished(plan.count))
+    places, free = (target.id, parent.id, target.destination), free_bytes(target.work)
+    if run.existed():
+        return DryRun(*places, (), free, None)
+    replaced, plan, finished = run.older(), interrupted_plan(run), 0
     if plan is None:
         _, plan = run.settled(in_place=run.shares_files)
-    left = plan.count - finished
-    return replace(
-        found,
-        plan=plan,
-        recipe=recipe_json(plan.recipe),
-        finished=finished,
-        seconds=plan.seconds * left / plan.count,
-        executor=run.executor(plan, left).name,
-    )
+    else:
+        finished = len(run.work.finished(plan.count))
+    gone = () if replaced is None else (replaced.id,)
+    executor = run.executor(plan, plan.count - finished).name
+    return DryRun(*places, gone, free, plan, finished, executor)
 
 
 def interrupted_plan(run: Run) -> Plan | None:

@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from offline_data.config import user_path
-from offline_data.errors import (
-    ManifestError,
-    OfflineDataError,
-    UsageError,
-)
+from offline_data.errors import ManifestError, OfflineDataError, UsageError
 from offline_data.files import disk_errors, require_bytes
 from offline_data.ingest.planned import (
     MAX_BYTES,
@@ -186,12 +182,11 @@ class JobPlan(PlanFile):
             )
         try:
             recipe = run.recipe.with_states(self.states)
-            same = recipe.states() == list(self.states)
+            if recipe.states() == list(self.states):
+                return replace(run, recipe=recipe)
         except (ValueError, KeyError, TypeError, AttributeError):
-            same = False
-        if not same:
-            raise ManifestError(f"{self.file} is damaged: its states fit no steps", hint=hint)
-        return replace(run, recipe=recipe)
+            pass
+        raise ManifestError(f"{self.file} is damaged: its states fit no steps", hint=hint)
 
     def planned(self, run: Run) -> JobPlan:
         """Plan, and write the plan and this file; the caller holds the lock."""
@@ -315,14 +310,8 @@ def run_share(
 ) -> Share:
     """Run the unfinished ones of tasks `rank`, `rank + world`, …; publish if none is left.
 
-    Any number of processes may run any shares at once, and repeatedly.
-
-    Args:
-        file: The plan.
-        rank: Index of this worker, from 0.
-        world: Total number of workers; None: one per task.
-        settings: Workers for first passes, if the work must be planned again.
-        progress: Receives progress.
+    Any number of processes may run any shares at once, and repeatedly. `rank` is the index of this
+    worker, from 0, `world` the number of workers; None: one per task.
 
     Raises:
         UsageError: No such rank; a function or the parent has changed since the plan was made.
@@ -360,14 +349,14 @@ class _OpenPlan(PlannedWork):
 
     def missing(self) -> list[int]:
         """Return the unfinished tasks."""
-        return sorted(
-            set(range(self.recipe_plan.count)) - set(self.work.finished(self.recipe_plan.count))
-        )
+        count = self.recipe_plan.count
+        return sorted(set(range(count)).difference(self.work.finished(count)))
 
     def damaged(self) -> list[int]:
         """Return finished tasks whose rows are damaged, and mark them as unfinished."""
-        sound = set(self.work.sound(self.recipe_plan.count, in_place=False))
-        damaged = [task for task in self.work.finished(self.recipe_plan.count) if task not in sound]
+        count = self.recipe_plan.count
+        sound = self.work.sound(count, in_place=False)
+        damaged = sorted(set(self.work.finished(count)).difference(sound))
         for task in damaged:
             self.work.record(task).unlink(missing_ok=True)
         return damaged
