@@ -13,7 +13,7 @@ from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
 from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.steps.base import Revised, Step
-from offline_data.preprocess.steps.leaves import column, place
+from offline_data.preprocess.steps.leaves import column
 from offline_data.preprocess.steps.registry import parse_step
 
 if TYPE_CHECKING:
@@ -81,8 +81,9 @@ class Recipe:
             codes = column(chunk, key)
             if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
                 row = int(np.nonzero((codes < -1) | (codes >= len(words)))[0][0])
+                place = chunk.place(row, observed=key in chunk.batch.observations)
                 raise StepError(
-                    f"The recipe gives {join_key(key)!r} at {place(chunk, key, row)} the code "
+                    f"The recipe gives {join_key(key)!r} at {place} the code "
                     f"{codes[row].tolist()}, which stands for no text: this leaf is text, by codes "
                     f"from -1 (nothing) to {len(words) - 1}",
                     hint="store numbers under another name, or as another type than int32",

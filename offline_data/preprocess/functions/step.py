@@ -14,7 +14,6 @@ from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
     On,
     equal_rows,
-    place_of,
     rebuilt,
     row_numbers,
     table_of,
@@ -299,7 +298,10 @@ class FunctionStep(UserFunction):
         self, chunk: EpisodeChunk, begin: int = 0, at: NDArray[np.int64] | None = None
     ) -> Callable[[int], str]:
         """Return a function that describes row `begin + i`, or row `begin + at[i]`."""
-        return lambda row: place_of(chunk, self.on, begin + (row if at is None else int(at[row])))
+        observed = self.on == "observations"
+        return lambda row: chunk.place(
+            begin + (row if at is None else int(at[row])), observed=observed
+        )
 
     def _tried(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
         """Run `fn` on rows `at` of a chunk, or on all of them in blocks."""

@@ -127,7 +127,9 @@ class ImageStep(Step):
             raise StepError(
                 f"{what} does not look like an image: expected two sides of {_LEAST_SIDE} or more, "
                 "and no other axis behind them than channels",
-                hint="format=hwc, chw or hw reads its last axes so" if len(values.shape) > 2 else None,
+                hint="format=hwc, chw or hw reads its last axes so"
+                if len(values.shape) > 2
+                else None,
             )
         if len({self.distinct(form) for form in possible}) > 1:
             raise StepError(

@@ -180,23 +180,6 @@ def rebuilt(
         raise StepError(f"Step {step!r}: {error.message}") from error
 
 
-def place(chunk: EpisodeChunk, key: Key, row: int) -> str:
-    """Describe the position of a row of a column, for a message.
-
-    Example:
-        >>> from offline_data.testing.chunks import toy_chunk
-        >>> place(toy_chunk([2, 1]), ("observation", "velocity"), 2)
-        'the observation after row 1 (episode 0, step 1)'
-    """
-    batch = chunk.batch
-    if key in batch.steps:
-        return chunk.place(row)
-    episode = int(np.searchsorted(batch.starts + np.arange(len(batch.lengths)), row, "right")) - 1
-    final = row - episode == batch.starts[episode] + batch.lengths[episode]
-    where = chunk.place(row - episode - int(final))
-    return f"the observation after {where}" if final else where
-
-
 def without_overflow(
     chunk: EpisodeChunk,
     key: Key,
@@ -225,9 +208,9 @@ def without_overflow(
 
 def overflow(chunk: EpisodeChunk, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
     """Return the error for a row whose result overflows a type."""
+    place = chunk.place(row, observed=key in chunk.batch.observations)
     return StepError(
-        f"Step {step!r} on {join_key(key)!r} in {place(chunk, key, row)} gives what {dtype} cannot "
-        "hold"
+        f"Step {step!r} on {join_key(key)!r} in {place} gives what {dtype} cannot hold"
     )
 
 
