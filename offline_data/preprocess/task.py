@@ -60,23 +60,11 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
 def write_task(
     plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, task: int, *, durable: bool
 ) -> int:
-    """Compute and write all rows of a task, and record that it is finished.
+    """Compute and write all rows of a task, record that it is finished, and return how many.
 
-    A thread writes rows, and reads some back for comparison, while the next ones are computed.
-
-    Args:
-        plan: Plan of the dataset.
-        work: The work folder.
-        header: Manifest for reading back; tables are those of the plan.
-        mode: How many rows are read back.
-        task: Number of the task.
-        durable: Whether rows are synced before the task counts as finished.
-
-    Returns:
-        The number of transitions that were read.
-
-    Raises:
-        Revised: A step must be revised.
+    A thread writes rows, and reads some back for comparison (as `mode` says, with the fields of the
+    manifest `header`), while the next ones are computed. With `durable` rows are synced before the
+    task counts as finished. Raises `Revised` if a step must be revised.
     """
     row, episode = 0, 0
     if plan.in_place:

@@ -246,15 +246,9 @@ class JobPlan(PlanFile):
 def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILENT) -> JobPlan:
     """Plan a job, including first passes over the data, and write the plan to a file.
 
-    Args:
-        job: The dataset to make. `options.resume` accepts an existing plan of the same recipe and
-            data; `options.force` plans again.
-        file: Path on a filesystem that all machines share, with space for the rows.
-        settings: Root, and workers for first passes.
-        progress: Receives progress.
-
-    Returns:
-        The plan; `published` if the dataset exists already.
+    The file is on a filesystem that all machines share, with space for the rows. `options.resume`
+    accepts an existing plan of the same recipe and data; `options.force` plans again. The plan is
+    `published` if the dataset exists already.
 
     Raises:
         UsageError: A plan, or another dataset at the destination, exists; what `Run.of` raises.

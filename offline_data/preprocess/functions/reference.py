@@ -73,7 +73,8 @@ def _file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    _look_in(path.parent, first=False)
+    if str(path.parent) not in sys.path:  # for its imports, also in the processes it is sent to
+        sys.path.append(str(path.parent))
     before, sys.modules[name] = sys.modules.get(name), module
     try:
         spec.loader.exec_module(module)
@@ -88,8 +89,9 @@ def _file(path: Path) -> ModuleType:
 
 def _module(name: str) -> ModuleType:
     here, top = Path.cwd(), name.partition(".")[0]
-    if top not in sys.modules and PathFinder.find_spec(top, [str(here)]) is not None:
-        _look_in(here, first=True)  # as `python -m` does
+    is_here = top not in sys.modules and PathFinder.find_spec(top, [str(here)]) is not None
+    if is_here and str(here) not in sys.path:
+        sys.path.insert(0, str(here))  # as `python -m` does
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -103,12 +105,6 @@ def _module(name: str) -> ModuleType:
         raise UsageError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
-
-
-def _look_in(folder: Path, *, first: bool) -> None:
-    """Add a folder to the import path of this process and of those that it starts."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageError:

@@ -80,16 +80,10 @@ def run_rows(
 ) -> Table:
     """Call `fn` on every row of a table as a TensorDict without batch size.
 
-    Args:
-        fn: The function; may write into its argument.
-        table: `[n, …]` columns, n at least 1; overwritten if `fn` writes into its argument.
-        numbers: `[n]` row numbers, which seed the random generators together with `seed`.
-        place: Describes a row for messages.
-        seed: Seed of all rows.
-        schema: Schema of the results; None: that of the first one.
-
-    Returns:
-        New `[n, …]` columns; those of `table` for leaves that `fn` returned unchanged.
+    Returns new `[n, …]` columns, those of `table` for leaves that `fn` returned unchanged. `fn` may
+    write into its argument, and so into `table`, whose `[n, …]` columns have at least one row. The
+    `[n]` row `numbers` seed the random generators together with `seed`; `place` describes a row for
+    messages; `schema` is that of the results, None: that of the first one.
 
     Raises:
         StepError: `fn` failed on a row, or its result cannot be stored or differs in schema.
@@ -156,6 +150,19 @@ def _column(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
         ) from error
 
 
+def called(fn: Callable[[Any], Any], table: Table, number: int, place: Place, seed: int) -> Any:
+    """Return what `fn` returns for all rows of a table as one TensorDict `[n]`; see `run_rows`."""
+    tree = tree_of({key: slot for slot, key in enumerate(table)})
+    inputs = [torch.from_numpy(values) for values in table.values()]
+    seed_all(seed, number)
+    with torch.no_grad():
+        given = assemble(tree, inputs, inputs[0].shape[:1], CPU)
+        try:
+            return fn(given)
+        except BaseException as error:
+            raise failed(error, place) from error
+
+
 def run_block(
     fn: Callable[[Any], Any],
     table: Table,
@@ -170,16 +177,7 @@ def run_block(
         `[n, …]` columns, which may share memory with `table` and with objects that `fn` keeps.
     """
     rows = len(next(iter(table.values())))
-    tree = tree_of({key: slot for slot, key in enumerate(table)})
-    inputs = [torch.from_numpy(values) for values in table.values()]
-    with torch.no_grad():
-        seed_all(seed, number)
-        block = assemble(tree, inputs, torch.Size((rows,)), CPU)
-        try:
-            result = fn(block)
-        except BaseException as error:
-            raise failed(error, place) from error
-        leaves = leaves_of(result, place)
+    leaves = leaves_of(called(fn, table, number, place, seed), place)
     for key, value in leaves.items():
         if value.ndim < 1 or len(value) != rows:
             raise StepError(

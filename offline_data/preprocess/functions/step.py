@@ -130,12 +130,9 @@ class FunctionStep(UserFunction):
     """A function called on every row, or on blocks of rows.
 
     `fn` takes a TensorDict without batch size, one transition in TED (with `index` and `episode`)
-    or one observation, and returns one. Text leaves are codes.
-
-    `fn` must be pure: its result depends only on its row and on random numbers of torch's, numpy's
-    and Python's global generators, which are seeded for every row. If `torch.vmap` supports it and
-    gives equal results on the probe, it runs on blocks of rows; see `vectorize.py`. Some rows of
-    every block are compared with a row-by-row run, and a block that differs is computed row by row.
+    or one observation, and returns one; text leaves are codes. It must be pure, see
+    `Preprocesses.preprocess`. If `torch.vmap` supports it and gives equal results on the probe, it
+    runs on blocks of rows, of which some are compared with a row-by-row run.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk, transitions_of

@@ -104,12 +104,9 @@ class Expression:
     def evaluate(self, columns: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.bool_]:
         """Return for which rows the expression is true, bool `[count]`.
 
-        Comparisons with NaN are false, except `!=`; min, max, mean and percentile ignore NaN.
-
-        Args:
-            columns: For each field bools, int64, uint64 or floats `[count]`, or objects: text, or
-                None if missing, which equals no text.
-            count: Number of rows.
+        Comparisons with NaN are false, except `!=`; min, max, mean and percentile ignore NaN. There
+        is a column `[count]` for each field: bools, int64, uint64, floats, or objects: text, or
+        None if missing, which equals no text.
 
         Raises:
             StepError: Types that cannot be combined, or a number instead of true or false.

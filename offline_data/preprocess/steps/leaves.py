@@ -153,12 +153,8 @@ def rebuilt(
 ) -> EpisodeChunk:
     """Return the chunk with renamed, removed or added columns.
 
-    Args:
-        chunk: The episodes.
-        step: Name of the step, for messages.
-        names: New keys of columns, None to remove; all others are unchanged.
-        added: New columns, observation columns if `observed`, else step columns.
-        observed: See `added`.
+    `names` are new keys of columns, None to remove them; all others are unchanged. `added` are new
+    step columns, or `observed` ones. `step` is the name of the step, for messages.
 
     Raises:
         StepError: No action, reward or flag would be left; a new name that is not a valid file
