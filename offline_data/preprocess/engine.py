@@ -90,14 +90,15 @@ class Run:
         """Return the manifest's fields on the parent and the recipe."""
         return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
-    def existed(self) -> bool:
-        """Return True if the dataset exists already; see `Target.existing`."""
-        options = self.options
-        return not options.force and self.target.existing(self.fingerprint, options.layout)
+    def found(self) -> tuple[bool, Entry | None]:
+        """Return whether the dataset exists already, else also another of its name to replace.
 
-    def older(self) -> Entry | None:
-        """Return the dataset of the same name to replace; see `Target.older`."""
-        return self.target.older(self.settings.root, force=self.options.force)
+        Raises `UsageError` for one to replace without `force`.
+        """
+        options = self.options
+        if not options.force and self.target.existing(self.fingerprint, options.layout):
+            return True, None
+        return False, self.target.older(self.settings.root, force=options.force)
 
     def revised(self, found: Revised) -> Run:
         """Return the run with a revised step, after a note that says so."""
@@ -212,13 +213,12 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
     target.check(entry_at(run.reader.path))
     with dataset_lock(settings.staging, target.lock, progress), _explained(run.recipe):
         recover(run.work.dataset, target.destination)
-        existed = run.existed()
+        existed, replaced = run.found()
         if existed:
             saved = run.work.read_plan()  # of a run that was interrupted after it had published
             if saved is not None and saved.get("fingerprint") == run.fingerprint:
                 run.work.clear()
         else:
-            replaced = run.older()
             plan = interrupted_plan(run)
             with _says_what_is_kept(run):
                 while True:
@@ -244,9 +244,10 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
     target, parent = run.target, entry_at(run.reader.path)
     target.check(parent)
     places, free = (target.id, parent.id, target.destination), free_bytes(target.work)
-    if run.existed():
+    existed, replaced = run.found()
+    if existed:
         return DryRun(*places, (), free, None)
-    replaced, plan, finished = run.older(), interrupted_plan(run), 0
+    plan, finished = interrupted_plan(run), 0
     if plan is None:
         _, plan = run.settled(in_place=run.shares_files)
     else:

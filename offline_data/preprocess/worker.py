@@ -291,12 +291,12 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
                 f"There is {'the same' if same else 'another'} plan in {file}",
                 hint=f"--resume keeps it, {hint}" if same else hint,
             )
-        if run.existed():
-            plan = replace(plan, published=True)
-            plan.write()
-            return plan
-        run.older()
-        return plan.planned(run)
+        existed, _ = run.found()
+        if not existed:
+            return plan.planned(run)
+        plan = replace(plan, published=True)
+        plan.write()
+        return plan
 
 
 def run_share(
@@ -393,9 +393,8 @@ class _OpenPlan(PlannedWork):
         with dataset_lock(run.settings.staging, target.lock, run.progress):
             if JobPlan.read(job_plan.file).published:
                 return True
-            existed = run.existed()
+            existed, replaced = run.found()
             if not existed:
-                replaced = run.older()
                 grows = self.work.dataset
                 recover(grows, target.destination)
                 shutil.rmtree(grows, ignore_errors=True)
