@@ -20,7 +20,6 @@ import json
 import os
 import shutil
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -241,24 +240,14 @@ def holds(folder: Path, written: Mapping[str, Range]) -> bool:
 
 
 def allocate(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Allocate files of these sizes on the disk, keeping existing content.
-
-    If that fails, new files are deleted again.
-    """
-    new = [folder / name for name in sizes if not (folder / name).exists()]
-    try:
-        with disk_errors(folder):
-            for name, size in sizes.items():
-                path = folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("ab") as file:
-                    if file.tell() == size > 0:
-                        continue
-                    file.truncate(size)
-                    if size and hasattr(os, "posix_fallocate"):
-                        os.posix_fallocate(file.fileno(), 0, size)
-    except BaseException:
-        for path in new:
-            with suppress(OSError):
-                path.unlink()
-        raise
+    """Allocate files of these sizes on the disk, keeping existing content."""
+    with disk_errors(folder):
+        for name, size in sizes.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                if file.tell() == size > 0:
+                    continue
+                file.truncate(size)
+                if size and hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
