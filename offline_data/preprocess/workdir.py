@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from offline_data.files import boot_id, disk_errors, sync_folder
+from offline_data.files import boot_id, disk_errors, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,16 +148,14 @@ def write_checked(
     np.savez(body, *arrays.values())
     head = json.dumps({"about": about, "keys": [list(key) for key in arrays]})
     rest = head.encode() + b"\n" + body.getvalue()
+    content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    if durable:
+        write_durably(path, content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+    beside.write_bytes(content)
     beside.replace(path)
-    if durable:
-        sync_folder(path.parent)
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], dict[Key, NDArray[Any]]] | None:
