@@ -135,8 +135,7 @@ class Run:
         tasks = sorted(set(range(plan.count)).difference(finished))
         if finished:
             self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
-        durable = not plan.in_place
-        job = partial(write_task, plan, work, header, self.options.audit, durable=durable)
+        job = partial(write_task, plan, work, header, self.options.audit)
         label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan, work) as hasher:
             for task in finished if plan.in_place else ():

@@ -371,7 +371,7 @@ class _OpenPlan(PlannedWork):
                     if (newer := self.newer()) is not None:
                         return newer
                     try:
-                        transitions = write_task(plan, self.work, header, audit, task, durable=True)
+                        transitions = write_task(plan, self.work, header, audit, task)
                     except Revised as found:
                         return self.plan.revised(run, found)
                     bar.advance(transitions)

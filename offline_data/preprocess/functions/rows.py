@@ -20,7 +20,7 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
 from offline_data.buffers.gather.assemble import assemble, tree_of
-from offline_data.episodes.fields import Key, check_key, join_key
+from offline_data.episodes.fields import RESERVED_ROOTS, Key, check_key, join_key
 from offline_data.errors import FormatError, StepError
 from offline_data.store.layout import DTYPES
 
@@ -40,9 +40,6 @@ FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
 """Schema of a function's result: dtype name and row shape of every leaf."""
 
 CPU = torch.device("cpu")
-
-_PLACES = frozenset({"index", "episode", "done", "terminated", "truncated"})
-"""Root leaves that describe a row's place: they cannot be nested."""
 
 _STRIP = 32
 """Rows that are unbound at once: many small long-lived tensors keep the garbage collector busy."""
@@ -309,7 +306,8 @@ def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> Function
                 hint=rename,
             ) from error
         above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
-        if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
+        nested = len(key) > 1 and key[0] in RESERVED_ROOTS - {"next"}
+        if key == ("next",) or nested or above:
             wanted = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
             raise StepError(
                 f"The function returned a leaf {join_key(key)!r} for {place()}; expected {wanted}",

@@ -29,7 +29,7 @@ from offline_data.episodes.fields import (
     next_of,
 )
 from offline_data.errors import FormatError, StepError
-from offline_data.store.layout import EPISODE
+from offline_data.store.layout import EPISODE, ROOT_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -49,9 +49,7 @@ On: TypeAlias = Literal["transitions", "observations"]
 
 INDEX: Key = ("index",)
 
-FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
-
-GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *FLAGS)
+GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *ROOT_FLAGS)
 """Leaves that follow from a row's place, which a function may not change."""
 
 ALL = slice(None)
@@ -112,7 +110,7 @@ def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArr
 def _given(chunk: EpisodeChunk, part: slice = ALL) -> Table:
     """Return `[n, …]` columns of the leaves that follow from a row's place."""
     index = np.array(chunk.row_numbers[part])
-    table: Table = {flag: np.zeros((len(index), 1), bool) for flag in FLAGS}
+    table: Table = {flag: np.zeros((len(index), 1), bool) for flag in ROOT_FLAGS}
     return {**table, INDEX: index, EPISODE: np.array(chunk.episode_numbers[part])}
 
 
