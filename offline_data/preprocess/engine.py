@@ -47,9 +47,7 @@ _REVISION_DIGITS = 12
 _START_SECONDS = {False: 1.0, True: 5.0}
 """Seconds that worker processes take to start, by whether they import torch."""
 
-_SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that are deferred while a dataset is being published."""
 
 

@@ -9,6 +9,7 @@ ends, also in the middle of a call.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -142,9 +143,7 @@ class Child:
                 f"A process could not be started: {error}", hint="try again with fewer workers"
             ) from error
         # Wakes both processes less often; fails on some systems, or beyond the user's pipe limit.
-        with suppress(ImportError, AttributeError, OSError):
-            import fcntl
-
+        with suppress(AttributeError, OSError):
             fcntl.fcntl(cast("IO[bytes]", self._process.stdout), fcntl.F_SETPIPE_SZ, _PIPE)
         self.send(self._function)
         return self
