@@ -90,13 +90,12 @@ class RunOptions:
                 more = "" if least is None else f" of {least} or more"
                 raise UsageError(f"{name} is {value!r}; expected a whole number{more}")
             object.__setattr__(self, name, whole)
-        for name, known in (
-            ("vectorize", ("auto", True, False)),
-            ("by", ("row", "episode")),
-            ("on", ("transitions", "observations")),
+        for name, known, expected in (
+            ("vectorize", ("auto", True, False), "'auto' or False"),
+            ("by", ("row", "episode"), "'row' or 'episode'"),
+            ("on", ("transitions", "observations"), "'transitions' or 'observations'"),
         ):
             if (value := getattr(self, name)) not in known:
-                expected = "'auto' or False" if True in known else " or ".join(map(repr, known))
                 raise UsageError(f"{name} is {value!r}; expected {expected}")
         object.__setattr__(self, "vectorize", "auto" if self.vectorize else False)
         if self.by == "episode" and (self.batched is not None or self.on != "transitions"):
