@@ -96,9 +96,9 @@ def _sources(_settings: Settings) -> Iterable[tuple[str, str]]:
 
 
 def _steps(_settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.preprocess.steps.describe import describe_steps
+    from offline_data.preprocess.steps.registry import describe_step, step_names
 
-    return [(step.name, step.does) for step in describe_steps()]
+    return [(name, describe_step(name)["does"]) for name in step_names()]
 
 
 def _kinds(_settings: Settings) -> Iterable[tuple[str, str]]:

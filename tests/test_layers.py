@@ -203,7 +203,7 @@ def _top(found: Import) -> str:
     return found.module.partition(".")[0]
 
 
-OWN_PIPES = {"offline_data/processes/forked.py", "offline_data/processes/child.py"}
+OWN_PIPES = {"offline_data/processes/child.py"}
 """A child process: its standard streams are pipes to the process that started it."""
 
 REDIRECTS = {"offline_data/executors/ray.py"}
