@@ -54,5 +54,5 @@ def test_all_zero_leaves(write: Write) -> None:
     path = write(changed(batch, steps={**zeros, ("grip",): np.zeros((41, 1))}))
     action, grip = found(path, "RL022")
     assert (action.leaf, action.severity, action.count) == ("action", "error", 41)
-    assert (grip.leaf, grip.severity) == ("grip", "warning")
+    assert (grip.leaf, grip.severity) == ("grip", "info")
     assert found(path, "RL021") == []

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.checks.block import Block, Place
-    from offline_data.checks.finding import Finding
+    from offline_data.checks.finding import Finding, Severity
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
 
 MOST_LISTED = 8
 """Features that a message lists."""
+
+_LEARNT = ("observation", "action")
+"""Roots of leaves that policies are trained on; others are of less weight."""
 
 
 class _NotFinite(NamedTuple):
@@ -141,6 +144,7 @@ class ConstantFeature(RangeRule):
                 else f"Every row is {np.atleast_1d(low).ravel()[0]!s}",
                 leaf=join_key(key),
                 count=len(places),
+                severity=None if key[0] in _LEARNT else "info",
             )
 
 
@@ -157,7 +161,7 @@ class AllZeroLeaf(RangeRule):
     hint = "compare with the source; convert again with `--audit all`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf; an error for observations and actions."""
+        """Yield a finding for each leaf; an error for observations and continuous actions."""
         for key, (low, high) in measured.leaves.items():
             if key == ("next", "reward") or low.any() or high.any():
                 continue
@@ -166,5 +170,13 @@ class AllZeroLeaf(RangeRule):
                 f"All {measured.reader.transitions:,} rows are 0",
                 leaf=join_key(key),
                 count=measured.reader.transitions,
-                severity="error" if key[0] in {"observation", "action"} else None,
+                severity=_severity_of_zeros(measured.reader, key),
             )
+
+
+def _severity_of_zeros(reader: DatasetReader, key: Key) -> Severity:
+    """Return the severity for a leaf of zeros: index 0 is an action, and infos may be empty."""
+    if key[0] not in _LEARNT:
+        return "info"
+    counted = all_leaves(reader)[key].dtype.startswith("float")
+    return "error" if counted or key[0] == "observation" else "warning"
