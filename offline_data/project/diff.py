@@ -314,8 +314,8 @@ def _largest(left: NDArray[Any], right: NDArray[Any]) -> float | None:
     kind = np.complex128 if left.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
         found = np.abs(left.astype(kind) - right.astype(kind))
-    finite = found[np.isfinite(found)]
-    return float(finite.max()) if finite.size else None
+    differ = found[np.isfinite(found) & (left != right)]
+    return float(differ.max()) if differ.size else None
 
 
 def _figures(

@@ -20,7 +20,7 @@ from offline_data.errors import FormatError, InvalidIdError, UsageError
 from offline_data.ids import DatasetId, nearest, parse_id
 from offline_data.ingest.options import Options, format_range, parse_range
 from offline_data.store.layout import LAYOUTS
-from offline_data.strict_json import read_whole, shown
+from offline_data.strict_json import check_depth, read_whole, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -80,12 +80,17 @@ def read_requests(file: Path) -> dict[str, Request]:
 def read_toml(file: Path, max_bytes: int, hint: str) -> dict[str, Any]:
     """Read a TOML file; raises `NotFoundError`, `AccessError`, `UsageError` for what is not one."""
     try:
-        text = read_whole(file, max_bytes).decode()
+        value = parse_toml(read_whole(file, max_bytes).decode(), file, hint)
+        check_depth(value)
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not TOML: it is not UTF-8: {error.reason}") from error
     except FormatError as error:
         raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
-    return parse_toml(text, file, hint)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"{file} cannot be used: {error}", hint=hint) from error
+    return value
 
 
 def datasets_of(whole: Mapping[str, Any], file: Path) -> dict[str, Any]:
