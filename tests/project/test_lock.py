@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,3 +251,42 @@ def test_several_failures_are_all_named(offline: Settings, project: Project) -> 
     first, *lines = caught.value.message.splitlines()
     assert first == "2 of 2 datasets are not as locked"
     assert [line.partition(":")[0] for line in lines] == ["hop", "toy"]
+
+
+def test_an_interrupt_leaves_nothing_half_made(
+    online: Settings, elsewhere: Settings, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = project(HOP, TOY)
+    lock(file, online)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        # the package has a function of the module's name
+        patch.setattr(sys.modules["offline_data.ingest.shards"], "finish_and_publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sync(file, elsewhere, locked=True)
+    assert list(elsewhere.root.rglob("manifest.json")) == []
+    assert sync(file, elsewhere, locked=True) == [("hop", "download"), ("toy", "download")]
+    assert not list(elsewhere.staging.glob("*/"))
+
+
+def test_two_at_once_fetch_once(
+    online: Settings, elsewhere: Settings, project: Project, server: FileServer
+) -> None:
+    file = project(HOP)
+    lock(file, online)
+    server.requests.clear()
+    together = threading.Barrier(2)
+
+    def run() -> list[tuple[str, str]]:
+        together.wait(60)
+        return sync(file, elsewhere, locked=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(run) for _ in range(2)]
+        found = [one.result(timeout=120) for one in both]
+    assert all([name for name, _ in one] == ["hop"] for one in found)
+    assert len([one for one in server.requests if one.path == HOPPER]) == 1
+    assert len(list_datasets(elsewhere.root)) == 1
