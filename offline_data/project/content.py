@@ -13,9 +13,9 @@ The digest of an episode of `T` transitions is the SHA-256 of, in this order,
 Rows are the bytes of their items in C order, little-endian, booleans as 0 and 1. So -0.0 differs
 from 0.0, and NaN equals NaN of the same bits. An item of text is the SHA-256 of its UTF-8, 32 zeros
 if it is missing. Encoded images are the bytes of the files: first the int64 length of each row, then
-all of them; thus a dataset with decoded pixels has another digest. What follows from other values is
-left out: `episode` of steps, `next/done` and root flags, and `start`, `length`, `return` and the
-flags of the episode table.
+all of them; so a dataset of decoded pixels (`images="raw"`) has another digest. What
+follows from other values is left out: `episode` of steps, `next/done` and root flags, and `start`,
+`length`, `return` and the flags of the episode table.
 
 The content digest of a dataset is the SHA-256 of `offline-data content 1`, the schema as JSON (a
 sorted list of table, key and kind, without spaces), each followed by a line feed, and the digests of
@@ -31,16 +31,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from offline_data.episodes.cut import runs_within
 from offline_data.episodes.fields import join_key
 from offline_data.errors import ManifestError
 from offline_data.files import write_durably
 from offline_data.progress import SILENT
-from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -90,11 +90,11 @@ class Content:
     def rows(self, leaf: Leaf, rows: NDArray[np.int64], *, after: bool = False) -> Any:
         """Read `[n]` rows of a leaf: `[n, …]`, text as digests `[n, …, 32]`, images encoded.
 
-        `rows` are ascending step rows, of the table `episodes` numbers of episodes; `after`: the
-        observations after their actions.
+        `rows` are step rows, of the table `episodes` numbers of episodes; `after`: the observations
+        after their actions.
         """
         table, key = leaf
-        run = len(rows) and rows[-1] - rows[0] + 1 == len(rows)  # a slice is twice as fast
+        run = len(rows) and (np.diff(rows) == 1).all()  # a slice is twice as fast
         at: Any = slice(int(rows[0]), int(rows[-1]) + 1) if run else rows
         if table == OBSERVATIONS:
             values: Any = self.reader.observations_at(key, rows, after=after)
@@ -102,7 +102,16 @@ class Content:
             values = self.reader.episodes[key][at]
         else:
             values = self.reader.step(key)[at]
-        return self._words[leaf][self._checked(leaf, values)] if leaf in self._words else values
+        if leaf not in self._words:
+            return values
+        known = len(self._words[leaf]) - 1
+        if values.size and not -1 <= values.min() <= values.max() < known:
+            raise ManifestError(
+                f"Text leaf {join_key(key)!r} in {self.reader.path} has codes outside its "
+                f"{known} words",
+                hint="`offline-data verify ID` names damaged files",
+            )
+        return self._words[leaf][values]
 
     def row_bytes(self, leaf: Leaf) -> int:
         """Return the bytes of one row as `rows` returns it, images decoded."""
@@ -114,16 +123,6 @@ class Content:
         words = self.reader.words(leaf[1], *((EPISODES,) if leaf[0] == EPISODES else ())) or []
         found = [hashlib.sha256(word.encode()).digest() for word in words]
         return np.frombuffer(b"".join([*found, bytes(32)]), np.uint8).reshape(-1, 32)
-
-    def _checked(self, leaf: Leaf, codes: NDArray[Any]) -> NDArray[Any]:
-        known = len(self._words[leaf]) - 1
-        if codes.size and not -1 <= codes.min() <= codes.max() < known:
-            raise ManifestError(
-                f"Text leaf {join_key(leaf[1])!r} in {self.reader.path} has codes outside its "
-                f"{known} words",
-                hint="`offline-data verify ID` names damaged files",
-            )
-        return codes
 
 
 def episode_digests(
@@ -140,14 +139,12 @@ def episode_digests(
         ManifestError, FormatError, AccessError: Files are damaged, or cannot be read.
     """
     chosen = [leaf for leaf in content.specs if leaves is None or leaf in leaves]
-    starts, lengths = content.reader.starts, content.reader.lengths
+    lengths = content.reader.lengths
     out = np.empty((len(lengths), 32), np.uint8)
     of_row = sum(content.row_bytes(leaf) for leaf in chosen)
     most = max(1, min(_GROUP_ROWS, _GROUP_BYTES // max(of_row, 1)))
-    first = 0
     with progress.task("content digest", int(lengths.sum()), "transitions") as task:
-        while first < len(lengths):
-            stop = max(first + 1, int(np.searchsorted(starts + lengths, starts[first] + most)))
+        for first, stop in runs_within(lengths, most):
             heads = zip(lengths[first:stop].astype("<i8"), content.final[first:stop], strict=True)
             hashes = [hashlib.sha256(t.tobytes() + final.tobytes()) for t, final in heads]
             for leaf in chosen:
@@ -155,7 +152,6 @@ def episode_digests(
             digests = b"".join(one.digest() for one in hashes)
             out[first:stop] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
             task.advance(int(lengths[first:stop].sum()))
-            first = stop
     return out
 
 
@@ -164,46 +160,44 @@ def _add_leaf(
 ) -> None:
     """Add the rows of one leaf to the hashes of consecutive episodes."""
     starts, lengths = content.reader.starts[episodes], content.reader.lengths[episodes]
-    size = content.row_bytes(leaf)
     if leaf[0] == EPISODES:
-        _add_rows(lambda rows: content.rows(leaf, rows), episodes, [1] * len(hashes), size, hashes)
+        _add_rows(content, leaf, episodes, [1] * len(hashes), hashes)
         return
     rows = np.arange(int(starts[0]), int(starts[-1] + lengths[-1]))
-    _add_rows(lambda rows: content.rows(leaf, rows), rows, lengths.tolist(), size, hashes)
+    _add_rows(content, leaf, rows, lengths.tolist(), hashes)
     if leaf[0] == OBSERVATIONS:
         final = content.final[episodes]
-        ends, counts = (starts + lengths - 1)[final], final.astype(int).tolist()
-        _add_rows(lambda r: content.rows(leaf, r, after=True), ends, counts, size, hashes)
+        ends = (starts + lengths - 1)[final]
+        _add_rows(content, leaf, ends, final.astype(int).tolist(), hashes, after=True)
 
 
 def _add_rows(
-    read: Callable[[NDArray[np.int64]], Any],
+    content: Content,
+    leaf: Leaf,
     rows: NDArray[np.int64],
-    counts: Sequence[int],
-    size: int,
+    counts: list[int],
     hashes: Sequence[Any],
+    *,
+    after: bool = False,
 ) -> None:
-    """Add rows, `counts[i]` of them to `hashes[i]`, in blocks; `size` is the bytes of one."""
-    most, number, left = max(1, _BLOCK // max(size, 1)), 0, list(counts)
-    images = len(rows) and as_encoded(read(rows[:1])) is not None
-    if images:  # the lengths come before the images: an episode cannot be divided into blocks
-        begin = 0
-        for hashed, count in zip(hashes, counts, strict=True):
-            column = read(rows[begin : begin + count])
-            begin += count
-            hashed.update(np.subtract(*column.bounds()[::-1]).astype("<i8").tobytes())
-            for run in column.runs() if count else ():
+    """Add rows, `counts[i]` of them to `hashes[i]`; see `Content.rows`."""
+    if content.specs[leaf].encoding:
+        parts = np.split(rows, np.cumsum(counts)[:-1])
+        for hashed, part in zip(hashes, parts, strict=True):
+            images = content.rows(leaf, part, after=after)
+            hashed.update(np.subtract(*images.bounds()[::-1]).astype("<i8").tobytes())
+            for run in images.runs() if len(part) else ():
                 hashed.update(run)
         return
+    most, number = max(1, _BLOCK // max(content.row_bytes(leaf), 1)), 0
     for begin in range(0, len(rows), most):
-        block = rows[begin : begin + most]
-        data, at = memoryview(np.asarray(read(block)).tobytes()), 0
-        size = len(data) // len(block)
+        block = np.asarray(content.rows(leaf, rows[begin : begin + most], after=after))
+        data, at, size = memoryview(block.tobytes()), 0, block.nbytes // len(block)
         while at < len(block):
-            take = min(left[number], len(block) - at)
+            take = min(counts[number], len(block) - at)
             hashes[number].update(data[at * size : (at + take) * size])
-            at, left[number] = at + take, left[number] - take
-            number += not left[number]
+            at, counts[number] = at + take, counts[number] - take
+            number += not counts[number]
 
 
 def content_digest(content: Content, digests: NDArray[np.uint8]) -> str:

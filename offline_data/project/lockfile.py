@@ -46,6 +46,7 @@ _HEADER = (
 _AGAIN = "restore the file, or delete it and run `offline-data lock`"
 _CONTENT = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_KINDS = {str: "text", int: "a whole number", dict: "a table", list: "a list of tables"}
 _FIELDS = ("id", "requested", "options", "transitions", "episodes", "content", "converter", "files")
 
 
@@ -147,13 +148,11 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
     except NotFoundError as error:
         raise NotFoundError(error.message, hint="write it: `offline-data lock`") from error
     version = whole.get("version")
-    if type(version) is int and version > VERSION:
+    if _checked(version, int, f"{file}: version") != VERSION:
         raise UsageError(
-            f"{file} has version {shown(version)}; this version of offline-data reads {VERSION}",
+            f"{file} has version {version}; this version of offline-data reads {VERSION}",
             hint="pip install --upgrade offline-data",
         )
-    if type(version) is not int or version != VERSION:
-        raise _wrong(f"{file}: version", version, str(VERSION))
     check_keys(whole, {"version", "datasets"}, str(file))
     found = {
         name: _read_dataset(name, table, f"{file}: datasets.{name}")
@@ -164,64 +163,48 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
 
 
 def _read_dataset(name: str, table: Any, where: str) -> LockedDataset:
-    if not isinstance(table, dict):
-        raise _wrong(where, table, "a table")
+    table = _checked(table, dict, where)
     check_keys(table, _FIELDS, where)
-    options, files = table.get("options"), table.get("files")
-    if not isinstance(options, dict):
-        raise _wrong(f"{where}.options", options, "a table")
+    options = _checked(table.get("options"), dict, f"{where}.options")
     check_keys(options, OPTIONS, f"{where}.options")
-    if not isinstance(files, list):
-        raise _wrong(f"{where}.files", files, "a list of tables")
+    files = _checked(table.get("files"), list, f"{where}.files")
     locked = id_of(table.get("id"), f"{where}.id")
     if locked.revision is None:
-        raise _wrong(f"{where}.id", str(locked), "an id with a revision")
-    content = _text(table.get("content"), f"{where}.content")
-    if not _CONTENT.match(content):
-        raise _wrong(f"{where}.content", content, "sha256: and 64 hex digits")
+        raise UsageError(f"{where}.id is {locked}; expected an id with a revision", hint=_AGAIN)
     return LockedDataset(
         name,
         locked,
         id_of(table.get("requested"), f"{where}.requested"),
         options_of(options, f"{where}.options"),
-        _count(table.get("transitions"), f"{where}.transitions"),
-        _count(table.get("episodes"), f"{where}.episodes"),
-        content,
-        _text(table.get("converter"), f"{where}.converter"),
+        _checked(table.get("transitions"), int, f"{where}.transitions"),
+        _checked(table.get("episodes"), int, f"{where}.episodes"),
+        _checked(table.get("content"), str, f"{where}.content", _CONTENT),
+        _checked(table.get("converter"), str, f"{where}.converter"),
         tuple(_read_file(one, f"{where}.files[{n}]") for n, one in enumerate(files)),
     )
 
 
 def _read_file(table: Any, where: str) -> LockedFile:
-    if not isinstance(table, dict):
-        raise _wrong(where, table, "a table")
-    check_keys(table, LockedFile.__dataclass_fields__, where)
-    url, size, sha256 = (table.get(name) for name in ("url", "size", "sha256"))
-    if sha256 is not None and not _SHA256.match(_text(sha256, f"{where}.sha256")):
-        raise _wrong(f"{where}.sha256", sha256, "64 hex digits")
-    return LockedFile(
-        _text(table.get("path"), f"{where}.path"),
-        None if url is None else _text(url, f"{where}.url"),
-        None if size is None else _count(size, f"{where}.size"),
-        sha256,
-    )
+    check_keys(_checked(table, dict, where), LockedFile.__dataclass_fields__, where)
+    kinds = {"url": str, "size": int, "sha256": str}
+    for name in kinds.keys() & table.keys():
+        pattern = _SHA256 if name == "sha256" else None
+        _checked(table[name], kinds[name], f"{where}.{name}", pattern)
+    path = _checked(table.get("path"), str, f"{where}.path")
+    return LockedFile(path, *(table.get(name) for name in kinds))
 
 
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(where, value, "text")
+def _checked(value: Any, kind: type, where: str, pattern: re.Pattern[str] | None = None) -> Any:
+    """Return a field of the right type, numbers from 0 to 2**63 - 1; raises `UsageError`."""
+    if (
+        type(value) is not kind
+        or (kind is int and not 0 <= value <= MAX_COUNT)
+        or (pattern is not None and not pattern.match(value))
+    ):
+        found = "missing" if value is None else shown(value)
+        expected = pattern.pattern.removesuffix(r"\Z") if pattern else _KINDS[kind]
+        raise UsageError(f"{where} is {found}; expected {expected}", hint=_AGAIN)
     return value
-
-
-def _count(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_COUNT:
-        raise _wrong(where, value, "a whole number from 0 to 2**63 - 1")
-    return value
-
-
-def _wrong(where: str, value: Any, expected: str) -> UsageError:
-    found = "missing" if value is None else shown(value)
-    return UsageError(f"{where} is {found}; expected {expected}", hint=_AGAIN)
 
 
 def differences(

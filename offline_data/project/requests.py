@@ -81,13 +81,12 @@ def read_toml(file: Path, max_bytes: int, hint: str) -> dict[str, Any]:
     """Read a TOML file; raises `NotFoundError`, `AccessError`, `UsageError` for what is not one."""
     try:
         value = parse_toml(read_whole(file, max_bytes).decode(), file, hint)
-        check_depth(value)
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not TOML: it is not UTF-8: {error.reason}") from error
     except FormatError as error:
         raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
-    except UsageError:
-        raise
+    try:
+        check_depth(value)
     except ValueError as error:
         raise UsageError(f"{file} cannot be used: {error}", hint=hint) from error
     return value

@@ -27,10 +27,10 @@ from offline_data.project.lockfile import (
 )
 from offline_data.project.requests import read_requests
 from offline_data.sources.registry import get_source
-from offline_data.store.library import find
+from offline_data.store.library import entry_at, find
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress
     from offline_data.project.requests import Request
     from offline_data.store.library import Entry
+    from offline_data.store.manifest import Manifest
 
 Action: TypeAlias = Literal["none", "download", "rewrite"]
 """Nothing, fetch and convert, or write in the other layout."""
@@ -74,17 +75,15 @@ class SyncedDataset:
     """Bytes of its raw files, as far as they are known."""
 
 
-def lock_path(file: Path) -> Path:
-    """Return the lock file of a `datasets.toml`, beside it; raises `UsageError`."""
-    if file.suffix == ".lock" or not file.name:
-        raise UsageError(f"{file} is a lock file; expected the path of datasets.toml")
-    return file.with_suffix(".lock")
-
-
 def check_lock(file: Path) -> LockResult:
-    """Compare a lock file with its `datasets.toml`; reads nothing else."""
-    path = lock_path(file)
-    requests, locked = read_requests(file), _locked(path)
+    """Compare the lock file with `datasets.toml`, reading nothing else; raises `UsageError`."""
+    if file.suffix == ".lock":
+        raise UsageError(f"{file} is a lock file; expected the path of datasets.toml")
+    path, requests = file.with_suffix(".lock"), read_requests(file)
+    try:
+        locked = read_lock(path)
+    except NotFoundError:
+        locked = {}
     return LockResult(path, tuple(locked.values()), differences(requests, locked), written=False)
 
 
@@ -95,82 +94,32 @@ def lock_datasets(
     progress: Progress = SILENT,
 ) -> LockResult:
     """Write the lock file of a `datasets.toml`; see `offline_data.lock`."""
-    path = lock_path(file)
-    requests, before = read_requests(file), _locked(path)
-    names = set[str]()
-    if not isinstance(upgrade, bool):
-        names = {upgrade} if isinstance(upgrade, str) else set(upgrade)
-    for name in sorted(names - requests.keys()):
+    checked, requests = check_lock(file), read_requests(file)
+    before = {one.name: one for one in checked.datasets}
+    names = {upgrade} if isinstance(upgrade, str) else upgrade
+    newest = set(requests if names is True else names or ())
+    for name in sorted(newest - requests.keys()):
         near = nearest(name, requests, 1)
         raise NotFoundError(
             f"{file} has no dataset {name!r}", hint=f"did you mean {near[0]}?" if near else None
         )
     found: dict[str, LockedDataset] = {}
     for name, request in requests.items():
-        kept = before.get(name)
-        newest = upgrade is True or name in names
-        if kept and not newest and not differences({name: request}, {name: kept}):
+        kept = None if name in newest else before.get(name)
+        if kept and not differences({name: request}, {name: kept}):
             found[name] = kept
             continue
         try:
-            found[name] = _lock_one(request, kept, settings, progress, newest=newest)
+            revision = request.id.revision or (
+                str(kept.id.revision)
+                if kept and kept.requested == request.id
+                else _revision(request, settings, newest=name in newest)
+            )
+            found[name] = _lock_one(request, revision, settings, progress)
         except OfflineDataError as error:
             raise type(error)(f"{name}: {error.message}", hint=error.shell_hint) from error
     changes = tuple(_changes(before, found))
-    return LockResult(path, tuple(found.values()), changes, write_lock(path, found))
-
-
-def _lock_one(
-    request: Request,
-    kept: LockedDataset | None,
-    settings: Settings,
-    progress: Progress,
-    *,
-    newest: bool,
-) -> LockedDataset:
-    """Lock one dataset, downloading it where it is not on this disk."""
-    revision = request.id.revision
-    if revision is None and kept and not newest and kept.requested == request.id:
-        revision = kept.id.revision
-    if revision is None:
-        revision = _revision(request, settings, newest=newest)
-    dataset = request.id.at(revision)
-    existing = find(settings.root, dataset.at(request.options.revision_of(revision)))
-    if existing is not None and (other := _other_options(existing, request.options)):
-        raise UsageError(
-            f"{existing.id} on this disk was made with other options: {'; '.join(other)}",
-            hint="state the same options in datasets.toml, or use another --root",
-        )
-    stored = download(dataset, settings, request.options, progress)
-    entry = find(settings.root, stored.id)
-    if entry is None:
-        raise NotFoundError(f"{stored.id} was deleted by another process")
-    if dataset.source == "local" or revision.startswith("local-"):
-        progress.note(
-            f"{stored.id} was made of files on this machine; `sync` cannot fetch it elsewhere"
-        )
-    manifest = entry.manifest
-    files = tuple(
-        LockedFile(
-            str(file.get("path", "")),
-            _published(file.get("url"), settings),
-            file.get("size"),
-            file.get("sha256"),
-        )
-        for file in manifest.files
-    )
-    converter = manifest.converter
-    return LockedDataset(
-        request.name,
-        dataset,
-        request.id,
-        request.options,
-        stored.transitions,
-        stored.episodes,
-        digest_of(entry, settings.root, progress),
-        f"{converter.get('name', 'unknown')} {converter.get('version', '')}".rstrip(),
-        tuple(sorted(files, key=lambda file: file.path)),
-    )
+    return LockResult(checked.path, tuple(found.values()), changes, write_lock(checked.path, found))
 
 
 def _revision(request: Request, settings: Settings, *, newest: bool) -> str:
@@ -184,43 +133,83 @@ def _revision(request: Request, settings: Settings, *, newest: bool) -> str:
         return get_source(request.id.source).resolve(request.id.name, None, asking).revision
 
 
+def _lock_one(
+    request: Request, revision: str, settings: Settings, progress: Progress
+) -> LockedDataset:
+    """Lock one dataset, downloading it where it is not on this disk."""
+    dataset, options = request.id.at(revision), request.options
+    existing = find(settings.root, dataset.at(options.revision_of(revision)))
+    if existing is not None and (other := _other_options(existing, options)):
+        raise UsageError(
+            f"{existing.id} on this disk was made with other options: {'; '.join(other)}",
+            hint="state the same options in datasets.toml, or use another --root",
+        )
+    stored = download(dataset, settings, options, progress)
+    if dataset.source == "local" or revision.startswith("local-"):
+        progress.note(
+            f"{stored.id} is made of files on this machine: elsewhere, sync cannot fetch it"
+        )
+    converter = stored.manifest.converter
+    return LockedDataset(
+        request.name,
+        dataset,
+        request.id,
+        options,
+        stored.transitions,
+        stored.episodes,
+        digest_of(entry_at(stored.path), settings.root, progress),
+        f"{converter.get('name', 'unknown')} {converter.get('version', '')}".rstrip(),
+        _raw_files(stored.manifest, settings),
+    )
+
+
+def _raw_files(manifest: Manifest, settings: Settings) -> tuple[LockedFile, ...]:
+    """List raw files by path, with the published URLs that mirrors of this machine stand for."""
+
+    def published(url: str | None) -> str | None:
+        for prefix, replacement in settings.mirrors:
+            if url and url.startswith(replacement):
+                return prefix + url.removeprefix(replacement)
+        return url
+
+    files = (
+        LockedFile(
+            str(one.get("path", "")), published(one.get("url")), one.get("size"), one.get("sha256")
+        )
+        for one in manifest.files
+    )
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
 def _other_options(entry: Entry, options: Options) -> list[str]:
     """Return what makes a dataset differ from one that `download` would make with these options."""
     if entry.id.source == "local":
         return []
     recorded = entry.manifest.converter.get("options") or {}
-    images = recorded.get("images") or "encoded", options.images or "encoded"
-    keeps = bool(recorded.get("keep_episodes")), options.keep_episodes
-    found = [
+    skips = bool(entry.manifest.skipped)
+    compared = {
+        "images": (recorded.get("images") or "encoded", options.images or "encoded"),
+        "keep_episodes": (bool(recorded.get("keep_episodes")), options.keep_episodes),
+        "skip_bad_episodes": (skips, skips and options.skip_bad_episodes),
+    }
+    return [
         f"{name} is {str(here).lower()}, not {str(wanted).lower()}"
-        for name, (here, wanted) in (("images", images), ("keep_episodes", keeps))
+        for name, (here, wanted) in compared.items()
         if here != wanted
     ]
-    if entry.manifest.skipped and not options.skip_bad_episodes:
-        found.append("skip_bad_episodes is true, not false")
-    return found
-
-
-def _published(url: str | None, settings: Settings) -> str | None:
-    """Return the URL that a mirror of this machine stands for."""
-    for prefix, replacement in settings.mirrors if url else ():
-        if url and url.startswith(replacement):
-            return prefix + url.removeprefix(replacement)
-    return url
 
 
 def _changes(before: dict[str, LockedDataset], after: dict[str, LockedDataset]) -> Iterator[str]:
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
-        if old is None and new is not None:
+        if new is None:
+            yield f"removed {name}"
+        elif old is None:
             yield f"added {name}: {new.stored_id}"
-        elif new is None and old is not None:
-            yield f"removed {name}: {old.stored_id}"
-        elif old and new and old.stored_id != new.stored_id:
-            yield f"updated {name}: {old.stored_id} -> {new.stored_id}"
-        elif old and new and old != new:
-            what = "content" if old.content != new.content else "description"
-            yield f"updated {name}: the {what} of {new.stored_id}"
+        elif old != new:
+            was = f"{old.stored_id} -> " if old.stored_id != new.stored_id else ""
+            what = " with other content" if not was and old.content != new.content else ""
+            yield f"updated {name}: {was}{new.stored_id}{what}"
 
 
 def sync_datasets(
@@ -232,29 +221,26 @@ def sync_datasets(
     progress: Progress = SILENT,
 ) -> tuple[SyncedDataset, ...]:
     """Make this disk hold the datasets of a lock file; see `offline_data.sync`."""
-    checked = check_lock(file)
-    if checked.changes and (locked or dry_run):
+    found = check_lock(file)
+    if found.changes and (locked or dry_run):
         raise LockError(
-            f"{checked.path} is not up to date with {file.name}: {'; '.join(checked.changes)}",
+            f"{found.path} is not up to date with {file.name}: {'; '.join(found.changes)}",
             hint="update it: `offline-data lock`",
         )
-    datasets = checked.datasets
-    if checked.changes:
-        datasets = lock_datasets(file, settings, progress=progress).datasets
+    if found.changes:
+        found = lock_datasets(file, settings, progress=progress)
     done: list[SyncedDataset] = []
     failed: list[OfflineDataError] = []
-    for one in datasets:
+    for one in found.datasets:
         try:
             done.append(_sync_one(one, settings, progress, dry_run=dry_run))
         except OfflineDataError as error:  # continue with the others
             failed.append(type(error)(f"{one.name}: {error.message}", hint=error.shell_hint))
-    if len(failed) == 1:
-        raise failed[0]
     if failed:
-        lines = "\n".join(error.message for error in failed)
+        title = f"{len(failed)} of {len(found.datasets)} datasets are not as locked"
+        text = "\n".join([title, *(error.message for error in failed)])
         raise type(failed[0])(
-            f"{len(failed)} of {len(datasets)} datasets are not as locked\n{lines}",
-            hint=failed[0].shell_hint,
+            text if len(failed) > 1 else failed[0].message, hint=failed[0].shell_hint
         )
     return tuple(done)
 
@@ -264,27 +250,31 @@ def _sync_one(
 ) -> SyncedDataset:
     """Make this disk hold one dataset; raises `IntegrityError` naming what is not as locked."""
     entry = find(settings.root, one.stored_id)
-    action: Action = "none"
-    if entry is None:
-        action = "download"
-    else:
+    action: Action = "download"
+    if entry is not None:
         _check(entry, one, settings, progress)
-        if one.options.layout not in {None, entry.manifest.layout}:
-            action = "rewrite"
-    place = destination_of(one.stored_id, settings)
+        action = "none" if one.options.layout in {None, entry.manifest.layout} else "rewrite"
     if action != "none" and not dry_run:
         digests = {file.path: file.sha256 for file in one.files if file.sha256}
-        place = download(one.id, settings, one.options, progress, digests=digests).path
-        entry = find(settings.root, one.stored_id)
-        if entry is None:
-            raise NotFoundError(f"{one.stored_id} was deleted by another process")
-        _check(entry, one, settings, progress)
+        stored = download(one.id, settings, one.options, progress, digests=digests)
+        _check(entry_at(stored.path), one, settings, progress)
+    place = destination_of(one.stored_id, settings)
     return SyncedDataset(one.name, one.stored_id, place, action, one.bytes)
 
 
 def _check(entry: Entry, one: LockedDataset, settings: Settings, progress: Progress) -> None:
     """Raise `IntegrityError` unless a dataset is as locked."""
-    wrong = [*_other_options(entry, one.options), *_wrong_files(entry, one.files)]
+    wrong = _other_options(entry, one.options)
+    here = {file.path: _told(file) for file in _raw_files(entry.manifest, settings)}
+    locked = {file.path: _told(file) for file in one.files}
+    files = [
+        f"{path} is {here.get(path, 'missing')}, not {locked.get(path, 'missing')}"
+        for path in sorted(here.keys() | locked.keys())
+        if here.get(path) != locked.get(path)
+    ]
+    wrong += files[:_MOST_NAMED]
+    if len(files) > _MOST_NAMED:
+        wrong.append(f"{len(files) - _MOST_NAMED} more files differ")
     for name, expected in (("transitions", one.transitions), ("episodes", one.episodes)):
         if (count := entry.manifest.counts[name]) != expected:
             wrong.append(f"it has {count} {name}, not {expected}")
@@ -301,25 +291,5 @@ def _check(entry: Entry, one: LockedDataset, settings: Settings, progress: Progr
         )
 
 
-def _wrong_files(entry: Entry, locked: Sequence[LockedFile]) -> list[str]:
-    """Return how the raw files of a dataset differ from those of the lock file."""
-    here = {file.get("path"): file for file in entry.manifest.files}
-    wanted = {file.path: file for file in locked}
-    found = [f"it was made without {path}" for path in sorted(wanted.keys() - here.keys())]
-    found += [f"it was made of {path}, too" for path in sorted(here.keys() - wanted.keys())]
-    for path in sorted(wanted.keys() & here.keys()):
-        file, other = wanted[path], here[path]
-        if file.sha256 and other.get("sha256") and file.sha256 != other["sha256"]:
-            found.append(f"{path} has sha256 {other['sha256'][:12]}…, not {file.sha256[:12]}…")
-        elif file.size is not None and other.get("size") not in {None, file.size}:
-            found.append(f"{path} has {other['size']} bytes, not {file.size}")
-    more = len(found) - _MOST_NAMED
-    return [*found[:_MOST_NAMED], f"{more} more files differ"] if more > 0 else found
-
-
-def _locked(path: Path) -> dict[str, LockedDataset]:
-    """Read a lock file; empty if there is none."""
-    try:
-        return read_lock(path)
-    except NotFoundError:
-        return {}
+def _told(file: LockedFile) -> str:
+    return f"{file.size} bytes with sha256 {file.sha256 or 'unknown'}"

@@ -96,9 +96,8 @@ def test_the_definition(layout: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_does_not_matter(tmp_path: Path) -> None:
     batch = toy_batch(LENGTHS, **TOY)
-    (whole, found), parts = digests(written(tmp_path / "a", batch)), []
-    for first in range(3):
-        parts.append(toy_batch(LENGTHS[first : first + 1], first_episode=first, **TOY))
+    whole, found = digests(written(tmp_path / "a", batch))
+    parts = [toy_batch([length], first_episode=n, **TOY) for n, length in enumerate(LENGTHS)]
     path = tmp_path / "b"
     write_toy(path, parts, layout="ted", dataset="local:other@2")
     os.utime(path / "manifest.json", (1, 1))
