@@ -7,23 +7,20 @@ the same file. It may come from a stranger, as `datasets.toml` may.
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import UsageError
 from offline_data.files import disk_errors, write_durably
 from offline_data.project.requests import (
     OPTIONS,
     check_keys,
-    check_places,
-    datasets_of,
+    checked,
     id_of,
     options_of,
     options_table,
-    read_toml,
+    read_datasets,
 )
-from offline_data.strict_json import MAX_COUNT, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,10 +41,8 @@ _HEADER = (
     "# this file. Commit both.\n"
 )
 _AGAIN = "restore the file, or delete it and run `offline-data lock`"
-_CONTENT = re.compile(r"sha256:[0-9a-f]{64}\Z")
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-_KINDS = {str: "text", int: "a whole number", dict: "a table", list: "a list of tables"}
 _FIELDS = ("id", "requested", "options", "transitions", "episodes", "content", "converter", "files")
+_FILE_FIELDS = {"path": str, "url": str, "size": int, "sha256": str}
 
 
 @dataclass(frozen=True)
@@ -144,92 +139,59 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
         AccessError: It cannot be read.
     """
     try:
-        whole = read_toml(file, MAX_BYTES, _AGAIN)
-    except NotFoundError as error:
-        raise NotFoundError(error.message, hint="write it: `offline-data lock`") from error
-    version = whole.get("version")
-    if _checked(version, int, f"{file}: version") != VERSION:
-        raise UsageError(
-            f"{file} has version {version}; this version of offline-data reads {VERSION}",
-            hint="pip install --upgrade offline-data",
-        )
-    check_keys(whole, {"version", "datasets"}, str(file))
-    found = {
-        name: _read_dataset(name, table, f"{file}: datasets.{name}")
-        for name, table in sorted(datasets_of(whole, file).items())
-    }
-    check_places(((one.name, one.id, one.options) for one in found.values()), file)
-    return found
+        tables = read_datasets(file, MAX_BYTES, VERSION)
+        return {
+            name: _read_dataset(name, table, f"{file}: datasets.{name}")
+            for name, table in tables.items()
+        }
+    except UsageError as error:
+        hint = error.shell_hint if "version" in error.message else _AGAIN
+        raise UsageError(error.message, hint=hint) from error
 
 
 def _read_dataset(name: str, table: Any, where: str) -> LockedDataset:
-    table = _checked(table, dict, where)
-    check_keys(table, _FIELDS, where)
-    options = _checked(table.get("options"), dict, f"{where}.options")
-    check_keys(options, OPTIONS, f"{where}.options")
-    files = _checked(table.get("files"), list, f"{where}.files")
-    locked = id_of(table.get("id"), f"{where}.id")
-    if locked.revision is None:
-        raise UsageError(f"{where}.id is {locked}; expected an id with a revision", hint=_AGAIN)
+    def field(name: str, kind: type, *pattern: str) -> Any:
+        return checked(table.get(name), kind, f"{where}.{name}", *pattern)
+
+    check_keys(checked(table, dict, where), _FIELDS, where)
+    locked, requested = (id_of(table.get(one), f"{where}.{one}") for one in ("id", "requested"))
+    if locked.revision is None or requested not in {locked, replace(locked, revision=None)}:
+        raise UsageError(f"{where}.id is {locked}; expected a revision of {requested}")
     return LockedDataset(
         name,
         locked,
-        id_of(table.get("requested"), f"{where}.requested"),
-        options_of(options, f"{where}.options"),
-        _checked(table.get("transitions"), int, f"{where}.transitions"),
-        _checked(table.get("episodes"), int, f"{where}.episodes"),
-        _checked(table.get("content"), str, f"{where}.content", _CONTENT),
-        _checked(table.get("converter"), str, f"{where}.converter"),
-        tuple(_read_file(one, f"{where}.files[{n}]") for n, one in enumerate(files)),
+        requested,
+        options_of(field("options", dict), f"{where}.options"),
+        field("transitions", int),
+        field("episodes", int),
+        field("content", str, "sha256:[0-9a-f]{64}", "sha256: and 64 hex digits"),
+        field("converter", str),
+        tuple(_read_file(f, f"{where}.files[{n}]") for n, f in enumerate(field("files", list))),
     )
 
 
 def _read_file(table: Any, where: str) -> LockedFile:
-    check_keys(_checked(table, dict, where), LockedFile.__dataclass_fields__, where)
-    kinds = {"url": str, "size": int, "sha256": str}
-    for name in kinds.keys() & table.keys():
-        pattern = _SHA256 if name == "sha256" else None
-        _checked(table[name], kinds[name], f"{where}.{name}", pattern)
-    path = _checked(table.get("path"), str, f"{where}.path")
-    return LockedFile(path, *(table.get(name) for name in kinds))
-
-
-def _checked(value: Any, kind: type, where: str, pattern: re.Pattern[str] | None = None) -> Any:
-    """Return a field of the right type, numbers from 0 to 2**63 - 1; raises `UsageError`."""
-    if (
-        type(value) is not kind
-        or (kind is int and not 0 <= value <= MAX_COUNT)
-        or (pattern is not None and not pattern.match(value))
-    ):
-        found = "missing" if value is None else shown(value)
-        expected = pattern.pattern.removesuffix(r"\Z") if pattern else _KINDS[kind]
-        raise UsageError(f"{where} is {found}; expected {expected}", hint=_AGAIN)
-    return value
+    check_keys(checked(table, dict, where), _FILE_FIELDS, where)
+    for name, kind in _FILE_FIELDS.items():
+        if name in table or name == "path":
+            hexed = ("[0-9a-f]{64}", "64 hex digits") if name == "sha256" else ()
+            checked(table.get(name), kind, f"{where}.{name}", *hexed)
+    return LockedFile(**dict.fromkeys(_FILE_FIELDS) | table)
 
 
 def differences(
     requests: Mapping[str, Request], locked: Mapping[str, LockedDataset]
 ) -> tuple[str, ...]:
     """Return what makes a lock file out of date with `datasets.toml`, a sentence each."""
-    found = []
-    for name, request in requests.items():
-        one = locked.get(name)
-        if one is None:
-            found.append(f"{name} is not in the lock file")
-            continue
-        if one.requested != request.id:
-            found.append(f"{name} is {request.id}, in the lock file {one.requested}")
-        elif request.id.revision not in {None, one.id.revision}:
-            found.append(f"{name} is {request.id}, locked at {one.id.revision}")
-        wanted, kept = options_table(request.options), options_table(one.options)
+    found = [f"{name} is not in the lock file" for name in requests if name not in locked]
+    for name in requests.keys() & locked.keys():
+        request, one = requests[name], locked[name]
+        wanted = {"id": request.id, **options_table(request.options)}
+        kept = {"id": one.requested, **options_table(one.options)}
         found += [
-            f"{name} has {key} {_shown(wanted.get(key))}, in the lock file {_shown(kept.get(key))}"
-            for key in OPTIONS
+            f"{name} has {key} {wanted.get(key, 'unset')}, in the lock file {kept.get(key, 'unset')}"
+            for key in ("id", *OPTIONS)
             if wanted.get(key) != kept.get(key)
         ]
     found += [f"{name} is only in the lock file" for name in locked if name not in requests]
-    return tuple(found)
-
-
-def _shown(value: object) -> str:
-    return "unset" if value is None else str(value).lower()
+    return tuple(sorted(found))

@@ -12,34 +12,40 @@ The file may come from a stranger: every error names it and the key, and has no 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offline_data.config import parse_toml
 from offline_data.errors import FormatError, InvalidIdError, UsageError
 from offline_data.ids import DatasetId, nearest, parse_id
 from offline_data.ingest.options import Options, format_range, parse_range
-from offline_data.store.layout import LAYOUTS
-from offline_data.strict_json import check_depth, read_whole, shown
+from offline_data.strict_json import MAX_COUNT, check_depth, read_whole, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 MAX_BYTES = 1 << 20
 """Bytes of the largest `datasets.toml` that is read."""
 
-OPTIONS = ("layout", "episodes", "checkpoints", "images", "keep_episodes", "skip_bad_episodes")
-"""Options of `download` that decide what is on this disk afterwards."""
-
-_RANGES = ("episodes", "checkpoints")
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "layout": LAYOUTS,
-    "images": ("encoded", "raw"),
-    "keep_episodes": (True, False),
-    "skip_bad_episodes": (True, False),
+OPTIONS: dict[str, tuple[type, str]] = {
+    "layout": (str, "compact|ted"),
+    "episodes": (str, ""),
+    "checkpoints": (str, ""),
+    "images": (str, "encoded|raw"),
+    "keep_episodes": (bool, ""),
+    "skip_bad_episodes": (bool, ""),
 }
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
+"""Options of `download` that decide what is on this disk afterwards: types and patterns."""
+
+_KINDS = {
+    str: "text in quotes",
+    int: "a whole number from 0 to 2**63 - 1",
+    bool: "true or false",
+    dict: "a table",
+    list: "a list",
+}
+_ID = "an id in quotes, or a table"
 _EXAMPLE = 'for example door = "minari:D4RL/door/human-v2" below [datasets]'
 
 
@@ -62,49 +68,53 @@ def read_requests(file: Path) -> dict[str, Request]:
         UsageError: It is not TOML, or not of this form; the message names the key.
         AccessError: It cannot be read.
     """
-    whole = read_toml(file, MAX_BYTES, _EXAMPLE)
-    check_keys(whole, {"datasets"}, str(file))
-    found = {}
-    for name, value in sorted(datasets_of(whole, file).items()):
+    found: dict[str, Request] = {}
+    places: dict[str, Request] = {}
+    for name, value in read_datasets(file, MAX_BYTES).items():
         where = f"{file}: datasets.{name}"
-        table = {"id": value} if isinstance(value, str) else value
-        if not isinstance(table, dict):
-            raise UsageError(f"{where} is {shown(value)}; expected an id or a table", hint=_EXAMPLE)
+        table = {"id": value} if isinstance(value, str) else checked(value, dict, where, "", _ID)
         check_keys(table, {"id", *OPTIONS}, where)
         options = options_of({k: v for k, v in table.items() if k != "id"}, where)
-        found[name] = Request(name, id_of(table.get("id"), f"{where}.id"), options)
-    check_places(((one.name, one.id, one.options) for one in found.values()), file)
+        one = Request(name, id_of(table.get("id"), f"{where}.id"), options)
+        other = places.setdefault(options.revision_of(f"{one.id}@"), one)
+        if other.options != options:
+            raise UsageError(
+                f"{where} is the dataset of datasets.{other.name} with other options, and one "
+                "directory on this disk holds only one of both",
+                hint="give both the same options, or use two projects with two roots",
+            )
+        found[name] = one
     return found
 
 
-def read_toml(file: Path, max_bytes: int, hint: str) -> dict[str, Any]:
-    """Read a TOML file; raises `NotFoundError`, `AccessError`, `UsageError` for what is not one."""
+def read_datasets(file: Path, max_bytes: int, version: int | None = None) -> dict[str, Any]:
+    """Read the table `datasets` of a TOML file, sorted, which has this `version` beside it or none.
+
+    Raises `NotFoundError`, `AccessError`, and `UsageError` naming file and key.
+    """
     try:
-        value = parse_toml(read_whole(file, max_bytes).decode(), file, hint)
+        whole = parse_toml(read_whole(file, max_bytes).decode(), file, _EXAMPLE)
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not TOML: it is not UTF-8: {error.reason}") from error
     except FormatError as error:
-        raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
+        raise UsageError(f"{error.message}; expected TOML", hint=_EXAMPLE) from error
     try:
-        check_depth(value)
+        check_depth(whole)
     except ValueError as error:
-        raise UsageError(f"{file} cannot be used: {error}", hint=hint) from error
-    return value
-
-
-def datasets_of(whole: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Return the table `datasets` of either file, its names checked; raises `UsageError`."""
-    table = whole.get("datasets")
-    if not isinstance(table, dict):
-        found = "no table" if table is None else shown(table)
-        raise UsageError(f"{file}: datasets is {found}; expected [datasets]", hint=_EXAMPLE)
-    for name in table:
-        if not _NAME.match(name):
+        raise UsageError(f"{file} cannot be used: {error}") from error
+    if version is not None:
+        found = checked(whole.pop("version", None), int, f"{file}: version")
+        if found != version:
             raise UsageError(
-                f"{file}: datasets has the name {shown(name)}; expected up to 100 letters, digits, "
-                "- and _"
+                f"{file} has version {found}; this version of offline-data reads {version}",
+                hint="pip install --upgrade offline-data",
             )
-    return table
+    check_keys(whole, {"datasets"}, str(file))
+    table = checked(whole.get("datasets"), dict, f"{file}: datasets")
+    for name in table:
+        expected = "up to 100 letters, digits, - and _"
+        checked(name, str, f"{file}: a name in datasets", "[A-Za-z0-9_-]{1,100}", expected)
+    return dict(sorted(table.items()))
 
 
 def check_keys(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
@@ -117,33 +127,33 @@ def check_keys(table: Mapping[str, Any], known: Collection[str], where: str) -> 
         )
 
 
+def checked(value: Any, kind: type, where: str, pattern: str = "", expected: str = "") -> Any:
+    """Return a value of this type that matches the pattern; raises `UsageError` naming it."""
+    right = type(value) is kind and (kind is not int or 0 <= value <= MAX_COUNT)
+    if not right or (pattern and not re.fullmatch(pattern, value)):
+        found = "missing" if value is None else shown(value)
+        expected = expected or pattern.replace("|", " or ") or _KINDS[kind]
+        raise UsageError(f"{where} is {found}; expected {expected}", hint=_EXAMPLE)
+    return value
+
+
 def id_of(value: Any, where: str) -> DatasetId:
     """Return the dataset id in a field; raises `UsageError` naming the field."""
-    if not isinstance(value, str):
-        found = "missing" if value is None else shown(value)
-        raise UsageError(f"{where} is {found}; expected an id in quotes", hint=_EXAMPLE)
     try:
-        return parse_id(value)
+        return parse_id(checked(value, str, where))
     except InvalidIdError as error:
         raise InvalidIdError(f"{where}: {error.message}", hint=error.shell_hint) from error
 
 
 def options_of(table: Mapping[str, Any], where: str) -> Options:
-    """Return the options in a table that only has keys of `OPTIONS`; raises `UsageError`."""
-    given = dict(table)
+    """Return the options in a table; raises `UsageError` naming the key."""
+    check_keys(table, OPTIONS, where)
+    given: dict[str, Any] = {}
     for name, value in table.items():
-        if name in _RANGES:
-            if not isinstance(value, str):
-                raise UsageError(
-                    f"{where}.{name} is {shown(value)}; expected A:B in quotes",
-                    hint=f'{name} = "0:10" takes the first ten',
-                )
+        kind, pattern = OPTIONS[name]
+        given[name] = checked(value, kind, f"{where}.{name}", pattern)
+        if name in {"episodes", "checkpoints"}:
             given[name] = parse_range(value, f"{where}.{name}")
-        elif not any(
-            value is one or (type(value) is str and value == one) for one in _CHOICES[name]
-        ):
-            expected = " or ".join(str(one).lower() for one in _CHOICES[name])
-            raise UsageError(f"{where}.{name} is {shown(value)}; expected {expected}")
     try:
         return Options(**given)
     except UsageError as error:
@@ -157,24 +167,9 @@ def options_table(options: Options) -> dict[str, str | bool]:
         >>> options_table(Options(episodes=(0, 10), audit="all"))
         {'episodes': '0:10'}
     """
-    defaults = {field.name: field.default for field in fields(Options)}
     given = {name: getattr(options, name) for name in OPTIONS}
     return {
-        name: format_range(value) if name in _RANGES else value
+        name: format_range(value) if isinstance(value, tuple) else value
         for name, value in given.items()
-        if value != defaults[name]
+        if value
     }
-
-
-def check_places(named: Iterable[tuple[str, DatasetId, Options]], file: Path) -> None:
-    """Raise `UsageError` if two names want different data in the same directory."""
-    places: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
-    for name, dataset, options in named:
-        place = dataset.folder, options.revision_of(dataset.revision or "")
-        other, table = places.setdefault(place, (name, options_table(options)))
-        if table != options_table(options):
-            raise UsageError(
-                f"{file}: datasets.{other} and datasets.{name} are one dataset with different "
-                "options, and one directory on this disk holds only one of them",
-                hint="give both the same options, or use another --root for one of them",
-            )
