@@ -511,29 +511,31 @@ def lock(
 ) -> LockResult:
     """Write `datasets.lock`: revision, raw files and content digest of each dataset of a project.
 
-    `datasets.toml` has a table `datasets` of short names with ids, or tables of `id` and options of
-    `download`: `layout`, `episodes = "0:10"`, `checkpoints`, `images`, `keep_episodes`,
+    The table `datasets` of `datasets.toml` has short names with an id, or a table of `id` and
+    options of `download`: `layout`, `episodes = "0:10"`, `checkpoints`, `images`, `keep_episodes`,
     `skip_bad_episodes`. Locked revisions are kept. A new dataset is locked as it is on this disk,
-    else at its source's newest revision, which is downloaded: only that tells its content.
-
-    ```python
-    offline_data.lock().changes
-    assert not offline_data.lock(check=True).changes, "run offline_data.lock()"
-    ```
+    else downloaded at its source's newest revision: only that tells its content.
 
     Args:
         file: `datasets.toml`; the lock file `datasets.lock` is beside it.
-        upgrade: Names of datasets to lock at their newest revision; True: all. A revision in `file`
-            is kept.
-        check: Whether to only compare the two files, and write nothing.
+        upgrade: Names to lock at their newest revisions; True: all. A revision in `file` is kept.
+        check: Whether to only compare the two files; `changes` then tells what has to be changed.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
         progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
-        UsageError: A file that is no TOML or has wrong fields; or a dataset on this disk was made
-            with other options.
+        UsageError: A file is not TOML or has wrong fields; or a dataset on this disk was made with
+            other options.
         NotFoundError, NetworkError, IntegrityError, NoSpaceError, AccessError: See `download`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "datasets.toml")
+        >>> file.write_text('datasets.hopper = "d4rl:hopper-medium-v2"')
+        41
+        >>> lock(file, check=True).changes
+        ('hopper is not in the lock file',)
     """
     from offline_data.project.sync import check_lock, lock_datasets
 
@@ -555,8 +557,7 @@ def sync(
     """Make this disk hold the datasets of `datasets.lock`; see `lock`. Others are left alone.
 
     Datasets that are here are compared with the lock file, without a network; others are downloaded
-    at the locked revision. Raw files must have the locked digests: if one has not, nothing of its
-    dataset is published.
+    at the locked revision. If a raw file has another digest, nothing of its dataset is published.
 
     ```python
     for dataset in offline_data.sync(locked=True):
@@ -573,10 +574,9 @@ def sync(
 
     Raises:
         LockError: With `locked` or `dry_run`: the lock file is not up to date.
-        IntegrityError: A dataset is not as locked; the message names each difference. The others
-            are on this disk.
-        UsageError: A file that is no TOML or has wrong fields.
-        NotFoundError, NetworkError, NoSpaceError, AccessError: See `download`.
+        IntegrityError: A dataset is not as locked; the message names each difference. Others are
+            made first.
+        UsageError, NotFoundError, NetworkError, NoSpaceError, AccessError: See `lock`.
     """
     from offline_data.project.sync import sync_datasets
 
@@ -605,13 +605,6 @@ def diff(
     found = offline_data.diff("local:mine@1", "local:mine@2")
     print(found.equal, found.episodes.added, found.values)
     ```
-
-    Args:
-        a: Id, with or without a revision, or path of a dataset directory.
-        b: The same.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Returns:
         The differences; falsy if there are none.

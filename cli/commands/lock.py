@@ -18,10 +18,9 @@ _VALUES = columns("VALUES OF", "EPISODES:count", "ROWS:count", "MAX DIFFERENCE:n
 _FIGURES = columns("STATISTICS OF", "FIGURE", "A:number", "B:number")
 _MOST_RUNS = 8
 """Runs of episodes that are named; `--json` has all."""
-_DONE = {"none": "here already", "download": "downloaded", "rewrite": "layout changed"}
 
 File = Annotated[
-    Path, option("File with the table [datasets]; the lock file lies beside it.", metavar="FILE")
+    Path, option("File with the table `datasets`; the lock file is beside it.", metavar="FILE")
 ]
 _TOML = Path("datasets.toml")
 _WHICH = "Dataset id, with or without @revision, path of a dataset directory, or name."
@@ -36,8 +35,8 @@ def lock(
 ) -> Result:
     """Write datasets.lock: revisions, files and content of the datasets in datasets.toml.
 
-    Revisions that are locked already are kept. A dataset that is not on this disk is
-    downloaded and converted, since only that tells its content.
+    Locked revisions are kept. A dataset that is not on this disk is downloaded
+    and converted, since only that tells its content.
     """
     from offline_data import api
 
@@ -51,20 +50,13 @@ def lock(
         progress=context.progress,
     )
     rows = [(d.name, str(d.stored_id), d.transitions, d.episodes, d.bytes) for d in found.datasets]
-    ids = [row[1] for row in rows]
-    named = ("name", "transitions", "episodes", "content", "converter", "bytes")
-    data = {
-        **vars(found),
-        "datasets": [
-            {"id": str(one.stored_id), **{name: getattr(one, name) for name in named}}
-            for one in found.datasets
-        ],
-    }
+    named = ("name", "stored_id", "transitions", "episodes", "bytes", "content", "converter")
+    datasets = [{name: getattr(one, name) for name in named} for one in found.datasets]
+    data = {**vars(found), "datasets": [{"id": str(d.pop("stored_id")), **d} for d in datasets]}
+    ids, fresh = [row[1] for row in rows], f"{found.path.name} is up to date"
     if check:
-        lines = found.changes or (f"{found.path.name} is up to date",)
-        return Result(data, lines, ids, code=1 if found.changes else 0)
-    notes = (*found.changes, *(() if found.written else (f"{found.path} is up to date",)))
-    return Result(data, (Table(_LOCKED, rows),), ids, notes)
+        return Result(data, found.changes or (fresh,), ids, code=1 if found.changes else 0)
+    return Result(data, (Table(_LOCKED, rows),), ids, found.changes or (fresh,))
 
 
 def sync(
@@ -88,8 +80,7 @@ def sync(
         settings=context.settings,
         progress=context.progress,
     )
-    done = {**_DONE, "download": "to download", "rewrite": "to rewrite"} if dry_run else _DONE
-    rows = [(one.name, str(one.id), done[one.action], one.bytes) for one in found]
+    rows = [(one.name, str(one.id), one.action, one.bytes) for one in found]
     data = [{**vars(one), "id": str(one.id), "dry_run": dry_run} for one in found]
     return Result(data, (Table(_SYNCED, rows),), [row[1] for row in rows])
 
@@ -108,30 +99,27 @@ def diff(
     paths = [entry_named(context, text).path for text in (a, b)]
     found = api.diff(*paths, settings=context.settings, progress=context.progress)
     episodes = found.episodes
-    blocks: list[Block] = [Fields(Field("A", found.a), Field("B", found.b))]
-    if found.leaves:
-        leaves = [(f"{one.table} {one.key}", one.a, one.b) for one in found.leaves]
-        blocks.append(Table(_LEAVES, leaves))
-    changed = [pair[0] for pair in episodes.changed]
-    blocks.append(
+    blocks: list[Block] = [
         Fields(
+            Field("A", found.a),
+            Field("B", found.b),
             Field("transitions", "{:,} in A, {:,} in B".format(*found.transitions)),
             Field("same episodes", episodes.same, "count"),
             Field("at another place", episodes.moved or None, "count"),
             Field("only in A", _runs(episodes.removed)),
             Field("only in B", _runs(episodes.added)),
-            Field(f"changed, by {episodes.matched_by}", _runs(changed)),
+            Field(f"changed, by {episodes.matched_by}", _runs([a for a, _ in episodes.changed])),
         )
-    )
-    if found.values:
-        values = [
-            (f"{one.table} {one.key}", one.episodes, one.rows, one.max_abs_difference)
-            for one in found.values
-        ]
-        blocks.append(Table(_VALUES, values))
-    if found.figures:
-        figures = [(one.key, one.figure, one.a, one.b) for one in found.figures]
-        blocks.append(Table(_FIGURES, figures))
+    ]
+    values = [
+        (f"{v.table} {v.key}", v.episodes, v.rows, v.max_abs_difference) for v in found.values
+    ]
+    for titles, rows in (
+        (_LEAVES, [(f"{leaf.table} {leaf.key}", leaf.a, leaf.b) for leaf in found.leaves]),
+        (_VALUES, values),
+        (_FIGURES, [(one.key, one.figure, one.a, one.b) for one in found.figures]),
+    ):
+        blocks += [Table(titles, rows)] if rows else []
     data: dict[str, Any] = {**vars(found), "equal": found.equal}
     notes = ("the content is the same",) if found.equal else ()
     return Result(data, blocks, (), notes, code=0 if found.equal else 1)

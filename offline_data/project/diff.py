@@ -251,7 +251,7 @@ def _compare(
         both = zip(images[0].images(), images[1].images(), strict=True)
         return np.array([one != two for one, two in both], bool), None
     data = (np.frombuffer(one.tobytes(), np.uint8) for one in (left, right))
-    differ = np.not_equal(*data).reshape(len(rows[2]), -1).any(axis=1)
+    differ = np.asarray(np.not_equal(*data).reshape(len(rows[2]), -1).any(axis=1))
     if a.specs[leaf].text or not differ.any():
         return differ, None
     kind = np.complex128 if left.dtype.kind == "c" else np.float64
@@ -272,7 +272,10 @@ def _figures(
     for key, one, two in both:
         for name in _FIGURES:
             left, right = getattr(one, name, None), getattr(two, name, None)
-            known = left is not None and right is not None
             # another order of addition changes the last digits
-            if not (np.isclose(left, right, 1e-9, 1e-12, True) if known else left is right):
+            if left is None or right is None:
+                same = left is right
+            else:
+                same = bool(np.isclose(left, right, 1e-9, 1e-12, equal_nan=True))
+            if not same:
                 yield FigureDifference(key, name, left, right)

@@ -127,9 +127,9 @@ def check_keys(table: Mapping[str, Any], known: Collection[str], where: str) -> 
         )
 
 
-def checked(value: Any, kind: type, where: str, pattern: str = "", expected: str = "") -> Any:
+def checked(value: Any, kind: type[Any], where: str, pattern: str = "", expected: str = "") -> Any:
     """Return a value of this type that matches the pattern; raises `UsageError` naming it."""
-    right = type(value) is kind and (kind is not int or 0 <= value <= MAX_COUNT)
+    right = type(value) is kind and (type(value) is not int or 0 <= value <= MAX_COUNT)
     if not right or (pattern and not re.fullmatch(pattern, value)):
         found = "missing" if value is None else shown(value)
         expected = expected or pattern.replace("|", " or ") or _KINDS[kind]

@@ -50,7 +50,7 @@ def test_a_project(cli: Cli, toys: Path, project: Path) -> None:
     assert one["content"] in text.decode()
     assert cli("freeze", "-q").out == "local:toy@1\n"
     assert cli("lock", "--check").out == "datasets.lock is up to date\n"
-    assert cli("sync", "--locked").rows[1:] == [["mine", "local:toy@1", "here already", "0"]]
+    assert cli("sync", "--locked").rows[1:] == [["mine", "local:toy@1", "none", "0"]]
     (done,) = cli("sync", "--dry-run", "--json").json
     assert (done["action"], done["path"]) == ("none", str(toys / "local" / "toy" / "1"))
     (project / "datasets.toml").write_text('[datasets]\nmine = "local:toy"\n')

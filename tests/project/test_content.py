@@ -109,10 +109,10 @@ def test_what_does_not_matter(tmp_path: Path) -> None:
 
 
 def changed(batch: EpisodeBatch, table: str, key: tuple[str, ...], value: Any) -> EpisodeBatch:
-    columns = dict(getattr(batch, table))
-    columns[key] = columns[key].copy()
-    columns[key][4] = value
-    return replace(batch, **{table: columns})
+    column = getattr(batch, table)[key].copy()
+    column[4] = value
+    columns: Any = {table: {**getattr(batch, table), key: column}}
+    return replace(batch, **columns)
 
 
 @pytest.mark.parametrize(

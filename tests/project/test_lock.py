@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import pytest
@@ -40,11 +41,11 @@ HOP = 'hop = "d4rl:hopper-medium-v2"'
 TOY = f'toy = "shardtoy:{SHARDS}"'
 
 
-def lock(file: Path, settings: Settings, **how: object) -> tuple[str, ...]:
-    return api.lock(file, settings=settings, progress=False, **how).changes  # type: ignore[arg-type]
+def lock(file: Path, settings: Settings, **how: Any) -> tuple[str, ...]:
+    return api.lock(file, settings=settings, progress=False, **how).changes
 
 
-def sync(file: Path, settings: Settings, **how: bool) -> list[tuple[str, str]]:
+def sync(file: Path, settings: Settings, **how: Any) -> list[tuple[str, str]]:
     done = api.sync(file, settings=settings, progress=False, **how)
     assert all(entry_at(one.path).id == one.id for one in done if not how.get("dry_run"))
     return [(one.name, one.action) for one in done]
