@@ -219,7 +219,7 @@ def _row_pairs(
 ) -> Iterator[Rows]:
     """Yield the rows of a leaf that both of a pair have, some at a time.
 
-    `after`: the last rows, if the observation after both is known, and no longer episode goes on.
+    `after`: the last of them, if both episodes have a known final observation.
     """
     first, second = changed.T
     starts = a.reader.starts[first], b.reader.starts[second]
@@ -228,9 +228,8 @@ def _row_pairs(
     if leaf[0] == EPISODES:
         starts, lengths = (first, second), np.ones_like(first)
     elif after:
-        same = a.reader.lengths[first] == b.reader.lengths[second]
         starts = starts[0] + lengths - 1, starts[1] + lengths - 1
-        lengths = (a.final[first] & b.final[second] & same).astype(np.int64)
+        lengths = (a.final[first] & b.final[second]).astype(np.int64)
     for begin, stop in runs_within(lengths, most):
         of_run = lengths[begin:stop]
         pairs = np.repeat(np.arange(begin, stop), of_run)

@@ -116,6 +116,7 @@ def test_changed_values(compared: Any, block: int, monkeypatch: pytest.MonkeyPat
 def test_without_ids_and_with_other_lengths(compared: Any) -> None:
     every = batches()
     short = replace(toy_batch([2], first_episode=2, text=True), episodes={})
+    short.observations["info", "code"][2] += 7  # after the last row that both have
     lost = replace(toy_batch([5], first_episode=4, text=True, unknown_final=[4]), episodes={})
     a, b = without_ids(every), without_ids(every)
     found = compared(a, [*b[:2], short, b[3], lost, b[1]])
@@ -125,7 +126,14 @@ def test_without_ids_and_with_other_lengths(compared: Any) -> None:
     assert values["final_observation"].rows == 1
     # rows that both have are the same, but for the flag at the new end
     assert values["next/truncated" if "next/truncated" in values else "next/terminated"].rows == 1
-    assert set(values) <= {"length", "final_observation", "next/terminated", "next/reward"}
+    assert values["info/code"] == ValueDifference("observations", "info/code", 1, 1, 7.0)
+    assert set(values) <= {
+        "info/code",
+        "length",
+        "final_observation",
+        "next/terminated",
+        "next/reward",
+    }
 
 
 def test_schema(compared: Any) -> None:
@@ -166,3 +174,11 @@ def test_episodes_in_another_order_have_the_same_statistics(compared: Any) -> No
     found = compared([concatenate(every)], every[::-1])
     assert (found.episodes.same, found.episodes.moved, found.figures) == (5, 4, ())
     assert not found.equal
+
+
+def test_changed_episodes_in_another_order(compared: Any) -> None:
+    every = [toy_batch([2], first_episode=e) for e in range(5)]
+    other = [with_column(one, "steps", ("action",), one.steps["action",] + 1) for one in every]
+    found = compared(every, [other[n] for n in (0, 2, 1, 3, 4)])
+    assert found.episodes.changed == ((0, 0), (1, 2), (2, 1), (3, 3), (4, 4))
+    assert found.values == (ValueDifference("steps", "action", 5, 10, 1.0),)

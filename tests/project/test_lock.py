@@ -204,6 +204,8 @@ def test_upgrade(online: Settings, project: Project) -> None:
     first = read_lock(file.with_suffix(".lock"))["mine"]
     record(settings, 4)
     assert lock(file, settings) == ()
+    project('mine = { id = "minari:my/set-v0", layout = "compact" }')
+    assert lock(file, settings) == (f"updated mine: {first.id}",)  # at the same revision
     assert sync(file, settings, locked=True) == [("mine", "none")]
     with pytest.raises(NotFoundError, match="no dataset 'mien'") as caught:
         lock(file, settings, upgrade=["mien"])
@@ -213,10 +215,12 @@ def test_upgrade(online: Settings, project: Project) -> None:
     second = read_lock(file.with_suffix(".lock"))["mine"]
     assert (first.transitions, second.transitions) == (6, 8)
     # a revision in datasets.toml is kept, also by an upgrade
-    project(f'mine = "{first.id}"')
+    project(f'mine = {{ id = "{first.id}", layout = "compact" }}')
     assert len(lock(file, settings, check=True)) == 1
     lock(file, settings, upgrade=True)
-    assert read_lock(file.with_suffix(".lock"))["mine"] == replace(first, requested=first.id)
+    assert read_lock(file.with_suffix(".lock"))["mine"] == replace(
+        first, requested=first.id, options=second.options
+    )
 
 
 def test_without_a_network(offline: Settings, project: Project) -> None:
