@@ -34,7 +34,7 @@ import numpy as np
 from offline_data.episodes.cut import runs_within
 from offline_data.episodes.fields import join_key
 from offline_data.errors import ManifestError
-from offline_data.files import write_durably
+from offline_data.files import disk_errors, write_durably
 from offline_data.progress import SILENT
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
@@ -213,10 +213,11 @@ def digest_of(entry: Entry, root: Path, progress: Progress = SILENT) -> str:
     Raises what `episode_digests` raises.
     """
     reader = open_reader(entry.path)
-    state = [hashlib.sha256((entry.path / MANIFEST).read_bytes()).hexdigest()]
-    for name in sorted(reader.manifest.digests):
-        found = (entry.path / name).stat()
-        state.append(f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ino}")
+    with disk_errors(entry.path):  # another process may replace it at this moment
+        state = [hashlib.sha256((entry.path / MANIFEST).read_bytes()).hexdigest()]
+        for name in sorted(reader.manifest.digests):
+            found = (entry.path / name).stat()
+            state.append(f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ino}")
     key = hashlib.sha256(_VERSION + "\n".join(state).encode()).hexdigest()
     kept = root / ".content" / key
     with suppress(OSError, ValueError):
