@@ -17,6 +17,7 @@ from offline_data_cli.commands import (
     environment,
     inspection,
     listing,
+    lock,
     manage,
     preprocess,
 )
@@ -40,8 +41,10 @@ _VERBS: dict[str, dict[str, Command]] = {
         "stats": inspection.stats,
         "path": inspection.path,
         "open": inspection.open_,
+        "diff": lock.diff,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
+    "Project": {"lock": lock.lock, "sync": lock.sync},
     "Transform": {
         "preprocess": preprocess.preprocess,
         "step": preprocess.step,

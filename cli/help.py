@@ -17,6 +17,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "stats": ("stats local:mine --features", "stats local:mine --json"),
     "path": ("path local:mine", "path door"),
     "open": ("open local:mine",),
+    "diff": ("diff minari:D4RL/door/human-v2@3f2a local:mine", "diff door ./copy --json"),
+    "lock": ("lock", "lock --upgrade door", "lock --check"),
+    "sync": ("sync --locked", "sync --dry-run"),
     "download": (
         "download minari:D4RL/door/human-v2",
         "download d4rl:pen-human-v1 d4rl:pen-expert-v1 --jobs 2 --limit-rate 20MB",
@@ -83,6 +86,8 @@ SYNONYMS: dict[str, str] = {
     "where": "path",
     "settings": "config",
     "doctor": "env",
+    "freeze": "lock",
+    "compare": "diff",
 }
 """Synonyms of verbs: their names in other programs."""
 

@@ -1,6 +1,5 @@
 """Inputs of commands: a `Context`, the global options, and shared options."""
 
-import re
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import partial
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from offline_data.config import Settings
-from offline_data.errors import UsageError
 from offline_data.progress import Progress
 from offline_data_cli import complete
 from offline_data_cli.render import Display, Mode
@@ -218,24 +216,3 @@ Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FIL
 
 DEFAULT_AUDIT = "0.01"
 """The default of `offline_data.store.audit`; importing that would make `--help` import numpy."""
-_MOST_DIGITS = 18
-"""Maximum digits of an episode's number: more do not fit into int64."""
-
-
-def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:
-    """Parse `A:B`, where either side may be omitted; raises `UsageError` naming the option."""
-    if text is None:
-        return None
-    first, colon, stop = text.partition(":")
-    sides = [side.strip() for side in (first, stop)]
-    given = f"{name} is {text[:40]!r}"
-    if not colon or not all(re.fullmatch("[0-9]*", side) for side in sides):
-        raise UsageError(f"{given}; expected A:B", hint=f"{name} 0:10 takes the first ten")
-    digits = max(map(len, sides))
-    if digits > _MOST_DIGITS:
-        raise UsageError(
-            f"{given}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
-            hint="leave B out to take all from A on",
-        )
-    begin, end = (int(side) if side else None for side in sides)
-    return begin, end

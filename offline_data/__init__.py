@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offline_data.api import convert as convert
+    from offline_data.api import diff as diff
     from offline_data.api import download as download
     from offline_data.api import info as info
     from offline_data.api import list_datasets as list_datasets
     from offline_data.api import load_arrays as load_arrays
+    from offline_data.api import lock as lock
     from offline_data.api import remove as remove
     from offline_data.api import search as search
     from offline_data.api import stats as stats
+    from offline_data.api import sync as sync
     from offline_data.api import verify as verify
     from offline_data.buffers.bridges.agile import ReplayDataset as ReplayDataset
     from offline_data.buffers.bridges.agile import Transition as Transition
@@ -112,7 +115,9 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
-    "api": "convert download info list_datasets load_arrays remove search stats verify",
+    "api": (
+        "convert diff download info list_datasets load_arrays lock remove search stats sync verify"
+    ),
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",

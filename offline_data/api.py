@@ -20,12 +20,14 @@ from offline_data.progress import progress_of
 from offline_data.store.layout import DEFAULT_AUDIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.ingest.options import Stored
     from offline_data.progress import Progress
+    from offline_data.project.diff import DatasetDiff
+    from offline_data.project.sync import LockResult, SyncedDataset
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.reports.info import DatasetInfo
     from offline_data.reports.listing import Listing, LocalDataset
@@ -496,6 +498,128 @@ def remove(
 
     chosen = _settings(root, settings)
     return remove_datasets([locate(text_of(id), chosen) for id in ids], dry_run=dry_run)
+
+
+def lock(
+    file: str | os.PathLike[str] = "datasets.toml",
+    *,
+    upgrade: bool | Collection[str] = False,
+    check: bool = False,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> LockResult:
+    """Write `datasets.lock`: revision, raw files and content digest of each dataset of a project.
+
+    The table `datasets` of `datasets.toml` has short names with an id, or a table of `id` and
+    options of `download`: `layout`, `episodes = "0:10"`, `checkpoints`, `images`, `keep_episodes`,
+    `skip_bad_episodes`. Locked revisions are kept. A new dataset is locked as it is on this disk,
+    else downloaded at its source's newest revision: only that tells its content.
+
+    Args:
+        file: `datasets.toml`; the lock file `datasets.lock` is beside it.
+        upgrade: Names to lock at their newest revisions; True: all. A revision in `file` is kept.
+        check: Whether to only compare the two files; `changes` then tells what has to be changed.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+
+    Raises:
+        UsageError: A file is not TOML or has wrong fields; or a dataset on this disk was made with
+            other options.
+        NotFoundError, NetworkError, IntegrityError, NoSpaceError, AccessError: See `download`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "datasets.toml")
+        >>> file.write_text('datasets.hopper = "d4rl:hopper-medium-v2"')
+        41
+        >>> lock(file, check=True).changes
+        ('hopper is not in the lock file',)
+    """
+    from offline_data.project.sync import check_lock, lock_datasets
+
+    path = user_path(file, "the file")
+    if check:
+        return check_lock(path)
+    return lock_datasets(path, _settings(root, settings), upgrade, progress_of(progress))
+
+
+def sync(
+    file: str | os.PathLike[str] = "datasets.toml",
+    *,
+    locked: bool = False,
+    dry_run: bool = False,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> tuple[SyncedDataset, ...]:
+    """Make this disk hold the datasets of `datasets.lock`; see `lock`. Others are left alone.
+
+    Datasets that are here are compared with the lock file, without a network; others are downloaded
+    at the locked revision. If a raw file has another digest, nothing of its dataset is published.
+
+    ```python
+    for dataset in offline_data.sync(locked=True):
+        print(dataset.name, dataset.path)
+    ```
+
+    Args:
+        file: `datasets.toml`; the lock file is beside it.
+        locked: Whether a lock file that is not up to date is an error; False: it is updated first.
+        dry_run: Whether to only return what would be done; the lock file must be up to date.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+
+    Raises:
+        LockError: With `locked` or `dry_run`: the lock file is not up to date.
+        IntegrityError: A dataset is not as locked; the message names each difference. Others are
+            made first.
+        UsageError, NotFoundError, NetworkError, NoSpaceError, AccessError: See `lock`.
+    """
+    from offline_data.project.sync import sync_datasets
+
+    return sync_datasets(
+        user_path(file, "the file"),
+        _settings(root, settings),
+        locked=locked,
+        dry_run=dry_run,
+        progress=progress_of(progress),
+    )
+
+
+def diff(
+    a: DatasetLike,
+    b: DatasetLike,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> DatasetDiff:
+    """Compare two datasets on this disk, or two revisions: schema, episodes, values, statistics.
+
+    Layout and packing do not matter. Values are equal if their bytes are: 0.0 and -0.0 differ.
+
+    ```python
+    found = offline_data.diff("local:mine@1", "local:mine@2")
+    print(found.equal, found.episodes.added, found.values)
+    ```
+
+    Returns:
+        The differences; falsy if there are none.
+
+    Raises:
+        NotFoundError, InvalidIdError: One is not on this disk; it is no id.
+        IntegrityError, AccessError: One is damaged, or cannot be read.
+    """
+    from offline_data.project.diff import diff_datasets
+    from offline_data.store.library import locate, text_of
+    from offline_data.store.reader import open_reader
+
+    chosen = _settings(root, settings)
+    readers = [open_reader(locate(text_of(one), chosen).path) for one in (a, b)]
+    return diff_datasets(readers[0], readers[1], progress_of(progress))
 
 
 def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) -> Settings:

@@ -7,12 +7,15 @@ import shlex
 
 FUNCTIONS = {
     "convert": "convert",
+    "diff": "diff",
     "download": "download",
     "info": "info",
     "list": "list_datasets",
+    "lock": "lock",
     "rm": "remove",
     "search": "search",
     "stats": "stats",
+    "sync": "sync",
     "verify": "verify",
 }
 """Public function of each command that has one; other commands stay commands."""

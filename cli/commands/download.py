@@ -33,7 +33,6 @@ from offline_data_cli.options import (
     Workers,
     argument,
     option,
-    parse_range,
 )
 from offline_data_cli.render import choose
 from offline_data_cli.result import Field, Fields, Result, Table, columns, combine
@@ -369,6 +368,7 @@ def _options(
 ) -> "ingest.Options":
     """Parse the options that both commands share; `flags` are those of `ingest.Options`."""
     from offline_data import ingest
+    from offline_data.ingest.options import parse_range
     from offline_data.store.layout import parse_audit
 
     return ingest.Options(

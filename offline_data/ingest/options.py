@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from offline_data.sources.base import Release
     from offline_data.store.layout import LayoutName
     from offline_data.store.manifest import Manifest
+
+_MOST_DIGITS = 18
+"""Maximum digits of an episode's number: more do not fit into int64."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,35 @@ class Options:
             "images": self.images,
             "checkpoints": list(self.checkpoints) if self.checkpoints else None,
         }
+
+
+def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:
+    """Parse `A:B`, where either side may be omitted; raises `UsageError` naming the option."""
+    if text is None:
+        return None
+    first, colon, stop = text.partition(":")
+    sides = [side.strip() for side in (first, stop)]
+    given = f"{name} is {text[:40]!r}"
+    if not colon or not all(re.fullmatch("[0-9]*", side) for side in sides):
+        raise UsageError(f"{given}; expected A:B", hint=f"{name} 0:10 takes the first ten")
+    digits = max(map(len, sides))
+    if digits > _MOST_DIGITS:
+        raise UsageError(
+            f"{given}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
+            hint="leave B out to take all from A on",
+        )
+    begin, end = (int(side) if side else None for side in sides)
+    return begin, end
+
+
+def format_range(given: tuple[int | None, int | None]) -> str:
+    """Return a range in the form that `parse_range` reads.
+
+    Example:
+        >>> format_range((10, None))
+        '10:'
+    """
+    return ":".join("" if end is None else str(end) for end in given)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CODES = {
     errors.OfflineDataError: 1,
+    errors.LockError: 1,
     errors.UsageError: 2,
     errors.BufferUsageError: 2,
     errors.InvalidIdError: 2,
@@ -164,10 +165,10 @@ def test_every_verb_takes_every_global_option() -> None:
         verbs.update({f"{group} {name}": verb for name, verb in verbs[group].commands.items()})
     assert sorted(verbs) == [
         "cache", "cache dir", "cache ls", "cache prune", "cache rm", "completion", "config",
-        "config edit", "config get", "config path", "config set", "convert", "cp", "demo",
-        "download", "env", "filter", "head", "info", "list", "open", "path", "preprocess",
-        "rename", "rm", "sample", "search", "sources", "split", "stats", "step", "tail", "verify",
-        "version", "worker",
+        "config edit", "config get", "config path", "config set", "convert", "cp", "demo", "diff",
+        "download", "env", "filter", "head", "info", "list", "lock", "open", "path", "preprocess",
+        "rename", "rm", "sample", "search", "sources", "split", "stats", "step", "sync", "tail",
+        "verify", "version", "worker",
     ]  # fmt: skip
     flags = {
         "--offline", "--json", "--quiet", "-q", "--yes", "-y", "--no-progress", "-v", "--verbose",
