@@ -241,7 +241,8 @@ class NearDuplicateEpisodes(Rule):
 
     Episodes that were recorded twice with another precision, or that go on from a shared beginning,
     are like that. Observations and actions are rounded to about three digits; rows that many episodes
-    have (states of a small grid, resets) do not count. A sample of the rows is compared.
+    have (states of a small grid, resets) do not count. A sample of the rows is compared, by eight
+    features of each leaf.
     """
 
     code = "RL061"
@@ -264,18 +265,17 @@ class NearDuplicateEpisodes(Rule):
 
     def measure(self, block: Block, key: Key) -> list[tuple[NDArray[np.int64], Hashes]]:
         """Return episode and hash of the rows whose hash is small: the same rows in each episode."""
-        del key
         reader = block.reader
+        share = min(0.25, 2e6 / reader.transitions)
         rows = np.arange(len(block))
-        hashed = np.zeros(len(block), np.uint64)
+        first = _row_hashes(_rounded(block.at_rows(key, rows), 2), _seed(key))
+        rows = np.flatnonzero(first <= np.uint64(int((1 << 64) * share) - 1))
+        hashed = first[rows]
         for leaf in _continuous(reader):
-            values = block.at_rows(leaf, rows).astype(np.float32)
-            bits = (values.view(np.uint32) + np.uint32(1 << 12)) >> np.uint32(13)
+            values = _rounded(block.at_rows(leaf, rows), _FEATURES)
             with np.errstate(over="ignore"):
-                hashed = _mixed(hashed * _MIX + _row_hashes(bits, _seed(leaf)))
-        most = np.uint64(int((1 << 64) * min(0.25, 2e6 / reader.transitions)) - 1)
-        kept = np.flatnonzero(hashed <= most)
-        return [(block.episodes[kept], hashed[kept])]
+                hashed = _mixed(hashed * _MIX + _row_hashes(values, _seed(leaf)))
+        return [(block.episodes[rows], hashed)]
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield one finding, of the pair that shares most."""
@@ -308,6 +308,12 @@ class NearDuplicateEpisodes(Rule):
                     row=int(reader.starts[other]),
                     count=copies,
                 )
+
+
+def _rounded(values: NDArray[Any], features: int) -> NDArray[np.uint32]:
+    """Return the bits of some features as float32 with 10 bits of mantissa, `[n, features]`."""
+    flat = values.reshape(len(values), prod(values.shape[1:]))[:, :features].astype(np.float32)
+    return (flat.view(np.uint32) + np.uint32(1 << 12)) >> np.uint32(13)
 
 
 def _continuous(reader: DatasetReader) -> list[Key]:
