@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _FEATURES, _STRIDE = 8, 8
 """Features of a leaf, and distance of rows in an episode, that hashes are made of."""
+_SAMPLED = 24
+"""Rows of an episode that near duplicates are found by, on average."""
 _MOST_COMPARED = 256
 """Candidates that are compared value by value; what is beyond is counted by its hash alone."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -266,7 +268,7 @@ class NearDuplicateEpisodes(Rule):
     def measure(self, block: Block, key: Key) -> list[tuple[NDArray[np.int64], Hashes]]:
         """Return episode and hash of the rows whose hash is small: the same rows in each episode."""
         reader = block.reader
-        share = min(0.25, 2e6 / reader.transitions)
+        share = min(0.25, min(_SAMPLED * reader.episode_count, 2_000_000) / reader.transitions)
         rows = np.arange(len(block))
         first = _row_hashes(_rounded(block.at_rows(key, rows), 2), _seed(key))
         rows = np.flatnonzero(first <= np.uint64(int((1 << 64) * share) - 1))
