@@ -11,6 +11,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from offline_data.config import resolve_settings
 from offline_data_cli.commands import (
+    check,
     copies,
     demo,
     download,
@@ -40,6 +41,8 @@ _VERBS: dict[str, dict[str, Command]] = {
         "stats": inspection.stats,
         "path": inspection.path,
         "open": inspection.open_,
+        "check": check.check,
+        "rule": check.rule,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
     "Transform": {

@@ -17,6 +17,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "stats": ("stats local:mine --features", "stats local:mine --json"),
     "path": ("path local:mine", "path door"),
     "open": ("open local:mine",),
+    "check": (
+        "check local:mine",
+        "check --all --ignore RL021 --fail-on warning --output check.sarif",
+        "check --all --write-baseline checks.json",
+    ),
+    "rule": ("rule", "rule RL020", "rule constant-feature"),
     "download": (
         "download minari:D4RL/door/human-v2",
         "download d4rl:pen-human-v1 d4rl:pen-expert-v1 --jobs 2 --limit-rate 20MB",
@@ -73,7 +79,6 @@ SYNONYMS: dict[str, str] = {
     "mv": "rename",
     "move": "rename",
     "copy": "cp",
-    "check": "verify",
     "validate": "verify",
     "process": "preprocess",
     "map": "preprocess",
@@ -83,6 +88,9 @@ SYNONYMS: dict[str, str] = {
     "where": "path",
     "settings": "config",
     "doctor": "env",
+    "lint": "check",
+    "rules": "rule",
+    "explain": "rule",
 }
 """Synonyms of verbs: their names in other programs."""
 

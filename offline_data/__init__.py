@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offline_data.api import check as check
     from offline_data.api import convert as convert
     from offline_data.api import download as download
     from offline_data.api import info as info
@@ -106,13 +107,14 @@ if TYPE_CHECKING:
         TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
     )
     from offline_data.buffers.writers import Writer as Writer
+    from offline_data.checks.finding import Finding as Finding
     from offline_data.preprocess.steps.base import Step as Step
     from offline_data.preprocess.steps.registry import register_step as register_step
 
     __version__: str
 
 _NAMES = {
-    "api": "convert download info list_datasets load_arrays remove search stats verify",
+    "api": "check convert download info list_datasets load_arrays remove search stats verify",
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
@@ -144,6 +146,7 @@ _NAMES = {
         "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "
         "TensorDictRoundRobinWriter Writer"
     ),
+    "checks.finding": "Finding",
     "preprocess.steps.base": "Step",
     "preprocess.steps.registry": "register_step",
 }
