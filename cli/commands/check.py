@@ -203,7 +203,7 @@ def _result(
         blocks += [Table(_STATISTICS, [(c, n, s, f, d) for c, n, s, f, d in rows])] * bool(rows)
         blocks.append(outcome.summary)
     else:
-        blocks.append(Lines(list(human_lines(outcome))))
+        blocks.append(Lines(list(human_lines(outcome.findings, outcome.summary))))
     ids = list(dict.fromkeys(one.dataset for one in outcome.findings))
     return Result(as_data(outcome), blocks, ids, notes, code=1 if failed else 0)
 

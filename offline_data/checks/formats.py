@@ -25,7 +25,7 @@ from offline_data.ingest.build import package_version
 from offline_data.store.layout import MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.checks.baseline import Comparison
@@ -78,20 +78,12 @@ class Outcome:
     @property
     def summary(self) -> str:
         """Numbers of findings and datasets, in one line."""
-        datasets = len(self.report.datasets)
-        of_all = _counted(datasets, "dataset")
-        if self.findings:
-            severities = Counter(one.severity for one in self.findings)
-            listed = ", ".join(
-                _counted(severities[one], one) if one != "info" else f"{severities[one]} info"
-                for one in reversed(SEVERITIES)
-                if severities[one]
-            )
-            having = len({one.dataset for one in self.findings})
-            of = f"{having} of {of_all}" if having < datasets else of_all
-            text = f"{_counted(len(self.findings), 'finding')} ({listed}) in {of}"
-        else:
-            text = f"no findings in {of_all}, by {_counted(len(self.report.rules), 'rule')}"
+        total = len(self.report.datasets)
+        having = len({one.dataset for one in self.findings})
+        some = f"{having} of " if 0 < having < total else ""
+        text = f"{counted(self.findings)} in {some}{_plural(total, 'dataset')}"
+        if not self.findings:
+            text += f", by {_plural(len(self.report.rules), 'rule')}"
         if self.baseline is not None and self.baseline.known:
             text += f"; {self.baseline.known} in the baseline"
         return text
@@ -115,30 +107,40 @@ def one_line(text: str) -> str:
     return _NOT_PRINTABLE.sub("\ufffd", " ".join(text.split()))
 
 
-def human_lines(outcome: Outcome) -> Iterator[Line]:
-    """Yield the lines of the report for people, the summary last."""
+def counted(findings: Sequence[Finding]) -> str:
+    """Return the number of findings, and that of each severity: `2 findings (2 errors)`."""
+    if not findings:
+        return "no findings"
+    severities = Counter(one.severity for one in findings)
+    parts = [_plural(severities[one], one) for one in reversed(SEVERITIES) if severities[one]]
+    return f"{_plural(len(findings), 'finding')} ({', '.join(parts)})"
+
+
+def human_lines(findings: Sequence[Finding], summary: str) -> Iterator[Line]:
+    """Yield the lines of a report for people."""
     by_dataset: dict[str, list[Finding]] = {}
-    for one in outcome.findings:
+    for one in findings:
         by_dataset.setdefault(one.dataset, []).append(one)
     for dataset, found in by_dataset.items():
         yield [(one_line(dataset), "id")]
         width = max(len(one.severity) for one in found)
         for one in found:
-            where = f"{one_line(one.where)}: " if one.where else ""
-            severity = one.severity.ljust(width)
-            text = f" {where}{one_line(one.message)}"
-            yield [(f"  {one_line(one.code)} ", ""), (severity, one.severity), (text, "")]
+            severity = (one.severity.ljust(width), one.severity)
+            yield [(f"  {one_line(one.code)} ", ""), severity, (f" {_located(one)}", "")]
         yield []
-    hints = {one.code: one for one in outcome.findings if one.hint}
-    for code, one in sorted(hints.items()):
-        text = f" {one_line(f'{code} {one.rule}: {one.hint}')}"
-        yield [("hint:", "hint"), (text, "")]
-    yield [(outcome.summary, "")]
+    hints = {one.code: f" {one.code} {one.rule}: {one.hint}" for one in findings if one.hint}
+    for _, hint in sorted(hints.items()):
+        yield [("hint:", "hint"), (f" {one_line(hint)}", "")]
+    yield [(summary, "")]
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """Return lines as text, ending in a line end."""
+    return "".join("".join(part for part, _ in line) + "\n" for line in lines)
 
 
 def _human(outcome: Outcome) -> str:
-    lines = ("".join(part for part, _ in line) for line in human_lines(outcome))
-    return "\n".join(lines) + "\n"
+    return plain(human_lines(outcome.findings, outcome.summary))
 
 
 def as_data(outcome: Outcome) -> dict[str, Any]:
@@ -345,8 +347,8 @@ def _relative(outcome: Outcome, one: Finding) -> str | None:
     return manifest.relative_to(folder).as_posix()
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 or noun == "info" else "s")
 
 
 _FORMATS: dict[Format, Callable[[Outcome], str]] = {
