@@ -101,7 +101,7 @@ def check(
     from offline_data.checks.formats import Outcome, render
     from offline_data.checks.registry import select_rules
     from offline_data.checks.run import RULE_FAILED, run_checks
-    from offline_data.files import disk_errors, is_file, write_durably
+    from offline_data.files import is_file, write_named
 
     here = Path.cwd()
     found = read_config(user_path(config, "--config")) if config else find_config(here)
@@ -124,8 +124,7 @@ def check(
     wanted = cast("Format", output_format.value) if output_format else found.output_format
     files = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
     for file, form in files.items():
-        with disk_errors(file):
-            write_durably(file, render(outcome, form).encode())
+        write_named(file, render(outcome, form).encode())
     shown: Format = "human" if wanted in files.values() else wanted
     notes = _notes(compared, known)
     failed = outcome.failed

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.errors import FormatError, NotFoundError, UsageError
-from offline_data.files import disk_errors, is_file, write_durably
+from offline_data.files import is_file, write_named
 from offline_data.strict_json import MAX_COUNT, read_json, shown
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def write_baseline(file: Path, report: CheckReport) -> int:
     ]
     listed = ",".join(lines) + "\n " * bool(lines)
     content = f'{{\n "{_VERSION}": {VERSION},\n "findings": [{listed}]\n}}\n'
-    with disk_errors(file):
-        write_durably(file, content.encode())
+    write_named(file, content.encode())
     return len(lines)
 
 
