@@ -11,6 +11,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from offline_data.config import resolve_settings
 from offline_data_cli.commands import (
+    check,
     copies,
     demo,
     download,
@@ -42,6 +43,8 @@ _VERBS: dict[str, dict[str, Command]] = {
         "path": inspection.path,
         "open": inspection.open_,
         "diff": lock.diff,
+        "check": check.check,
+        "rule": check.rule,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
     "Project": {"lock": lock.lock, "sync": lock.sync},

@@ -20,6 +20,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "diff": ("diff minari:D4RL/door/human-v2@3f2a local:mine", "diff door ./copy --json"),
     "lock": ("lock", "lock --upgrade door", "lock --check"),
     "sync": ("sync --locked", "sync --dry-run"),
+    "check": (
+        "check local:mine",
+        "check --all --ignore RL021 --fail-on warning --output check.sarif",
+        "check --all --write-baseline checks.json",
+    ),
+    "rule": ("rule", "rule RL020", "rule constant-feature"),
     "download": (
         "download minari:D4RL/door/human-v2",
         "download d4rl:pen-human-v1 d4rl:pen-expert-v1 --jobs 2 --limit-rate 20MB",
@@ -76,7 +82,6 @@ SYNONYMS: dict[str, str] = {
     "mv": "rename",
     "move": "rename",
     "copy": "cp",
-    "check": "verify",
     "validate": "verify",
     "process": "preprocess",
     "map": "preprocess",
@@ -87,7 +92,9 @@ SYNONYMS: dict[str, str] = {
     "settings": "config",
     "doctor": "env",
     "freeze": "lock",
-    "compare": "diff",
+    "lint": "check",
+    "rules": "rule",
+    "explain": "rule",
 }
 """Synonyms of verbs: their names in other programs."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.urls import redact
-from offline_data_cli.result import Fields, Table
+from offline_data_cli.result import Fields, Lines, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,10 @@ _STYLES = {
     "damaged": "bold red",
     "missing": "bold red",
     "installed": "green",
+    "error": "bold red",
+    "warning": "yellow",
+    "info": "blue",
+    "hint": "cyan",
 }
 """Styles by name of a column or field, or by value."""
 
@@ -288,6 +292,8 @@ def _plain_lines(block: Block) -> list[str]:
     """Return a block as lines for a pipe: a heading, then cells separated by tabs."""
     if isinstance(block, str):
         return [clean(block)]
+    if isinstance(block, Lines):
+        return [clean("".join(text for text, _ in line)) for line in block.lines]
     heading = [block.title] if block.title else []
     if isinstance(block, Table):
         titles = "\t".join(column.title for column in block.columns)
@@ -309,6 +315,10 @@ def _print_rich(block: Block, console: Console) -> None:
 
     if isinstance(block, str):
         console.print(_marked(block), soft_wrap=not _display.truncate)
+        return
+    if isinstance(block, Lines):
+        for line in block.lines:
+            _print_line(line, console, wrap=block.wrap and _display.truncate)
         return
     if block.title:
         console.print(block.title, style="bold")
@@ -357,6 +367,21 @@ def _print_rich(block: Block, console: Console) -> None:
     if gone:
         note = f"{', '.join(gone)} not shown: widen the terminal, or use --no-truncate"
         console.print(note, style="dim")
+
+
+def _print_line(line: Sequence[tuple[str, str]], console: Console, *, wrap: bool) -> None:
+    """Print a line; if it is wrapped, the rest is indented by four more than its beginning."""
+    from rich.text import Text
+
+    text = Text.assemble(*((clean(part), _STYLES.get(role, "")) for part, role in line))
+    if not wrap or text.cell_len <= console.width:
+        console.print(text, soft_wrap=True)
+        return
+    plain = text.plain
+    hang = " " * (4 + len(plain) - len(plain.lstrip()))
+    for number, part in enumerate(text.wrap(console, max(20, console.width - len(hang)))):
+        part.rstrip()
+        console.print(Text(hang if number else "").append_text(part), soft_wrap=True)
 
 
 def _style(label: str, value: Any) -> str:

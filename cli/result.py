@@ -55,7 +55,15 @@ class Fields:
         self.fields, self.title = fields, title
 
 
-Block: TypeAlias = Table | Fields | str
+class Lines(NamedTuple):
+    """Lines of parts, each with a role that has a style; see `render`."""
+
+    lines: Sequence[Sequence[tuple[str, str]]]
+    wrap: bool = True
+    """Whether a terminal wraps them; False for formats that programs read."""
+
+
+Block: TypeAlias = Table | Fields | Lines | str
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offline_data.api import check as check
     from offline_data.api import convert as convert
     from offline_data.api import diff as diff
     from offline_data.api import download as download
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
         TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
     )
     from offline_data.buffers.writers import Writer as Writer
+    from offline_data.checks.finding import Finding as Finding
     from offline_data.preprocess.steps.base import Step as Step
     from offline_data.preprocess.steps.registry import register_step as register_step
 
@@ -116,7 +118,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": (
-        "convert diff download info list_datasets load_arrays lock remove search stats sync verify"
+        "check convert diff download info list_datasets load_arrays lock remove search stats sync "
+        "verify"
     ),
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
@@ -149,6 +152,7 @@ _NAMES = {
         "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "
         "TensorDictRoundRobinWriter Writer"
     ),
+    "checks.finding": "Finding",
     "preprocess.steps.base": "Step",
     "preprocess.steps.registry": "register_step",
 }

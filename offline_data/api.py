@@ -10,7 +10,8 @@ seconds), False (no bar), or an `offline_data.progress.Progress`. Notes go to th
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
 
 from offline_data.config import resolve_settings, user_path
 from offline_data.episodes.fields import split_key
@@ -22,6 +23,8 @@ from offline_data.store.layout import DEFAULT_AUDIT
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from offline_data.checks.finding import Finding
+    from offline_data.checks.registry import RewardFunction
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.ingest.options import Stored
@@ -40,6 +43,15 @@ if TYPE_CHECKING:
 
 DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
 """A dataset id `source:name[@revision]`, or the path of a dataset directory."""
+
+
+class OnDisk(Protocol):
+    """A loaded dataset: it knows its directory."""
+
+    @property
+    def data_path(self) -> Path:
+        """The dataset directory."""
+
 
 Sort: TypeAlias = Literal["name", "size"]
 """Order of a list: by id, or the largest first."""
@@ -620,6 +632,73 @@ def diff(
     chosen = _settings(root, settings)
     readers = [open_reader(locate(text_of(one), chosen).path) for one in (a, b)]
     return diff_datasets(readers[0], readers[1], progress_of(progress))
+
+
+def check(
+    *datasets: DatasetLike | OnDisk,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    thresholds: Mapping[str, Mapping[str, float]] | None = None,
+    reward: RewardFunction | None = None,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> list[Finding]:
+    """Check datasets on this disk with the rules of `offline-data check`, reading each file once.
+
+    Several datasets are also compared with each other. Files of configuration are not read. A view
+    is checked as the dataset that it is of.
+
+    ```python
+    for finding in offline_data.check("local:mine", ignore=["RL021"]):
+        print(finding.severity, finding.code, finding.where, finding.message)
+    ```
+
+    Args:
+        datasets: Ids (without a revision: the newest), paths, or loaded datasets.
+        select: Codes of rules, their beginnings (`RL02`), or names; empty: all.
+        ignore: Those to leave out.
+        thresholds: Values in place of a rule's own, by code: `{"RL030": {"share": 0.1}}`.
+        reward: Function of the environment, to compare rewards with (`RL043`). Called with arrays of
+            some transitions, `reward(observation, action, next_observation)`; returns `[n]`.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+
+    Returns:
+        Findings by dataset as given, the most severe first. A dataset that is damaged is a finding
+        (`RL001`), and so is a rule that raises (`RL000`); empty: none.
+
+    Raises:
+        NotFoundError, InvalidIdError: A dataset is not on this disk; it is no id.
+        UsageError: No dataset, or no such rule or threshold.
+        AccessError: A folder cannot be read.
+    """
+    from offline_data.checks.registry import select_rules
+    from offline_data.checks.run import run_checks
+    from offline_data.store.library import locate_folders, text_of
+
+    chosen = _settings(root, settings)
+    paths: dict[Path, None] = {}
+    for one in datasets:
+        if isinstance(one, (str, os.PathLike, DatasetId)):
+            paths |= dict.fromkeys(locate_folders(text_of(one), chosen))
+        elif isinstance(path := getattr(one, "data_path", None), Path):
+            paths[path] = None
+        else:
+            raise UsageError(
+                f"A dataset is a {type(one).__name__}; expected an id, a path or a loaded dataset",
+                hint="several are arguments of their own: check(a, b)",
+            )
+    if not paths:
+        raise UsageError("There is no dataset to check")
+    rules = select_rules(_selectors(select), _selectors(ignore), thresholds, reward)
+    report = run_checks(list(paths), rules, workers=chosen.workers, progress=progress_of(progress))
+    return list(report.findings)
+
+
+def _selectors(given: Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) -> Settings:

@@ -115,6 +115,16 @@ def write_durably(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def write_named(path: Path, content: bytes) -> None:
+    """Write a file that the user has named, atomically; raises `AccessError`, `NoSpaceError`."""
+    try:
+        with disk_errors(path.parent):
+            write_durably(path, content)
+    except AccessError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error.message
+        raise AccessError(f"{path} cannot be written: {reason}") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make created and deleted names in `folder` durable."""
     handle = os.open(folder, os.O_RDONLY)

@@ -6,6 +6,7 @@ import re
 import shlex
 
 FUNCTIONS = {
+    "check": "check",
     "convert": "convert",
     "diff": "diff",
     "download": "download",
