@@ -10,7 +10,7 @@ import numpy as np
 
 from offline_data.checks.block import all_leaves, is_image, is_numeric
 from offline_data.episodes.fields import REWARD, join_key
-from offline_data.errors import FormatError, MissingDependencyError, NotFoundError
+from offline_data.errors import MissingDependencyError, NotFoundError
 from offline_data.readers.images import animate, encode_image
 from offline_data.reports.stats import MOST_FEATURES
 
@@ -173,7 +173,7 @@ def read_episode(
         first,
         stop,
         steps,
-        _curves(reader, numeric[:MOST_LEAVES], begin, first, stop, steps),
+        _curves(reader, numeric[:MOST_LEAVES], begin, stop, steps),
         frames,
         tuple(_texts(reader, key, begin, first, stop) for key in texts[:MOST_LEAVES]),
         tuple(notes),
@@ -229,7 +229,6 @@ def _curves(
     reader: DatasetReader,
     keys: Sequence[Key],
     begin: int,
-    first: int,
     stop: int,
     steps: NDArray[np.int64],
 ) -> tuple[Curves, ...]:

@@ -114,7 +114,7 @@ def data_uri(kind: str, content: bytes) -> Html:
 
 
 def data_block(value: Any) -> Html:
-    """Return JSON in an element that is not run, without a character that could end it.
+    r"""Return JSON in an element that is not run, without a character that could end it.
 
     Raises:
         ValueError: A number is not finite.
