@@ -18,6 +18,7 @@ from offline_data_cli.commands import (
     inspection,
     listing,
     manage,
+    pages,
     preprocess,
 )
 from offline_data_cli.help import Verb, Verbs, epilog
@@ -40,6 +41,9 @@ _VERBS: dict[str, dict[str, Command]] = {
         "stats": inspection.stats,
         "path": inspection.path,
         "open": inspection.open_,
+        "report": pages.report,
+        "compare": pages.compare,
+        "browse": pages.browse,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
     "Transform": {

@@ -17,6 +17,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "stats": ("stats local:mine --features", "stats local:mine --json"),
     "path": ("path local:mine", "path door"),
     "open": ("open local:mine",),
+    "report": ("report local:mine", "report local:mine --out mine.html --force"),
+    "compare": ("compare local:mine local:yours --out both.html",),
+    "browse": ("browse", "browse --port 8000 --no-open"),
     "download": (
         "download minari:D4RL/door/human-v2",
         "download d4rl:pen-human-v1 d4rl:pen-expert-v1 --jobs 2 --limit-rate 20MB",
@@ -81,6 +84,9 @@ SYNONYMS: dict[str, str] = {
     "select": "filter",
     "steps": "step",
     "where": "path",
+    "page": "report",
+    "serve": "browse",
+    "explore": "browse",
     "settings": "config",
     "doctor": "env",
 }

@@ -92,23 +92,6 @@ def ranges(
     return _chart("ranges", title, note, x="feature", **named)
 
 
-def heat(
-    title: str,
-    counts: ArrayLike,
-    x_edges: ArrayLike,
-    y_edges: ArrayLike,
-    *,
-    x: str,
-    unit: str,
-    note: str = "",
-) -> Html:
-    """Return a two-dimensional histogram: counts `[x bins, y bins]` of bins of equal width."""
-    rows = np.asarray(counts).T
-    spans = [[numbers(edges)[0], numbers(edges)[-1]] for edges in (x_edges, y_edges)]
-    given = {"rows": [numbers(row) for row in rows], "xs": spans[0], "ys": spans[1]}
-    return _chart("heat", title, note, x=x, unit=unit, **given)
-
-
 def numbers(values: ArrayLike) -> list[int | float | None]:
     """Return numbers as JSON has them.
 

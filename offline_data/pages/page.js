@@ -1,7 +1,7 @@
 "use strict";
 // Draws the charts of a page from the JSON in it; loads parts of a page that its server sends apart.
 
-const LEFT = 46, RIGHT = 10, TOP = 8, BOTTOM = 34;
+const LEFT = 50, RIGHT = 10, TOP = 8, BOTTOM = 34;
 
 function shape(name, attributes, parent) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -13,10 +13,13 @@ function shape(name, attributes, parent) {
 function brief(value) {
   if (value === null || value === undefined) return "none";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e5) return value.toLocaleString("en");
+  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en");
   if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
   return String(Number(value.toPrecision(4)));
 }
+
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const tick = value => Math.abs(value) >= 1e4 && Math.abs(value) < 1e12 ? compact.format(value) : brief(value);
 
 function ticks(low, high, most) {
   const span = high - low;
@@ -61,7 +64,7 @@ class Chart {
     this.cursor = shape("line", { y1: TOP, y2: height - BOTTOM, class: "cursor", visibility: "hidden" }, this.svg);
     this.svg.addEventListener("pointermove", event => {
       const box = this.svg.getBoundingClientRect();
-      this.point(this.nearest(event.clientX - box.left, event.clientY - box.top));
+      this.point(this.nearest(event.clientX - box.left));
     });
     this.svg.addEventListener("pointerleave", () => this.point(-1));
     this.svg.addEventListener("blur", () => this.point(-1));
@@ -82,7 +85,7 @@ class Chart {
     for (const value of ticks(ys[0], ys[1], this.height > 170 ? 5 : 3)) {
       if (whole && !Number.isInteger(value)) continue;
       shape("line", { x1: LEFT, x2: right, y1: this.y(value), y2: this.y(value), class: "axis" }, this.svg);
-      this.label(LEFT - 5, this.y(value) + 4, this.data.share ? `${brief(value * 100)}%` : brief(value), "end");
+      this.label(LEFT - 5, this.y(value) + 4, this.data.share ? `${brief(value * 100)}%` : tick(value), "end");
     }
     const room = Math.max(2, Math.floor((right - LEFT) / 62));
     if (labels) {
@@ -90,7 +93,7 @@ class Chart {
       labels.forEach((name, i) => {
         if (i % every === 0) this.label(this.x(i + .5), floor + 14, name.length > 9 ? `${name.slice(0, 8)}…` : name);
       });
-    } else for (const value of ticks(xs[0], xs[1], room)) this.label(this.x(value), floor + 14, brief(value));
+    } else for (const value of ticks(xs[0], xs[1], room)) this.label(this.x(value), floor + 14, tick(value));
     this.label((LEFT + right) / 2, floor + 29, this.data.x || "");
     if (this.data.y && this.height > 170) {
       const middle = (TOP + floor) / 2, at = { x: 0, y: 0, "text-anchor": "middle", transform: `translate(9 ${middle}) rotate(-90)` };
@@ -129,7 +132,7 @@ class Chart {
       const where = labels ? labels[i] : `${brief(edges[i])} to ${brief(edges[i + 1])}`;
       const lines = series.map((one, n) => {
         const part = `${(100 * one.values[i] / totals[n]).toFixed(1)} %`;
-        return share ? `${one.name}: ${part}` : `${one.values[i].toLocaleString("en")} ${this.data.y} (${part})`;
+        return share ? `${one.name}: ${part}` : `${this.data.y}: ${one.values[i].toLocaleString("en")} (${part})`;
       });
       this.places.push({ x: (this.x(edges[i]) + this.x(edges[i + 1])) / 2, text: [where, ...lines].join("\n") });
     }
@@ -175,23 +178,10 @@ class Chart {
     });
   }
 
-  heat() {
-    const { rows, xs, ys } = this.data, greatest = Math.max(1, ...rows.flat());
-    this.frame(xs, ys);
-    const wide = (this.width - RIGHT - LEFT) / rows[0].length, high = (this.height - BOTTOM - TOP) / rows.length;
-    rows.forEach((row, j) => row.forEach((value, i) => {
-      const x = LEFT + i * wide, y = this.height - BOTTOM - (j + 1) * high;
-      if (!value) return;
-      const strength = .12 + .88 * Math.log1p(value) / Math.log1p(greatest);
-      shape("rect", { x, y, width: wide, height: high, class: "f1", "fill-opacity": strength.toFixed(2) }, this.svg);
-      this.places.push({ x: x + wide / 2, y: y + high / 2, text: `${value.toLocaleString("en")} ${this.data.unit}` });
-    }));
-  }
-
-  nearest(x, y) {
+  nearest(x) {
     let best = -1, least = Infinity;
     this.places.forEach((place, i) => {
-      const away = Math.hypot(place.x - x, place.y === undefined ? 0 : place.y - y);
+      const away = Math.abs(place.x - x);
       if (away < least) [best, least] = [i, away];
     });
     return best;
