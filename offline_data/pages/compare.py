@@ -58,7 +58,7 @@ def compare_page(
         "findings": sections.findings(report),
     }
     return page(
-        " and ".join(info.name for info in infos),
+        ", ".join(info.name for info in infos),
         (section(name, title, content[name]) for name, title in titles.items()),
         links=[(f"#{name}", title) for name, title in titles.items()],
     )

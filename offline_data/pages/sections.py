@@ -153,7 +153,7 @@ def episode_parts(episode: Episode) -> Html:
     return joined(
         (
             (_frames(one) for one in episode.frames),
-            element("div", curves, class_="grid wide"),
+            element("div", curves, class_="grid pair"),
             facts(texts),
             (element("p", note, class_="soft") for note in episode.notes),
         )

@@ -61,11 +61,11 @@ def parse(content: bytes | str) -> Element:
 
 
 def charts(page: Element) -> dict[str, Any]:
-    """Return what each chart of a page draws, by title; fails on NaN, which is not JSON."""
+    """Return what each chart of a page draws, by title, the first of each; fails on NaN, which is not JSON."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
     blocks = page.all("script", type="application/json")
     found = [json.loads(block.text, parse_constant=refuse) for block in blocks]
-    return {one["title"]: one for one in found}
+    return {one["title"]: one for one in reversed(found)}

@@ -136,7 +136,9 @@ def test_a_report_is_drawn_and_loads_nothing(chromium: Any, report: str) -> None
     assert page.requests == [report]
     assert HOSTILE in page("document.querySelector('#card').textContent")
     assert page("document.images.length") > 20
-    drawn = page("[...document.querySelectorAll('.plot')].filter(one => one.checkVisibility()).length")
+    drawn = page(
+        "[...document.querySelectorAll('.plot')].filter(one => one.checkVisibility()).length"
+    )
     assert page("document.querySelectorAll('.plot svg').length") == drawn > 5
     # lengths 7, 1 and 30: one episode in the last bin
     assert "episodes: 1 (33.3 %)" in page.point_at("#distributions figure:nth-child(2) svg", 0.978)
