@@ -322,7 +322,8 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     stop = min(first + _EPISODES, reader.episode_count)
 
     def column(name: str) -> list[Any]:
-        return np.asarray(reader.episodes[(name,)])[first:stop].tolist()
+        found: list[Any] = np.asarray(reader.episodes[(name,)])[first:stop].tolist()
+        return found
 
     columns = map(column, ("length", "return", "terminated", "truncated"))
     rows = []

@@ -39,8 +39,8 @@ def bars(
         note: Remark after the title.
         share: Whether the values are shares in [0, 1], not counts.
     """
-    given = {"edges": numbers(edges), "series": _series(series)}
-    return _chart("bars", title, note, x=x, y=y, share=share, **given)
+    data = {"x": x, "y": y, "share": share, "edges": numbers(edges), "series": _series(series)}
+    return _chart("bars", title, note, data)
 
 
 def categories(
@@ -54,8 +54,8 @@ def categories(
     share: bool = False,
 ) -> Html:
     """Return a bar for each of several values, such as discrete actions; see `bars`."""
-    given = {"labels": [str(label) for label in labels], "series": _series(series)}
-    return _chart("bars", title, note, x=x, y=y, share=share, **given)
+    data = {"labels": list(map(str, labels)), "series": _series(series)}
+    return _chart("bars", title, note, {"x": x, "y": y, "share": share, **data})
 
 
 def lines(
@@ -75,9 +75,9 @@ def lines(
         marks: Steps with a vertical line, and what is there.
         note: Remark after the title.
     """
-    given = {"steps": numbers(steps), "series": _series(series), "marks": list(marks)}
+    data = {"steps": numbers(steps), "series": _series(series), "marks": list(marks)}
     names = list(series) if len(series) > 1 else []
-    return _chart("lines", title, note, names, x="step", **given)
+    return _chart("lines", title, note, {"x": "step", **data}, names)
 
 
 def ranges(
@@ -88,8 +88,8 @@ def ranges(
     note: str = "",
 ) -> Html:
     """Return a box for each feature: five levels `[features]` by name, the least first."""
-    named = {"labels": list(labels), "levels": _series(levels)}
-    return _chart("ranges", title, note, x="feature", **named)
+    data = {"x": "feature", "labels": list(labels), "levels": _series(levels)}
+    return _chart("ranges", title, note, data)
 
 
 def numbers(values: ArrayLike) -> list[int | float | None]:
@@ -124,7 +124,9 @@ def _series(series: Mapping[str, ArrayLike]) -> list[dict[str, Any]]:
     return [{"name": name, "values": numbers(values)} for name, values in series.items()]
 
 
-def _chart(kind: str, title: str, note: str, names: Sequence[str] = (), **data: Any) -> Html:
+def _chart(
+    kind: str, title: str, note: str, data: Mapping[str, Any], names: Sequence[str] = ()
+) -> Html:
     caption = element("figcaption", element("b", title, title=title), element("small", note))
     drawn = element("div", data_block({"kind": kind, "title": title, **data}), class_="plot")
     return element("figure", caption, drawn, legend(names) if names else None)

@@ -15,6 +15,8 @@ from offline_data.pages.page import Html, element, joined, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import ArrayLike
+
     from offline_data.episodes.fields import Key
     from offline_data.pages.histograms import Bins, Distributions
     from offline_data.reports.stats import LeafStats
@@ -107,7 +109,7 @@ def _leaf(key: Key, bins: Sequence[Bins], leaf: LeafStats) -> Html:
     ]
     boxes = None
     if len(bins) > 1 and leaf.features is not None:
-        levels = {
+        levels: dict[str, ArrayLike] = {
             "least": leaf.features.min.ravel()[: len(bins)],
             "5 %": [quantile(one, 0.05) for one in bins],
             "median": [quantile(one, 0.5) for one in bins],

@@ -169,7 +169,10 @@ def read_episode(
     return Episode(
         number,
         length,
-        *map(of_episode, ("return", "terminated", "truncated", "final_observation")),
+        of_episode("return"),
+        of_episode("terminated"),
+        of_episode("truncated"),
+        of_episode("final_observation"),
         first,
         stop,
         steps,

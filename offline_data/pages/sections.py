@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.files import human_bytes
 from offline_data.pages import charts
-from offline_data.pages.page import Html, data_uri, element, facts, joined, section, table, text
+from offline_data.pages.page import Html, data_uri, element, facts, joined, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offline_data.checks.finding import CheckReport, Finding
-    from offline_data.pages.episodes import Episode
+    from offline_data.pages.episodes import Episode, Frames
     from offline_data.reports.info import DatasetInfo
     from offline_data.reports.stats import DatasetStats
 
@@ -209,15 +209,14 @@ def _finding(one: Finding, several: bool) -> Html:
     )
 
 
-def _frames(frames: Any) -> Html:
-    def picture(kind: str, content: bytes, caption: str, of: str | None = None) -> Html:
-        image = element("img", src=data_uri(kind, content), alt=f"{frames.key}, {caption}")
+def _frames(frames: Frames) -> Html:
+    def picture(file: tuple[str, bytes], caption: str, of: str | None = None) -> Html:
+        image = element("img", src=data_uri(*file), alt=f"{frames.key}, {caption}")
         return element("figure", image, element("figcaption", caption), class_=of)
 
     each = [
-        picture(*file, f"step {step}")
-        for step, file in zip(frames.steps, frames.files, strict=True)
+        picture(file, f"step {step}") for step, file in zip(frames.steps, frames.files, strict=True)
     ]
-    moving = picture(*frames.film, "the whole episode", "moving") if frames.film else None
-    note = element("p", text(frames.note), class_="soft") if frames.note else None
+    moving = picture(frames.film, "all steps shown", "moving") if frames.film else None
+    note = element("p", frames.note, class_="soft") if frames.note else None
     return joined((element("h3", frames.key), note, element("div", moving, each, class_="strip")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tests.pages.conftest import HOSTILE, rich_batch, write
 from tests.pages.parsed import charts, parse
 
 
-def flat_batch(state: np.ndarray, **more: Any) -> EpisodeBatch:
+def flat_batch(state: np.ndarray) -> EpisodeBatch:
     """Return one episode of these states, `[n + 1, features]`, and of no reward."""
     rows = len(state) - 1
     terminated = np.zeros((rows, 1), bool)
@@ -32,7 +31,6 @@ def flat_batch(state: np.ndarray, **more: Any) -> EpisodeBatch:
             ("next", "reward"): np.zeros((rows, 1)),
             ("next", "terminated"): terminated,
             ("next", "truncated"): ~terminated & False,
-            **more,
         },
         observations={("observation",): state},
         final_observation=np.array([True]),
@@ -125,7 +123,8 @@ def test_pictures_of_a_report_are_bounded(rich: Entry, monkeypatch: pytest.Monke
     ids=["one step", "nan", "extremes", "large integers", "no feature", "wide", "no final"],
 )
 def test_odd_datasets_have_a_report(tmp_path: Path, batch: EpisodeBatch) -> None:
-    batch.steps[("next", "reward")] = np.full_like(batch.steps[("next", "reward")], np.nan)
+    unknown = np.full((int(batch.lengths.sum()), 1), np.nan)
+    batch = replace(batch, steps={**batch.steps, ("next", "reward"): unknown})
     entry = write(tmp_path, "odd", batch)
     for content in (report_page(entry), compare_page([entry, entry])):
         shown = charts(parse(content))
