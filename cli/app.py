@@ -20,6 +20,7 @@ from offline_data_cli.commands import (
     listing,
     lock,
     manage,
+    pages,
     preprocess,
 )
 from offline_data_cli.help import Verb, Verbs, epilog
@@ -45,6 +46,9 @@ _VERBS: dict[str, dict[str, Command]] = {
         "diff": lock.diff,
         "check": check.check,
         "rule": check.rule,
+        "report": pages.report,
+        "compare": pages.compare,
+        "browse": pages.browse,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
     "Project": {"lock": lock.lock, "sync": lock.sync},

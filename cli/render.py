@@ -110,7 +110,7 @@ def show_traceback(error: BaseException) -> None:
 def say(note: str, mode: Mode = Mode.HUMAN) -> None:
     """Print a sentence on stderr, unless quiet."""
     if mode is not Mode.QUIET:
-        print(redact(clean(note)), file=sys.stderr)
+        print(redact(clean(note)), file=sys.stderr, flush=True)
 
 
 def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:

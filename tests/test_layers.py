@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     {"offline_data_cli"},
     {"api"},
-    {"ingest", "preprocess", "buffers", "checks", "project", "reports"},
+    {"ingest", "preprocess", "buffers", "checks", "project", "reports", "pages"},
     {"store", "sources"},
     {"executors", "readers", "fetch", "episodes"},
     {

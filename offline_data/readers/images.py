@@ -194,6 +194,27 @@ def encode_image(image: NDArray[Any], encoding: str, quality: int = 95, **option
     return file.getvalue()
 
 
+def animate(images: Sequence[NDArray[np.uint8]], per_second: float = 10.0) -> tuple[str, bytes]:
+    """Return the media type and content of an animated WebP of images; GIF if Pillow lacks WebP.
+
+    `images` are all uint8 `[H, W]` or all `[H, W, 3]`, one at least. It repeats without end.
+
+    Raises:
+        MissingDependencyError: Pillow is not installed.
+    """
+    _pillow("webp")
+    from PIL import Image, features
+
+    kind = "webp" if features.check("webp") else "gif"
+    first, *others = (Image.fromarray(image).convert("RGB") for image in images)
+    file, options = io.BytesIO(), {"quality": 70, "method": 2} if kind == "webp" else {}
+    milliseconds = round(1000 / per_second)
+    first.save(
+        file, kind, save_all=True, append_images=others, duration=milliseconds, loop=0, **options
+    )
+    return f"image/{kind}", file.getvalue()
+
+
 def _mode(image: NDArray[Any]) -> str:
     return {1: "L", 3: "RGB", 4: "RGBA"}[(*image.shape, 1)[2]]
 

@@ -1,0 +1,371 @@
+"""A read-only server of pages about the datasets under a root, for the browser of the same user.
+
+It listens on the loopback address only, and answers only requests that have the cookie which its
+secret address sets and that name its own address as host, so that neither other users of the
+machine nor other pages in the browser (DNS rebinding) can read it. No part of an address becomes
+part of a path: datasets are looked up among those found under the root.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from contextlib import suppress
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import numpy as np
+
+from offline_data.checks.registry import select_rules
+from offline_data.checks.run import run_checks
+from offline_data.errors import AccessError, NotFoundError, OfflineDataError
+from offline_data.files import human_bytes
+from offline_data.pages import sections
+from offline_data.pages.distributions import distribution_parts
+from offline_data.pages.episodes import read_episode
+from offline_data.pages.histograms import distributions_of
+from offline_data.pages.page import (
+    Html,
+    element,
+    icon,
+    joined,
+    page,
+    section,
+    security_policy,
+    table,
+)
+from offline_data.reports.info import entry_info
+from offline_data.reports.listing import list_local
+from offline_data.store.library import list_datasets
+from offline_data.store.reader import open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from offline_data.config import Settings
+    from offline_data.store.library import Entry
+
+LOOPBACK = "127.0.0.1"
+
+_STEPS, _PICTURES = 200, 24
+"""Steps, and pictures of each image leaf, on a page of an episode."""
+_EPISODES = 50
+"""Episodes on a page of their table."""
+_AT_ONCE = 1 << 29
+"""Bytes of a dataset whose statistics are computed when its page is opened, without a click."""
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class DatasetServer(ThreadingHTTPServer):
+    """Serves pages until `shutdown` is called, or `serve_forever` is interrupted.
+
+    Args:
+        settings: Its root's datasets are shown.
+        port: Port of the loopback address; 0: any free one.
+
+    Raises:
+        AccessError: The port cannot be used.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, settings: Settings, port: int = 0) -> None:
+        self.settings, self.token = settings, secrets.token_urlsafe(24)
+        self._computing, self._computed = threading.Lock(), dict[tuple[str, ...], Html]()
+        try:
+            super().__init__((LOOPBACK, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise AccessError(
+                f"Port {port} of {LOOPBACK} cannot be used: {error}",
+                hint="leave --port out to use any free one",
+            ) from error
+        self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
+        # Cookies belong to a host, not to a port.
+        self.cookie = f"offline-data-{self.server_port}"
+
+    @property
+    def url(self) -> str:
+        """The secret address that a browser is to open first."""
+        return f"http://{LOOPBACK}:{self.server_port}/open/{self.token}"
+
+    def handle_error(self, *_: object) -> None:
+        """Ignore that a browser closed a connection early."""
+
+    def entry(self, dataset: str) -> Entry:
+        """Return the dataset with this whole id; raises `NotFoundError`."""
+        for entry in list_datasets(self.settings.root):
+            if str(entry.id) == dataset:
+                return entry
+        raise NotFoundError(f"There is no dataset {dataset} under {self.settings.root}")
+
+    def computed(self, part: str, entry: Entry, compute: Callable[[], Html]) -> Html:
+        """Return a part of a dataset's page that takes long, computed once, one at a time."""
+        key = (part, str(entry.path), entry.manifest.created, str(entry.manifest.sha256))
+        with self._computing:
+            if key not in self._computed:
+                self._computed[key] = compute()
+            return self._computed[key]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: DatasetServer
+    server_version, sys_version = "offline-data", ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """Answer with a page, a part of one, or an error."""
+        address = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(address.query).items()}
+        if self.headers.get("Host") not in self.server.hosts:
+            self._refuse(f"This server is reached at {LOOPBACK} only.")
+        elif address.path.startswith("/open/"):
+            self._admit(address.path.removeprefix("/open/"))
+        elif not self._admitted():
+            self._refuse("Open the address that `offline-data browse` printed.")
+        elif address.path not in _PAGES:
+            self._fail(HTTPStatus.NOT_FOUND, "There is no such page.")
+        else:
+            try:
+                self._answer(HTTPStatus.OK, _PAGES[address.path](self.server, query))
+            except NotFoundError as error:
+                self._fail(HTTPStatus.NOT_FOUND, error.message)
+            except OfflineDataError as error:
+                self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, error.message)
+            except Exception as error:  # noqa: BLE001 - a page shows it; the server goes on
+                message = f"unexpected {type(error).__name__}: {error}"
+                self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, message)
+
+    do_HEAD = do_GET  # noqa: N815 - names that the standard library calls
+
+    def do_POST(self) -> None:
+        """Refuse: the server changes nothing."""
+        self._fail(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD.", {"Allow": "GET, HEAD"})
+
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = do_POST  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+    def _admitted(self) -> bool:
+        try:
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
+        except CookieError:
+            return False
+        return found is not None and self._is_token(found.value)
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.server.token.encode())
+
+    def _admit(self, token: str) -> None:
+        """Set the cookie, and lead on: browsers do not send it where another site led here."""
+        if not self._is_token(token):
+            self._refuse("Open the address that `offline-data browse` printed.")
+            return
+        cookie = f"{self.server.cookie}={self.server.token}; HttpOnly; SameSite=Strict; Path=/"
+        onward = icon() + element("meta", http_equiv="refresh", content="0; url=/")
+        self._answer(HTTPStatus.OK, f"<!doctype html>{onward}".encode(), {"Set-Cookie": cookie})
+
+    def _refuse(self, message: str) -> None:
+        self._fail(HTTPStatus.FORBIDDEN, message)
+
+    def _fail(
+        self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        content = section("error", status.phrase, element("p", message))
+        if not self.path.startswith("/part/"):
+            self._answer(
+                status, page(status.phrase, content, links=[("/", "All datasets")]), headers
+            )
+        else:
+            self._answer(status, element("p", message).encode())
+
+    def _answer(
+        self, status: HTTPStatus, content: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.send_response(status)
+        policy = f"{security_policy(served=True)}; frame-ancestors 'none'"
+        fixed = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy}
+        for name, value in {**_HEADERS, **fixed, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        with suppress(ConnectionError):
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+
+def _list_page(server: DatasetServer, _: Mapping[str, str]) -> bytes:
+    listing = list_local(server.settings.root)
+    rows = [
+        (
+            element("a", one.id, href=_address("dataset", one.id)),
+            f"{one.transitions:,}",
+            f"{one.episodes:,}",
+            human_bytes(one.bytes),
+        )
+        for one in listing.datasets
+    ]
+    search = element("input", id="search", type="search", placeholder="Search", aria_label="Search")
+    found = table(("Dataset", "Transitions", "Episodes", "Size"), rows, numbers=3)
+    none = element("p", "There are none: offline-data download gets one.")
+    return page(
+        "Datasets on this disk",
+        section(
+            "datasets",
+            f"{len(rows):,} dataset{'s' * (len(rows) != 1)}",
+            element("p", "Under ", element("code", server.settings.root), class_="soft"),
+            (search, found) if rows else none,
+            (element("p", note, class_="soft") for note in listing.notes),
+        ),
+        served=True,
+    )
+
+
+def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    entry = server.entry(query.get("id", ""))
+    info, name = entry_info(entry), str(entry.id)
+    size = f"reads {human_bytes(entry.bytes)}"
+    parts = {"distributions": "Distributions", "episodes": "Episodes", "findings": "Findings"}
+    shown = _address("part/distributions", name)
+    listed = _address("part/episodes", name, page=query.get("page", "0"))
+    content = {
+        "distributions": _later(shown, f"Compute ({size})" * (entry.bytes > _AT_ONCE)),
+        "episodes": _later(listed),
+        "findings": _later(_address("part/findings", name), f"Check the dataset ({size})"),
+    }
+    names = {"card": "Dataset", "schema": "Schema", **parts, "provenance": "Provenance"}
+    return page(
+        name,
+        sections.card(info),
+        sections.schema(info),
+        (section(part, title, content[part]) for part, title in parts.items()),
+        sections.provenance(info),
+        sections.citation(info),
+        links=[("/", "All datasets"), *((f"#{part}", title) for part, title in names.items())],
+        served=True,
+    )
+
+
+def _later(address: str, label: str = "") -> Html:
+    """Return the place of a part that the script of the page loads, at a click if it has a label."""
+    if not label:
+        return element("div", data_load=address)
+    return element("div", element("button", label, type="button", data_ask=address))
+
+
+def _episode_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    entry = server.entry(query.get("id", ""))
+    name, number, first = str(entry.id), _number(query, "number"), _number(query, "from")
+    reader = open_reader(entry.path)
+    shown = read_episode(
+        reader, number, first, first + _STEPS, points=_STEPS, pictures=_PICTURES, film=_PICTURES
+    )
+    starts = {"First steps": 0, "Previous steps": first - _STEPS, "Next steps": shown.stop}
+    pages = [
+        (_address("episode", name, number=number, **{"from": start}), label)
+        for label, start in starts.items()
+        if (0 <= start < first) or (first < start < shown.length)
+    ]
+    others = [
+        (_address("episode", name, number=other), f"Episode {other}")
+        for other in (number - 1, number + 1)
+        if 0 <= other < reader.episode_count
+    ]
+    return page(
+        f"Episode {number}",
+        section(
+            "steps",
+            f"Steps {first:,} to {shown.stop - 1:,}",
+            element("p", sections.episode_summary(shown), class_="soft"),
+            element("div", (element("a", label, href=to) for to, label in pages), class_="pages"),
+            sections.episode_parts(shown),
+        ),
+        links=[(_address("dataset", name), name), *others],
+        served=True,
+    )
+
+
+def _distributions_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    entry = server.entry(query.get("id", ""))
+
+    def describe() -> Html:
+        return distribution_parts(*distributions_of([open_reader(entry.path)]))
+
+    return server.computed("distributions", entry, describe).encode()
+
+
+def _findings_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    entry = server.entry(query.get("id", ""))
+    workers = server.settings.workers
+
+    def check() -> Html:
+        return sections.findings(run_checks([entry.path], select_rules(), workers=workers))
+
+    return server.computed("findings", entry, check).encode()
+
+
+def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    entry = server.entry(query.get("id", ""))
+    reader, first = open_reader(entry.path), _number(query, "page") * _EPISODES
+    stop = min(first + _EPISODES, reader.episode_count)
+
+    def column(name: str) -> list[Any]:
+        found: list[Any] = np.asarray(reader.episodes[(name,)])[first:stop].tolist()
+        return found
+
+    columns = map(column, ("length", "return", "terminated", "truncated"))
+    rows = []
+    for number, (length, returned, *ends) in enumerate(zip(*columns, strict=True), first):
+        address = _address("episode", str(entry.id), number=number)
+        ended = [name for name, so in zip(("terminated", "truncated"), ends, strict=True) if so]
+        link = element("a", f"Episode {number}", href=address)
+        rows.append((link, " and ".join(ended), f"{length:,}", f"{returned:.6g}"))
+    pages = [
+        element(
+            "a",
+            label,
+            href=_address("dataset", str(entry.id), page=at // _EPISODES) + Html("#episodes"),
+        )
+        for label, at in (("Previous", first - _EPISODES), ("Next", stop))
+        if 0 <= at < reader.episode_count and at != first
+    ]
+    counted = element(
+        "span", f"{first:,} to {stop - 1:,} of {reader.episode_count:,}", class_="soft"
+    )
+    found = table(("Episode", "Ends", "Steps", "Return"), rows, numbers=2)
+    return joined((found, element("div", counted, pages, class_="pages"))).encode()
+
+
+_PAGES: dict[str, Callable[[DatasetServer, Mapping[str, str]], bytes]] = {
+    "/": _list_page,
+    "/dataset": _dataset_page,
+    "/episode": _episode_page,
+    "/part/distributions": _distributions_part,
+    "/part/episodes": _episodes_part,
+    "/part/findings": _findings_part,
+}
+
+
+def _address(path: str, dataset: str, **query: object) -> str:
+    more = "".join(f"&{name}={quote(str(value))}" for name, value in query.items())
+    return f"/{path}?id={quote(dataset, safe='')}{more}"
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    """Return a number of the query, 0 if it is not there; raises `NotFoundError`."""
+    given = query.get(name, "0")
+    if not (given.isascii() and given.isdigit() and len(given) < 16):
+        raise NotFoundError(f"{name} is {given[:40]!r}, not a number")
+    return int(given)

@@ -1,0 +1,132 @@
+"""Charts as elements of a page: their numbers as JSON, which the page's own script draws.
+
+Values that are not finite become `null`, and are not drawn; others have six significant digits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.pages.page import Html, data_block, element
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import ArrayLike
+
+
+def bars(
+    title: str,
+    edges: ArrayLike,
+    series: Mapping[str, ArrayLike],
+    *,
+    x: str,
+    y: str,
+    note: str = "",
+    share: bool = False,
+) -> Html:
+    """Return a histogram, or several over each other.
+
+    Args:
+        title: Title above the chart.
+        edges: Edges of the bins, `[bins + 1]`, ascending.
+        series: Counts or shares of each bin, `[bins]`, by name.
+        x: Quantity and unit below the axis.
+        y: What is counted.
+        note: Remark after the title.
+        share: Whether the values are shares in [0, 1], not counts.
+    """
+    data = {"x": x, "y": y, "share": share, "edges": numbers(edges), "series": _series(series)}
+    return _chart("bars", title, note, data)
+
+
+def categories(
+    title: str,
+    labels: Sequence[object],
+    series: Mapping[str, ArrayLike],
+    *,
+    x: str,
+    y: str,
+    note: str = "",
+    share: bool = False,
+) -> Html:
+    """Return a bar for each of several values, such as discrete actions; see `bars`."""
+    data = {"labels": list(map(str, labels)), "series": _series(series)}
+    return _chart("bars", title, note, {"x": x, "y": y, "share": share, **data})
+
+
+def lines(
+    title: str,
+    steps: ArrayLike,
+    series: Mapping[str, ArrayLike],
+    *,
+    marks: Sequence[tuple[int, str]] = (),
+    note: str = "",
+) -> Html:
+    """Return curves over the steps of an episode.
+
+    Args:
+        title: Title above the chart.
+        steps: Step of each point, `[n]`, ascending.
+        series: Values of each curve, `[n]`, by name.
+        marks: Steps with a vertical line, and what is there.
+        note: Remark after the title.
+    """
+    data = {"steps": numbers(steps), "series": _series(series), "marks": list(marks)}
+    names = list(series) if len(series) > 1 else []
+    return _chart("lines", title, note, {"x": "step", **data}, names)
+
+
+def ranges(
+    title: str,
+    labels: Sequence[str],
+    levels: Mapping[str, ArrayLike],
+    *,
+    note: str = "",
+) -> Html:
+    """Return a box for each feature: five levels `[features]` by name, the least first."""
+    data = {"x": "feature", "labels": list(labels), "levels": _series(levels)}
+    return _chart("ranges", title, note, data)
+
+
+def numbers(values: ArrayLike) -> list[int | float | None]:
+    """Return numbers as JSON has them.
+
+    Example:
+        >>> numbers([1.0, np.nan, 1 / 3]), numbers(np.array([1 << 40, 2]))
+        ([1.0, None, 0.333333], [1099511627776, 2])
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "biu":
+        return [int(value) for value in array.ravel().tolist()]
+    found = (float(value) for value in array.ravel().tolist())
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in found]
+
+
+def legend(names: Sequence[object]) -> Html:
+    """Return the names of curves or histograms with their colours."""
+    colours = (
+        element(
+            "svg",
+            element("rect", width=11, height=11, rx=2, class_=f"f{place % 6 + 1}"),
+            aria_hidden="true",
+        )
+        for place in range(len(names))
+    )
+    items = (element("li", colour, name) for colour, name in zip(colours, names, strict=True))
+    return element("ul", items, class_="legend")
+
+
+def _series(series: Mapping[str, ArrayLike]) -> list[dict[str, Any]]:
+    return [{"name": name, "values": numbers(values)} for name, values in series.items()]
+
+
+def _chart(
+    kind: str, title: str, note: str, data: Mapping[str, Any], names: Sequence[str] = ()
+) -> Html:
+    caption = element("figcaption", element("b", title, title=title), element("small", note))
+    drawn = element("div", data_block({"kind": kind, "title": title, **data}), class_="plot")
+    return element("figure", caption, drawn, legend(names) if names else None)

@@ -1,0 +1,95 @@
+"""`report`, `compare` and `browse` from the command line."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli.conftest import RUN, Cli
+
+
+def test_report_writes_one_file(
+    cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = cli("report", "toy", "--json")
+    content = (tmp_path / "toy.html").read_bytes()
+    assert ran.json == {
+        "ids": ["local:toy@1"],
+        "path": str(tmp_path / "toy.html"),
+        "bytes": len(content),
+    }
+    assert b"<title>local:toy@1</title>" in content
+    again = cli("report", "toy")
+    assert (again.code, "--force" in again.err) == (2, True)
+    assert cli("report", "toy", "--force", "-q").out == "toy.html\n"
+    other = cli("report", str(toy), "--out", str(tmp_path / "pages" / "x.html"))
+    assert (other.code, (tmp_path / "pages" / "x.html").exists()) == (0, True)
+    assert cli("report", "local:absent").code == 3
+
+
+def test_a_report_of_a_read_only_root(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    folders = [toy, *(path for path in toy.rglob("*") if path.is_dir()), *toy.parents[:3]]
+    before = sorted(toy.rglob("*"))
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        assert cli("report", "toy", "--out", str(tmp_path / "x.html")).code == 0
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert sorted(toy.rglob("*")) == before
+
+
+def test_compare_takes_two_datasets_or_more(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    cli("cp", "toy", "copy")
+    out = tmp_path / "both.html"
+    ran = cli("compare", "toy", "copy", "--out", str(out), "--json")
+    assert (ran.code, len(ran.json["ids"])) == (0, 2)
+    assert b"local:copy@" in out.read_bytes()
+    for names in (["toy"], ["toy", str(toy)]):
+        ran = cli("compare", *names, "--out", str(tmp_path / "one.html"))
+        assert (ran.code, "two datasets" in ran.err) == (2, True)
+
+
+def test_a_port_that_cannot_be_used(cli: Cli) -> None:
+    ran = cli("browse", "--port", "99999")
+    assert ran.code == 2
+
+
+def test_browse_serves_until_it_is_interrupted(toy: Path) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-c", RUN, "browse", "--no-open"],
+        env={**os.environ, "OFFLINE_DATA_HOME": str(toy.parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    late = threading.Timer(60, started.kill)
+    late.start()
+    try:
+        assert started.stderr is not None
+        url = urlsplit(started.stderr.readline().split()[-1])
+        connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
+        connection.request("GET", url.path)
+        answer = connection.getresponse()
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        answer.read()
+        connection.request("GET", "/", headers={"Cookie": cookie})
+        assert b"local:toy@1" in connection.getresponse().read()
+        connection.close()
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate()
+    finally:
+        late.cancel()
+        started.kill()
+    assert (started.returncode, out) == (0, "The server stopped.\n")
+    assert "Traceback" not in err
