@@ -97,7 +97,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     assert compare(report(odd), read_baseline(file)).new == ()
 
 
-HOSTILE = [
+HOSTILE: list[str] = [
     "", "[]", "3", "{", "{}", '{"offline_data_baseline": 1}', "[" * 9999,
     '{"offline_data_baseline": 2, "findings": []}',
     '{"offline_data_baseline": true, "findings": []}',
