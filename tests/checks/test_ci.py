@@ -185,7 +185,7 @@ def test_the_hook_can_be_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> 
     write_dataset(project.parent / "root" / "local" / "runs" / "1")
     monkeypatch.setenv("OFFLINE_DATA_HOME", str(project.parent / "root"))
     monkeypatch.chdir(project)
-    program, *arguments = [*shlex.split(hook["entry"]), *hook["args"]]
+    program, *arguments = [*shlex.split(hook["entry"]), *map(str, hook["args"])]
     assert (program, main(arguments)) == ("offline-data", 0)
 
 
