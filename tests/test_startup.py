@@ -78,7 +78,8 @@ def test_verbs_that_need_neither_torch_nor_readers(root: Path) -> None:
         "info d4rl:pen-human-v1", "head local:toy", "stats local:toy", "verify local:toy",
         "rm local:toy --dry-run", "cache dir", "cache ls", "cache prune --dry-run", "sources",
         "env", "preprocess --list-steps", "step clip", "tail local:toy", "sample local:toy",
-        "sample local:toy --batch 4 --slices 2", "path toy", "diff toy toy", "cp toy copy", "rename copy other",
+        "sample local:toy --batch 4 --slices 2", "path toy", "diff toy toy",
+        "check toy --fail-on never", "rule", "cp toy copy", "rename copy other",
         "preprocess local:toy --step clip:action,low=1 --out clipped",
     )  # fmt: skip
     _, loaded = _run(root, _EACH, *lines)

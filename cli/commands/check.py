@@ -13,7 +13,7 @@ from offline_data_cli.result import Block, Lines, Result, Table, TableColumn, co
 
 if TYPE_CHECKING:
     from offline_data.checks.baseline import Comparison
-    from offline_data.checks.config import CheckConfig, FailOn, Format
+    from offline_data.checks.config import CheckConfig, Format
     from offline_data.checks.formats import Outcome
     from offline_data.checks.reference import RuleText
 
@@ -118,10 +118,10 @@ def check(
         workers=context.settings.workers,
         progress=context.progress,
     )
-    level = cast("FailOn", fail_on.value) if fail_on else found.fail_on
+    level = fail_on.value if fail_on else found.fail_on
     compared = None if expected is None else compare(report, expected)
     outcome = Outcome(report, level, compared, here)
-    wanted = cast("Format", output_format.value) if output_format else found.output_format
+    wanted = output_format.value if output_format else found.output_format
     files = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
     for file, form in files.items():
         write_named(file, render(outcome, form).encode())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offline_data.checks.registry import all_rules, rules_matching
-from offline_data.checks.run import DAMAGED, RULE_FAILED
+from offline_data.checks.run import RULE_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,35 +49,24 @@ class RuleText:
     thresholds: tuple[RuleThreshold, ...] = ()
 
 
-_BY_THE_RUN = {
-    RULE_FAILED: RuleText(
-        RULE_FAILED,
-        "rule-failed",
-        "error",
-        "A rule raised an exception, or cannot be imported.",
-        ("The other rules went on. It is in no baseline, and no dataset can ignore it.",),
-        "leave the rule out with `--ignore`, and report it to whoever wrote it",
-    ),
-    DAMAGED: RuleText(
-        DAMAGED,
-        "damaged-files",
-        "error",
-        "Files cannot be read, or are not what the manifest states.",
-        ("No rule can be run on such a dataset.",),
-        "download or convert it again",
-    ),
-}
-"""Findings that a run has of itself."""
+_FAILED = RuleText(
+    RULE_FAILED,
+    "rule-failed",
+    "error",
+    "A rule raised an exception, or cannot be imported.",
+    ("The other rules went on. It is in no baseline, and no dataset can ignore it.",),
+    "leave the rule out with `--ignore`, and report it to whoever wrote it",
+)
 
 
 def rule_texts() -> dict[str, RuleText]:
-    """Return the texts of all rules by code, in order."""
-    texts = _BY_THE_RUN | {code: _text(rule) for code, rule in all_rules().items()}
-    return dict(sorted(texts.items()))
+    """Return the texts of all rules by code, in order; `RL000` included."""
+    texts = {rule.code: _text(rule) for rule in all_rules().values()}
+    return dict(sorted({**texts, RULE_FAILED: _FAILED}.items()))
 
 
 def rule_texts_of(selectors: Iterable[str]) -> list[RuleText]:
-    """Return the texts of rules by code, beginning of a code, or name; `RL000` included.
+    """Return the texts of rules by code, beginning of a code, or name.
 
     Raises:
         UsageError: No rule matches a selector.
@@ -85,9 +74,8 @@ def rule_texts_of(selectors: Iterable[str]) -> list[RuleText]:
     texts = rule_texts()
     found: dict[str, RuleText] = {}
     for selector in selectors:
-        of_run = [one for one in _BY_THE_RUN.values() if selector.upper() == one.code]
-        of_run += [one for one in _BY_THE_RUN.values() if selector == one.name]
-        codes = [one.code for one in of_run] or [rule.code for rule in rules_matching(selector)]
+        failed = selector.upper() == RULE_FAILED or selector == _FAILED.name
+        codes = [RULE_FAILED] if failed else [rule.code for rule in rules_matching(selector)]
         found |= {code: texts[code] for code in codes}
     return list(found.values())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.checks import Finding, Rule
+from offline_data.checks import Rule
 from offline_data.checks.registry import all_rules, select_rules
 from offline_data.config import Settings
 from offline_data.errors import NotFoundError, UsageError
@@ -217,10 +216,3 @@ def test_a_reward_function_reaches_the_rule_that_asks_for_it(
         rules = {rule.code: rule for rule in select_rules(["RL020", "XX043"], reward=given)}
         assert vars(rules["XX043"])["reward"] is given
         assert "reward" not in vars(rules["RL020"])
-
-
-def test_a_finding_s_identity_has_neither_revision_nor_place() -> None:
-    one = Finding("RL020", "n", "error", "local:a@1", "m", "next/reward", 1, 2, 3)
-    assert replace(one, dataset="local:a@2", row=9, message="x", count=1).identity == one.identity
-    assert replace(one, leaf="reward").identity == one.identity
-    assert replace(one, about="x").identity != one.identity

@@ -97,6 +97,10 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     assert compare(report(odd), read_baseline(file)).new == ()
 
 
+WRONG: list[dict[str, object]] = [
+    {"dataset": 3}, {"code": None}, {"leaf": []}, {"about": {}}, {"count": 0},
+    {"count": True}, {"count": 1.0}, {"count": 10**30}, {"more": 1},
+]  # fmt: skip
 HOSTILE = [
     "", "[]", "3", "{", "{}", '{"offline_data_baseline": 1}', "[" * 9999,
     '{"offline_data_baseline": 2, "findings": []}',
@@ -108,10 +112,7 @@ HOSTILE = [
         json.dumps({"offline_data_baseline": 1, "findings": [
             {"dataset": "a", "code": "c", "leaf": None, "about": None, "count": 1, **wrong}
         ]})
-        for wrong in (
-            {"dataset": 3}, {"code": None}, {"leaf": []}, {"about": {}}, {"count": 0},
-            {"count": True}, {"count": 1.0}, {"count": 10**30}, {"more": 1},
-        )
+        for wrong in WRONG
     ),
 ]  # fmt: skip
 
