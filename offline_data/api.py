@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from offline_data.reports.listing import Listing, LocalDataset
     from offline_data.reports.stats import DatasetStats
     from offline_data.sources.base import ActionKind
+    from offline_data.sources.text_options import TextOptions
     from offline_data.store.arrays import DatasetArrays, Style
     from offline_data.store.layout import AuditMode, LayoutName
     from offline_data.store.removal import DatasetRemoval
@@ -53,6 +54,7 @@ def download(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
+    text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
     keep_raw: bool = False,
@@ -112,6 +114,7 @@ def download(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
+        text=text,
     )
     dataset = id if isinstance(id, DatasetId) else parse_id(id)
     return ingest.download(
@@ -128,6 +131,7 @@ def convert(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
+    text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
     keep_episodes: bool = False,
@@ -212,6 +216,7 @@ def convert(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
+        text=text,
     )
     chosen, shown = _settings(root, settings), progress_of(progress)
     if isinstance(data, (str, os.PathLike)):

@@ -1,0 +1,103 @@
+"""What to make of the rows of a text dataset: their form, their tokens, and how these are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from offline_data.errors import UsageError
+from offline_data.ids import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
+"""Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
+
+FORMS: tuple[Form, ...] = get_args(Form)
+
+ROLES: dict[Form, tuple[str, ...]] = {
+    "text": ("text",),
+    "prompt": ("prompt", "completion"),
+    "pairs": ("prompt", "chosen", "rejected"),
+    "messages": ("messages",),
+}
+"""Roles of columns in each form; `score` (a number) may be added to each."""
+
+MAX_LENGTH = 1 << 20
+"""Greatest `max_length`."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Options of text datasets; see `offline_data.download`.
+
+    Example:
+        >>> TextOptions("tokenizer.json", "prompt", {"completion": "answer"}).column("completion")
+        'answer'
+    """
+
+    tokenizer: str = ""
+    """Name on the Hugging Face hub, a folder saved by `save_pretrained`, or a `tokenizer.json`."""
+    form: Form | None = None
+    """Form of a row; None: by the dataset's name (a preset) or the names of its columns."""
+    columns: Mapping[str, str] | None = None
+    """Column of each role, where it has another name: `{"completion": "answer"}`."""
+    split: str = "train"
+    """Split to read; its name is part of the file names. Empty: all files."""
+    max_length: int | None = None
+    """Tokens of a document; what is longer is cut off at the end and marked `truncated`."""
+    pad: bool = False
+    """Whether a row of the dataset is a document of `max_length` tokens; else a row is a token, and
+    an episode is a document."""
+    separator: str | None = None
+    """Text between prompt and completion; None: that of the preset, else nothing."""
+    keep_text: bool = False
+    """Whether the texts are stored, too; the words of all documents are then held in memory."""
+    tokenizer_revision: str | None = None
+    """Commit, branch or tag of a tokenizer on the hub."""
+
+    def __post_init__(self) -> None:
+        if self.form is not None and self.form not in FORMS:
+            raise UsageError(f"Form is {self.form!r}; expected one of {', '.join(FORMS)}")
+        if self.max_length is not None and not 1 <= self.max_length <= MAX_LENGTH:
+            raise UsageError(f"max_length is {self.max_length}; expected 1 to {MAX_LENGTH:,}")
+        if self.pad and self.max_length is None:
+            raise UsageError("Padded rows need a length", hint="add --max-length N")
+        roles = {*sum(ROLES.values(), ()), "score"}
+        for role in self.columns or {}:
+            if role not in roles:
+                near = nearest(role, roles)
+                raise UsageError(
+                    f"There is no role {role!r}; there are {', '.join(sorted(roles))}",
+                    hint=f"did you mean {near[0]}?" if near else None,
+                )
+
+    def column(self, role: str) -> str:
+        """Return the name of the column with a role."""
+        return (self.columns or {}).get(role, role)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as the manifest records them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TextOptions:
+        """Read what `to_json` returned; raises `UsageError` for unknown options."""
+        known = {field.name for field in fields(cls)}
+        for name in value:
+            if name not in known:
+                near = nearest(name, known)
+                raise UsageError(
+                    f"There is no text option {name!r}; there are {', '.join(sorted(known))}",
+                    hint=f"did you mean {near[0]}?" if near else None,
+                )
+        return cls(**value)
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that differ between options; part of the revision of the dataset."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
