@@ -47,6 +47,13 @@ Range: TypeAlias = "tuple[int | None, int | None] | None"
 """A half-open range, counted from 0; None: everything."""
 
 
+def _pinned(text: TextOptions | None, settings: Settings | None) -> TextOptions | None:
+    """Return options of text with the digest of their tokenizer."""
+    from offline_data.sources.text.tokenizer import pinned
+
+    return text and pinned(text, offline=settings is not None and settings.offline)
+
+
 def download(
     id: str | DatasetId,
     *,
@@ -83,6 +90,8 @@ def download(
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded`: keep JPEG and PNG files; None: `encoded`, but
             accept an existing dataset of either kind.
+        text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
+            accepted with None.
         audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_raw: Whether to keep the raw files.
@@ -114,7 +123,7 @@ def download(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
-        text=text,
+        text=_pinned(text, settings),
     )
     dataset = id if isinstance(id, DatasetId) else parse_id(id)
     return ingest.download(
@@ -174,6 +183,8 @@ def convert(
         episodes: Range of episodes to convert; the dataset then has a separate revision.
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
+        text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
+            accepted with None.
         audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
@@ -216,7 +227,7 @@ def convert(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
-        text=text,
+        text=_pinned(text, settings),
     )
     chosen, shown = _settings(root, settings), progress_of(progress)
     if isinstance(data, (str, os.PathLike)):

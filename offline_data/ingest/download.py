@@ -413,6 +413,8 @@ def online_command(
             words += [f"--{name}", _range(given)]
     if options.images:
         words += ["--images", options.images]
+    if options.text:
+        words += options.text.arguments()
     flags = {
         "--force": options.force,
         "--keep-episodes": options.keep_episodes,

@@ -82,7 +82,7 @@ class Options:
         recorded = manifest.converter.get("options") or {}
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
-            and (self.text is None or recorded.get("text") == self.text.to_json())
+            and (self.text is None or recorded.get("text") == self.text.recorded())
         )
 
     def apply_to(self, release: Release, source: str) -> Release:
@@ -106,7 +106,7 @@ class Options:
             "skip_bad_episodes": self.skip_bad_episodes,
             "images": self.images,
             "checkpoints": list(self.checkpoints) if self.checkpoints else None,
-            "text": self.text.to_json() if self.text else None,
+            "text": self.text.recorded() if self.text else None,
         }
 
 

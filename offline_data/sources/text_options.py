@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from offline_data.errors import UsageError
-from offline_data.ids import nearest
+from offline_data.ids import looks_like_path, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,9 @@ ROLES: dict[Form, tuple[str, ...]] = {
 
 MAX_LENGTH = 1 << 20
 """Greatest `max_length`."""
+
+_PLACES = ("tokenizer", "tokenizer_revision")
+"""Where a tokenizer is, in place of what it is."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class TextOptions:
     """Whether the texts are stored, too; the words of all documents are then held in memory."""
     tokenizer_revision: str | None = None
     """Commit, branch or tag of a tokenizer on the hub."""
+    tokenizer_sha256: str | None = None
+    """Digest of the tokenizer, by which its content is known wherever it lies; see `pinned`."""
 
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in FORMS:
@@ -80,8 +86,13 @@ class TextOptions:
         return (self.columns or {}).get(role, role)
 
     def to_json(self) -> dict[str, Any]:
-        """Return them as the manifest records them."""
+        """Return them as a plan of a conversion has them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return them as the manifest has them: a tokenizer without the folder that it lies in."""
+        name = PurePath(self.tokenizer).name if looks_like_path(self.tokenizer) else self.tokenizer
+        return {**self.to_json(), "tokenizer": name}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextOptions:
@@ -96,8 +107,22 @@ class TextOptions:
                 )
         return cls(**value)
 
+    def arguments(self) -> list[str]:
+        """Return them as arguments of the command line."""
+        words = ["--tokenizer", self.tokenizer]
+        for role, name in (self.columns or {}).items():
+            words += ["--column", f"{role}={name}"]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in {"tokenizer", "columns", "tokenizer_sha256"} or value == field.default:
+                continue
+            words.append(f"--{field.name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
+        return words
+
     @property
     def digest(self) -> str:
         """Eight hex digits that differ between options; part of the revision of the dataset."""
-        text = json.dumps(self.to_json(), sort_keys=True)
+        content = {k: v for k, v in self.to_json().items() if k not in _PLACES}
+        text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -130,7 +130,9 @@ class TextFiles(Source):
         """Open the files; raises `FormatError` if no tokenizer is named."""
         folder = raw if is_folder(raw) else raw.parent
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
-        return _opened(folder, [(name, (folder / name).stat().st_size) for name in names], release, "")
+        return _opened(
+            folder, [(name, (folder / name).stat().st_size) for name in names], release, ""
+        )
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -66,7 +66,7 @@ class TextDataset(RawDataset):
         self._options, self._skip_bad = options, skip_bad
         tokenizer = self._tokenizer()
         self.info = SourceInfo(
-            about={**(about or {}), "tokenizer": tokenizer.about, "text": options.to_json()},
+            about={**(about or {}), "tokenizer": tokenizer.about},
             notes=(
                 "A row is a document of tokens, padded at the end."
                 if options.pad
@@ -85,7 +85,9 @@ class TextDataset(RawDataset):
         for columns in read_rows(path):
             if options is None:
                 options = resolved(self._options, self._name, list(columns), str(path))
-                needed = {options.column(role) for role in (*ROLES[options.form or "text"], "score")}
+                needed = {
+                    options.column(role) for role in (*ROLES[options.form or "text"], "score")
+                }
             kept = {name: values for name, values in columns.items() if name in needed}
             found = documents(kept, row, options, tokenizer.chat_text)
             if found.bad and not self._skip_bad:
@@ -103,7 +105,14 @@ class TextDataset(RawDataset):
             yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
 
     def _tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self._options.tokenizer, self._options.tokenizer_revision)
+        options = self._options
+        found = load_tokenizer(options.tokenizer, options.tokenizer_revision)
+        if options.tokenizer_sha256 not in {None, found.about["sha256"]}:
+            raise FormatError(
+                f"Tokenizer {options.tokenizer!r} has changed since the conversion began",
+                hint="start it again",
+            )
+        return found
 
 
 _HINT = "--skip-bad-episodes leaves such rows out"

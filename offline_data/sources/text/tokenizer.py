@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from offline_data.sources.text_options import TextOptions
 
 _PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")
 """Tokens that pad where a tokenizer does not name one."""
@@ -115,6 +117,26 @@ class Tokenizer:
             )
         except Exception as error:
             raise FormatError(f"The chat template fails: {shown(str(error), 200)}") from error
+
+
+def pinned(options: TextOptions, *, offline: bool = False) -> TextOptions:
+    """Return options with the digest of their tokenizer, which then may not change.
+
+    One on the hub is pinned to its commit, a path is made absolute. Raises as `load_tokenizer`.
+    """
+    if options.tokenizer_sha256 is not None:
+        return options
+    found = load_tokenizer(options.tokenizer, options.tokenizer_revision, offline=offline)
+    place, revision = options.tokenizer, found.about.get("revision")
+    path = Path(place).expanduser()
+    if path.exists():
+        place = str(path.absolute())
+    return replace(
+        options,
+        tokenizer=place,
+        tokenizer_revision=revision or options.tokenizer_revision,
+        tokenizer_sha256=found.about["sha256"],
+    )
 
 
 @lru_cache(maxsize=4)
