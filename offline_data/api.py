@@ -49,9 +49,11 @@ Range: TypeAlias = "tuple[int | None, int | None] | None"
 
 def _pinned(text: TextOptions | None, settings: Settings | None) -> TextOptions | None:
     """Return options of text with the digest of their tokenizer."""
+    if text is None:
+        return None
     from offline_data.sources.text.tokenizer import pinned
 
-    return text and pinned(text, offline=settings is not None and settings.offline)
+    return pinned(text, offline=settings is not None and settings.offline)
 
 
 def download(

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offline_data.errors import FormatError, NotFoundError
+from offline_data.errors import FormatError, NotFoundError, OfflineError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
@@ -61,10 +61,10 @@ class HubText(Source):
         repository, config = _parts(name)
         try:
             listing = list_hub(repository, "", revision, settings)
-        except NotFoundError as error:
+        except (NotFoundError, OfflineError) as error:
             near = nearest(repository, PRESETS)
-            if revision is None and near:
-                raise NotFoundError(error.message, hint=f"did you mean hf:{near[0]}?") from error
+            if repository not in PRESETS and near:
+                raise type(error)(error.message, hint=f"did you mean hf:{near[0]}?") from error
             raise
         files = [file for file in listing.files if suffix_of(file.path)]
         script = f"{repository.rpartition('/')[2]}.py"
@@ -112,6 +112,10 @@ class TextFiles(Source):
             f"There is no text:{name}: text files are converted",
             hint=f"`offline-data convert PATH {name} --from text --tokenizer NAME`",
         )
+
+    def accepts(self, path: Path) -> bool:
+        """Return True for a file of JSON lines; other text is read if `--from text` says so."""
+        return is_file(path) and suffix_of(path.name) in {".jsonl", ".ndjson", ".jsonl.gz"}
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file, or the data files of a folder and its subfolders; raises `FormatError`."""
