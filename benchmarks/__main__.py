@@ -23,6 +23,7 @@ NAMES = (
     "checks",
     "rlds",
     "streaming",
+    "tokenizing",
 )
 
 

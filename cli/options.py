@@ -187,6 +187,55 @@ ImageStorage = Annotated[
         "decode them when sampled. (default: as the source has them)"
     ),
 ]
+_text = partial(option, rich_help_panel="Text (hf, text)")
+Tokenizer = Annotated[
+    str | None,
+    _text(
+        "Tokenize with this: a name on the Hugging Face hub, a folder, or a tokenizer.json.",
+        metavar="NAME|PATH",
+    ),
+]
+TokenizerRevision = Annotated[
+    str | None, _text("Commit, branch or tag of a tokenizer on the hub.", metavar="REV")
+]
+
+
+class TextForm(str, Enum):
+    """Forms of rows of text."""
+
+    text = "text"
+    prompt = "prompt"
+    pairs = "pairs"
+    messages = "messages"
+
+
+TextForms = Annotated[
+    TextForm | None,
+    _text(
+        "text: one text. prompt: prompt and completion. pairs: prompt, chosen and rejected. "
+        "messages: a conversation. (default: by the dataset and its columns)",
+        "--form",
+    ),
+]
+TextColumns = Annotated[
+    list[str] | None,
+    _text(
+        "Column of a role (text, prompt, completion, chosen, rejected, messages, score).",
+        "--column",
+        metavar="ROLE=NAME",
+    ),
+]
+Split = Annotated[str | None, _text("Split to read. (default: train)", metavar="NAME")]
+MaxLength = Annotated[
+    int | None, _text("Cut documents off after N tokens. (default: keep all)", metavar="N", min=1)
+]
+Pad = Annotated[
+    bool, _text("Store documents as rows of --max-length tokens (default: a row is a token).")
+]
+Separator = Annotated[
+    str | None, _text("Text between prompt and completion. (default: none)", metavar="TEXT")
+]
+KeepText = Annotated[bool, _text("Store the texts, too.")]
 Audit = Annotated[
     str,
     option(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from offline_data.reports.listing import Listing, LocalDataset
     from offline_data.reports.stats import DatasetStats
     from offline_data.sources.base import ActionKind
+    from offline_data.sources.text_options import TextOptions
     from offline_data.store.arrays import DatasetArrays, Style
     from offline_data.store.layout import AuditMode, LayoutName
     from offline_data.store.removal import DatasetRemoval
@@ -60,6 +61,15 @@ Range: TypeAlias = "tuple[int | None, int | None] | None"
 """A half-open range, counted from 0; None: everything."""
 
 
+def _pinned(text: TextOptions | None, settings: Settings | None) -> TextOptions | None:
+    """Return options of text with the digest of their tokenizer."""
+    if text is None:
+        return None
+    from offline_data.sources.text.tokenizer import pinned
+
+    return pinned(text, offline=settings is not None and settings.offline)
+
+
 def download(
     id: str | DatasetId,
     *,
@@ -67,6 +77,7 @@ def download(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
+    text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
     keep_raw: bool = False,
@@ -95,6 +106,8 @@ def download(
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded`: keep JPEG and PNG files; None: `encoded`, but
             accept an existing dataset of either kind.
+        text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
+            accepted with None.
         audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_raw: Whether to keep the raw files.
@@ -126,6 +139,7 @@ def download(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
+        text=_pinned(text, settings),
     )
     dataset = id if isinstance(id, DatasetId) else parse_id(id)
     return ingest.download(
@@ -142,6 +156,7 @@ def convert(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
+    text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
     keep_episodes: bool = False,
@@ -184,6 +199,8 @@ def convert(
         episodes: Range of episodes to convert; the dataset then has a separate revision.
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
+        text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
+            accepted with None.
         audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
@@ -226,6 +243,7 @@ def convert(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
+        text=_pinned(text, settings),
     )
     chosen, shown = _settings(root, settings), progress_of(progress)
     if isinstance(data, (str, os.PathLike)):

@@ -417,6 +417,8 @@ def online_command(
             words += [f"--{name}", format_range(given)]
     if options.images:
         words += ["--images", options.images]
+    if options.text:
+        words += options.text.arguments()
     flags = {
         "--force": options.force,
         "--keep-episodes": options.keep_episodes,

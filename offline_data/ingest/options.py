@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from offline_data.fetch.plan import FetchPlan
     from offline_data.ids import DatasetId
     from offline_data.sources.base import Release
+    from offline_data.sources.text_options import TextOptions
     from offline_data.store.layout import LayoutName
     from offline_data.store.manifest import Manifest
 
@@ -50,6 +51,8 @@ class Options:
     None: the same, and an existing dataset of either kind is accepted."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, for sources that have them; None: all."""
+    text: TextOptions | None = None
+    """How text is tokenized; None: it is no text, and an existing dataset of any kind is accepted."""
 
     def __post_init__(self) -> None:
         for name, given in (("episodes", self.episodes), ("checkpoints", self.checkpoints)):
@@ -71,7 +74,7 @@ class Options:
             if given is not None:
                 first, stop = given
                 revision += f"+{name}-{first or 0}-{'end' if stop is None else stop}"
-        return revision
+        return revision if self.text is None else f"{revision}+text-{self.text.digest}"
 
     @property
     def whole(self) -> bool:
@@ -83,12 +86,15 @@ class Options:
         recorded = manifest.converter.get("options") or {}
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
+            and (self.text is None or recorded.get("text") == self.text.recorded())
         )
 
     def apply_to(self, release: Release, source: str) -> Release:
         """Return a release with these options; raises `UsageError` if its source lacks one."""
         if self.checkpoints is not None:
             release = get_source(source).narrowed(release, self.checkpoints)
+        if self.text is not None:
+            release = get_source(source).texts(release, self.text)
         return replace(
             release, keep_episodes=self.keep_episodes, skip_bad_episodes=self.skip_bad_episodes
         )
@@ -104,6 +110,7 @@ class Options:
             "skip_bad_episodes": self.skip_bad_episodes,
             "images": self.images,
             "checkpoints": list(self.checkpoints) if self.checkpoints else None,
+            "text": self.text.recorded() if self.text else None,
         }
 
 
