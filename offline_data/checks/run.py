@@ -136,8 +136,7 @@ def _check(
                 for rule in rules
             }
         finally:
-            for future in (*early.values(), *running):
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _measure_block(block: Block, wanted: dict[Key, list[Rule]]) -> States:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def test_clean(write: Write, layout: str) -> None:
     assert [one for code in ENDS for one in found(path, code)] == []
 
 
-def flags(**rows: bool) -> dict[tuple[str, str], np.ndarray]:
+def flags(**rows: bool) -> dict[tuple[str, ...], Any]:
     """Return the flags of `clean_batch` with those of some rows changed: `terminated_11=False`."""
     batch = clean_batch()
     columns = {key: batch.steps[key].copy() for key in (TERMINATED, TRUNCATED)}

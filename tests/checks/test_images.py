@@ -21,7 +21,10 @@ def frames(*shape: int) -> Any:
 
 def with_frames(write: Write, pixels: Any, **options: Any) -> Any:
     batch = clean_batch()
-    observations = {("observation", "state"): batch.observations["observation",], KEY: pixels}
+    observations: dict[Any, Any] = {
+        ("observation", "state"): batch.observations["observation",],
+        KEY: pixels,
+    }
     batch = type(batch)(batch.lengths, batch.steps, observations, batch.final_observation)
     return write(batch, **options)
 

@@ -40,10 +40,13 @@ def batches(draw: st.DrawFn) -> EpisodeBatch:
     last = np.cumsum(lengths) - 1
     ended = rng.integers(0, 2, count).astype(bool)
     terminated[last, 0], truncated[last, 0] = ended, ~ended
-    steps = {("action",): column(rows), REWARD: rng.normal(size=(rows, 1)).astype(np.float32)}
+    steps: dict[Any, Any] = {
+        ("action",): column(rows),
+        REWARD: rng.normal(size=(rows, 1)).astype(np.float32),
+    }
     steps |= {TERMINATED: terminated, TRUNCATED: truncated}
     names = draw(st.sets(st.sampled_from(["observation", "state", "info"]), min_size=1))
-    observations = {(name, "x"): column(rows + count) for name in sorted(names)}
+    observations: dict[Any, Any] = {(name, "x"): column(rows + count) for name in sorted(names)}
     return EpisodeBatch(lengths, steps, observations, np.ones(count, bool))
 
 

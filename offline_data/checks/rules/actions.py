@@ -89,9 +89,9 @@ def _collect(space: Any, key: Key, found: dict[Key, Bounds]) -> None:
             start = int(space.get("start") or 0)
             found[key] = Bounds("Discrete", "int64", np.array(start), np.array(start + n - 1))
         case {"type": "MultiDiscrete", "nvec": list(numbers)}:
-            high = np.asarray(numbers, np.int64) - 1
-            start_ = np.asarray(space.get("start") or np.zeros_like(high), np.int64)
-            found[key] = Bounds("MultiDiscrete", "int64", start_, start_ + high)
+            most = np.asarray(numbers, np.int64) - 1
+            least = np.asarray(space.get("start") or np.zeros_like(most), np.int64)
+            found[key] = Bounds("MultiDiscrete", "int64", least, least + most)
         case {"type": "MultiBinary"}:
             found[key] = Bounds("MultiBinary", "int8", np.array(0), np.array(1))
 

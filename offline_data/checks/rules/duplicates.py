@@ -44,14 +44,14 @@ def _mixed(values: Hashes) -> Hashes:
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return np.asarray(values ^ (values >> np.uint64(31)))
 
 
 def _seed(key: Key) -> np.uint64:
     """Return a number that differs between leaves."""
-    return np.uint64(
-        int.from_bytes(hashlib.blake2b(join_key(key).encode(), digest_size=8).digest(), "big")
-    )
+    digest = hashlib.blake2b(join_key(key).encode(), digest_size=8).digest()
+    seed: np.uint64 = np.uint64(int.from_bytes(digest, "big"))
+    return seed
 
 
 def _row_hashes(values: NDArray[Any], seed: np.uint64) -> Hashes:
@@ -315,7 +315,7 @@ class NearDuplicateEpisodes(Rule):
 def _rounded(values: NDArray[Any], features: int) -> NDArray[np.uint32]:
     """Return the bits of some features as float32 with 10 bits of mantissa, `[n, features]`."""
     flat = values.reshape(len(values), prod(values.shape[1:]))[:, :features].astype(np.float32)
-    return (flat.view(np.uint32) + np.uint32(1 << 12)) >> np.uint32(13)
+    return np.asarray((flat.view(np.uint32) + np.uint32(1 << 12)) >> np.uint32(13))
 
 
 def _continuous(reader: DatasetReader) -> list[Key]:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class _Rows(NamedTuple):
     """Some rows, and the place of the first."""
 
-    count: int
+    number: int
     first: Place
 
 
 def _add(first: _Rows, second: _Rows) -> _Rows:
-    return _Rows(first.count + second.count, first.first)
+    return _Rows(first.number + second.number, first.first)
 
 
 def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -136,9 +136,9 @@ class DoneInsideEpisode(Rule):
         for key, found in measured.leaves.items():
             yield self.finding(
                 measured.reader,
-                f"{found.count:,} rows before the last of their episode are {key[-1]}",
+                f"{found.number:,} rows before the last of their episode are {key[-1]}",
                 found.first,
-                count=found.count,
+                count=found.number,
             )
 
 
@@ -220,7 +220,7 @@ class MadeUpFinalObservation(Rule):
         low, high = block.extremes(key)
         other = 0
         if not ((low > 0).any() or (high < 0).any()):
-            inside = ~values.any(1)
+            inside = np.asarray(~values.any(1))
             inside[finals] = False
             other = int(inside.sum())
         made_up = np.flatnonzero(zero | nan)
@@ -229,8 +229,13 @@ class MadeUpFinalObservation(Rule):
 
     def merge(self, first: _EndValues, second: _EndValues) -> _EndValues:
         """Add up; the first place stays."""
-        sums = (a + b for a, b in zip(first[:4], second[:4], strict=True))
-        return _EndValues(*sums, first.first or second.first)
+        return _EndValues(
+            first.zero + second.zero,
+            first.nan + second.nan,
+            first.ends + second.ends,
+            first.other_zero + second.other_zero,
+            first.first or second.first,
+        )
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf in which no other row is zero."""
@@ -250,7 +255,7 @@ class MadeUpFinalObservation(Rule):
 class _Jumps(NamedTuple):
     """Rows whose next observation is not the following one."""
 
-    count: int
+    number: int
     greatest: float
     first: Place
 
@@ -301,17 +306,17 @@ class Discontinuity(Rule):
     def merge(self, first: _Jumps, second: _Jumps) -> _Jumps:
         """Add up."""
         greatest = float(np.fmax(first.greatest, second.greatest))
-        return _Jumps(first.count + second.count, greatest, first.first)
+        return _Jumps(first.number + second.number, greatest, first.first)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
         for found in measured.leaves.values():
             yield self.finding(
                 measured.reader,
-                f"{found.count:,} rows have a next observation that is not the following row's; "
+                f"{found.number:,} rows have a next observation that is not the following row's; "
                 f"the greatest difference is {found.greatest:.4g}",
                 found.first,
-                count=found.count,
+                count=found.number,
             )
 
 

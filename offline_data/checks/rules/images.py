@@ -62,7 +62,7 @@ def _sampled(block: Block, key: Key) -> _Sample:
 class _Frames(NamedTuple):
     """Some frames of a kind among those that were looked at."""
 
-    count: int
+    number: int
     looked_at: int
     first: Place | None
 
@@ -76,8 +76,8 @@ class _FrameRule(Rule):
 
     def merge(self, first: _Frames, second: _Frames) -> _Frames:
         """Add up; the first place stays."""
-        sums = (a + b for a, b in zip(first[:2], second[:2], strict=True))
-        return _Frames(*sums, first.first or second.first)
+        number, looked_at = first.number + second.number, first.looked_at + second.looked_at
+        return _Frames(number, looked_at, first.first or second.first)
 
     def counted(self, block: Block, key: Key, which: NDArray[np.bool_]) -> _Frames:
         """Return the count of frames of the sample, and the place of the first."""
@@ -109,13 +109,13 @@ class BlackImages(_FrameRule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf; an error if all frames are blank."""
         for found in measured.leaves.values():
-            if found.count and found.count >= self.limits["share"] * found.looked_at:
+            if found.number and found.number >= self.limits["share"] * found.looked_at:
                 yield self.finding(
                     measured.reader,
-                    f"{found.count} of {found.looked_at} sampled frames have a single colour",
+                    f"{found.number} of {found.looked_at} sampled frames have a single colour",
                     found.first,
-                    count=found.count,
-                    severity="error" if found.count == found.looked_at > 1 else None,
+                    count=found.number,
+                    severity="error" if found.number == found.looked_at > 1 else None,
                 )
 
 
@@ -143,12 +143,12 @@ class FrozenImages(_FrameRule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
         for found in measured.leaves.values():
-            if found.looked_at > 1 and found.count >= self.limits["share"] * found.looked_at:
+            if found.looked_at > 1 and found.number >= self.limits["share"] * found.looked_at:
                 yield self.finding(
                     measured.reader,
-                    f"{found.count} of {found.looked_at} sampled frames are the same as the next one",
+                    f"{found.number} of {found.looked_at} sampled frames are the same as the next one",
                     found.first,
-                    count=found.count,
+                    count=found.number,
                 )
 
 

@@ -225,8 +225,13 @@ class ShiftedReward(Rule):
 
     def merge(self, first: _Matches, second: _Matches) -> _Matches:
         """Add up; the first place stays."""
-        sums = (a + b for a, b in zip(first[:4], second[:4], strict=True))
-        return _Matches(*sums, first.first or second.first)
+        return _Matches(
+            first.before + second.before,
+            first.same + second.same,
+            first.after + second.after,
+            first.rows + second.rows,
+            first.first or second.first,
+        )
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield one finding, if the shifted function matches and the function does not."""

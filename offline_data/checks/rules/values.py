@@ -86,8 +86,8 @@ class NonFiniteValues(Rule):
 
     def merge(self, first: _NotFinite, second: _NotFinite) -> _NotFinite:
         """Add up; the first place stays."""
-        sums = (a + b for a, b in zip(first[:3], second[:3], strict=True))
-        return _NotFinite(*sums, first.first)
+        rows = first.rows + second.rows
+        return _NotFinite(first.nan + second.nan, first.inf + second.inf, rows, first.first)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""

@@ -188,7 +188,7 @@ def _padded(
             for first, name in enumerate(("chosen_data", "rejected_data"))
             for leaf, column in (("input_ids", ids), ("attention_mask", filled))
         }
-        prompts, scores, cut = prompts[::2], scores[::2], cut.reshape(-1, 2).any(1)
+        prompts, scores, cut = prompts[::2], scores[::2], np.asarray(cut.reshape(-1, 2).any(1))
         texts = episodes.pop(("text",), None)
         episodes = {key: column[::2] for key, column in episodes.items()}
         if texts is not None:

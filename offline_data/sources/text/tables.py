@@ -141,7 +141,7 @@ def _text(path: Path) -> Iterator[Columns]:
 @contextmanager
 def _lines(path: Path) -> Iterator[Iterator[str]]:
     """Open a UTF-8 file, compressed if its name ends with `.gz`, as an iterator of lines."""
-    opened: Callable[..., TextIO] = gzip.open if path.suffix.lower() == ".gz" else open  # type: ignore[assignment]
+    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
             yield _bounded(file, path)

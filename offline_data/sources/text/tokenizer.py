@@ -205,7 +205,8 @@ def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tok
             hint="convert it with transformers, and name the folder it is saved in",
         )
     commit = getattr(found, "init_kwargs", {}).get("_commit_hash")
-    about = {"name": found.name_or_path if not folder else name.name, "revision": commit}
+    told = name.name if isinstance(name, Path) else str(found.name_or_path)
+    about = {"name": told, "revision": commit}
     pad = found.pad_token_id if found.pad_token_id is not None else found.eos_token_id
     return Tokenizer(found.backend_tokenizer, found, pad, about)
 

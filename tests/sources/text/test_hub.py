@@ -65,7 +65,8 @@ def get(
 
 def texts(stored: Stored) -> list[str]:
     reader = DatasetReader(stored.path)
-    return reader.as_text(("text",), np.asarray(reader.episodes["text",]), "episodes").tolist()
+    found = reader.as_text(("text",), np.asarray(reader.episodes["text",]), "episodes")
+    return [str(one) for one in found]
 
 
 def test_a_split(get: Get) -> None:

@@ -178,8 +178,8 @@ def test_pairs_without_a_prompt(convert: Convert, tokens: Any, tmp_path: Path) -
 def test_conversations(convert: Convert, tokens: Any, tmp_path: Path, chat_tokenizer: Path) -> None:
     assert "<|end|>" in CHAT_TEMPLATE
     turns = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "the moon"}]
-    rows = [{"messages": turns}, {"messages": turns[:1]}, {"messages": []}]
-    reader = convert(write(tmp_path / "x.parquet", rows[:2]), tokenizer=chat_tokenizer)
+    rows: list[dict[str, Any]] = [{"messages": turns}, {"messages": turns[:1]}]
+    reader = convert(write(tmp_path / "x.parquet", rows), tokenizer=chat_tokenizer)
     asked = "<|user|>why?<|end|>"
     whole = [asked + "<|assistant|>the moon<|end|>", asked]
     assert documents(reader) == [tokens(text) for text in whole]
