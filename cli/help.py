@@ -14,7 +14,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "head": ("head local:mine -n 2", "head local:mine --episode 3"),
     "tail": ("tail local:mine -n 2",),
     "sample": ("sample local:mine --batch 32 --seed 0", "sample local:mine --batch 64 --slices 8"),
-    "stats": ("stats local:mine --features", "stats local:mine --json"),
+    "stats": ("stats local:mine --features --quantiles", "stats local:mine --json"),
     "path": ("path local:mine", "path door"),
     "open": ("open local:mine",),
     "download": (
