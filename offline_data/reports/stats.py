@@ -357,9 +357,12 @@ class _Figures:
         if self._low is not None and self._high is not None and self._histograms is not None:
             count = np.asarray(seen.count)
             means, stds = (np.where(count == 0, np.nan, one) for one in (seen.mean, seen.std))
-            columns = (count, self._low, self._high, means, stds)
             features = FeatureStats(
-                *(column.reshape(leaf.shape) for column in columns),
+                count.reshape(leaf.shape),
+                self._low.reshape(leaf.shape),
+                self._high.reshape(leaf.shape),
+                means.reshape(leaf.shape),
+                stds.reshape(leaf.shape),
                 self._histograms.quantiles().reshape(*leaf.shape, len(QUANTILES)),
                 self._histograms.histogram(leaf.shape),
             )
