@@ -18,6 +18,7 @@ from offline_data_cli.commands import (
     inspection,
     listing,
     manage,
+    pictures,
     preprocess,
 )
 from offline_data_cli.help import Verb, Verbs, epilog
@@ -38,6 +39,9 @@ _VERBS: dict[str, dict[str, Command]] = {
         "tail": inspection.tail,
         "sample": inspection.sample,
         "stats": inspection.stats,
+        "plot": pictures.plot,
+        "view": pictures.view,
+        "card": pictures.card,
         "path": inspection.path,
         "open": inspection.open_,
     },

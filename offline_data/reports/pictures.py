@@ -222,7 +222,7 @@ def _of_values(label: str, values: NDArray[Any]) -> Histogram:
     finite = values[np.isfinite(values)]
     seen = Histograms(1, integers=values.dtype.kind != "f")
     seen.add(finite[None], finite.min(keepdims=True), finite.max(keepdims=True))
-    bins = int(np.clip(4 * np.sqrt(len(finite)), 8, HISTOGRAM_BINS))
+    bins = int(np.clip(3 * np.sqrt(len(finite)), 8, HISTOGRAM_BINS))
     found = seen.histogram((), bins)
     integers = values.dtype.kind != "f"
     return _histogram(
@@ -333,9 +333,8 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
     points = np.concatenate([(chunk - center) @ components.T for chunk in standardized()])
     low, high = points.min(0), points.max(0)
     high = np.where(high > low, high, low + 1)
-    counts, *edges = np.histogram2d(
-        *points.T, bins=COVERAGE_BINS, range=list(zip(low, high, strict=True))
-    )
+    edges = tuple(np.linspace(low[i], high[i], COVERAGE_BINS + 1) for i in (0, 1))
+    counts, _, _ = np.histogram2d(points[:, 0], points[:, 1], bins=edges)
     shares = (*(variances[:2] / variances.sum()), 0.0)
     return Coverage(
         counts.astype(np.int64),
