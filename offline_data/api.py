@@ -484,7 +484,8 @@ def plot(
     check_installed()
     named = id if isinstance(id, (str, os.PathLike, DatasetId)) else id.data_path
     entry = locate(text_of(named), _settings(root, settings))
-    return draw(summarise(open_reader(entry.path), progress_of(progress)))
+    figure: Figure = draw(summarise(open_reader(entry.path), progress_of(progress)))
+    return figure
 
 
 def card(

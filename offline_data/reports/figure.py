@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,9 @@ def draw(pictures: DatasetPictures) -> Any:
     """
     matplotlib = _matplotlib()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
-        return _figure(matplotlib, pictures)
+        figure = _figure(matplotlib, pictures)
+    figure._repr_png_ = lambda: encode(figure, "png")  # IPython shows it without pyplot
+    return figure
 
 
 def encode(figure: Any, form: str) -> bytes:
@@ -122,7 +125,7 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
     note = "Not drawn: " + "; ".join(missing[:6]) if missing else ""
     if len(missing) > 6:
         note += f"; and {len(missing) - 6} more"
-    height = sum(row[0] for row in rows) + 0.4 + 0.3 * bool(note)
+    height = sum(row[0] for row in rows) + 0.4 + 0.5 * bool(note)
     figure = matplotlib.figure.Figure(figsize=(11, height), layout="constrained")
     figure.suptitle(
         _text(pictures.id, 90)
@@ -130,7 +133,8 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
         fontsize=11,
     )
     if note:
-        figure.supxlabel(_text(note, 170), fontsize=8, color=_GREY)
+        lines = textwrap.wrap(_text(note, 480), 160)
+        figure.supxlabel("\n".join(lines), fontsize=8, color=_GREY)
     parts = figure.subfigures(len(rows), 1, height_ratios=[row[0] for row in rows], squeeze=False)
     for part, (_, title, fill) in zip(parts[:, 0], rows, strict=True):
         if title:
@@ -187,11 +191,15 @@ def _histogram(axes: Any, histogram: Histogram) -> None:
 def _all_ranges(part: Any, ranges: Sequence[Ranges]) -> None:
     columns = min(2, len(ranges))
     for axes, leaf in zip(_grid(part, len(ranges), columns), ranges, strict=True):
-        _range(axes, leaf)
+        _range(axes, leaf, 150 // columns)
 
 
-def _range(axes: Any, leaf: Ranges) -> None:
-    """Draw each dimension as a vertical line with two boxes, and its median as a mark."""
+def _range(axes: Any, leaf: Ranges, room: int) -> None:
+    """Draw each dimension as a vertical line with two boxes, and its median as a mark.
+
+    `room` is the number of characters that fit below. Dimensions of very different spans are drawn
+    on a logarithmic scale.
+    """
     shown = leaf.quantiles[:MOST_DIMENSIONS]
     places = np.arange(len(shown))
     low, _, five, quarter, median, three, most, _, high = shown.T
@@ -199,13 +207,13 @@ def _range(axes: Any, leaf: Ranges) -> None:
     for bottom, top, width, color in ((five, most, 0.5, _PALE), (quarter, three, 0.7, _BLUE)):
         axes.bar(places, top - bottom, width, bottom=bottom, color=color, zorder=2)
     axes.plot(places, median, linestyle="none", marker="_", color=_ORANGE, markersize=7, zorder=3)
-    step = -(-len(shown) // 16)
-    axes.set_xticks(places[::step], [leaf.names[place] or "value" for place in places[::step]])
+    names = [name or "value" for name in leaf.names[: len(shown)]]
+    step = -(-len(shown) * (2 + max(map(len, names))) // room)
+    axes.set_xticks(places[::step], names[::step])
     axes.set_xlim(-0.8, max(len(shown) - 0.2, 0.8))
-    finite = np.abs(shown[np.isfinite(shown)])
-    spread = np.nanquantile(finite, [0.5, 1]) if len(finite) else np.zeros(2)
-    if spread[1] > 100 * max(spread[0], 1e-300) and spread[1] > 0:
-        axes.set_yscale("symlog", linthresh=float(max(spread[0], 1e-6 * spread[1])))
+    spans = (high - low)[high > low]
+    if len(spans) and spans.max() > 100 * np.median(spans):
+        axes.set_yscale("symlog", linthresh=float(np.median(spans)))
     more = len(leaf.quantiles) - len(shown)
     axes.set_title(
         _text(leaf.label) + (f" (first {len(shown)} of {len(leaf.quantiles)})" if more else "")
@@ -219,7 +227,7 @@ def _episodes(part: Any, pictures: DatasetPictures) -> None:
     averaged = any(line.every > 1 for line in pictures.timelines)
     total.set(title="cumulated reward", xlabel="step")
     each.set(title="reward" + (" (mean of several steps)" if averaged else ""), xlabel="step")
-    total.legend(fontsize=7, loc="best")
+    total.legend(fontsize=7, frameon=True, framealpha=0.7, edgecolor="none")
     _coverage(plane, pictures.coverage)
 
 
@@ -237,16 +245,17 @@ def _timeline(total: Any, each: Any, line: Timeline, color: str) -> None:
 
 
 def _coverage(axes: Any, coverage: Coverage | None) -> None:
-    axes.set_title("coverage: observations along two principal components")
+    axes.set_title("coverage of observations")
     if coverage is None:
         axes.text(0.5, 0.5, "not drawn: see below", ha="center", va="center", color=_GREY)
         axes.set(xticks=[], yticks=[])
         return
     counts = np.where(coverage.counts > 0, coverage.counts, np.nan).T
-    mesh = axes.pcolormesh(*coverage.edges, np.log10(counts), cmap="viridis", rasterized=True)
+    mesh = axes.pcolormesh(*coverage.edges, np.log10(counts), vmin=0, rasterized=True)
+    mesh.set_clim(vmax=max(1.0, np.log10(coverage.counts.max())))
     bar = axes.figure.colorbar(mesh, ax=axes, shrink=0.9)
     bar.set_label("log10 of observations")
     for axis, share, name in zip(
         (axes.xaxis, axes.yaxis), coverage.explained, ("1st", "2nd"), strict=True
     ):
-        axis.set_label_text(f"{name} component, {100 * share:.3g} % of variance")
+        axis.set_label_text(f"{name} principal component, {100 * share:.3g} % of variance")

@@ -43,17 +43,25 @@ class Film:
 
 
 def image_leaves(reader: DatasetReader) -> dict[str, LeafSpec]:
-    """Return the leaves that are images by dtype and shape, by name, observations first.
+    """Return the leaves that are images by dtype and shape: observations first, colour before grey.
 
     uint8 `[H, W]`, `[H, W, C]` or `[C, H, W]`, and uint16 `[H, W]` or `[H, W, 1]`, where H and W
     are at least `SMALLEST` and C at most 16.
     """
     leaves = {**reader.observation_leaves, **reader.step_leaves}
-    return {
+    found = {
         join_key(key): leaf
         for key, leaf in leaves.items()
-        if not leaf.text and key != EPISODE and _layout(leaf.dtype, leaf.shape)
+        if not leaf.text and key != EPISODE and image_layout(leaf.dtype, leaf.shape)
     }
+    order = ("last", "alpha", "first", "stack", "grey")
+
+    def rank(name: str) -> tuple[bool, bool, int, str]:
+        leaf = found[name]
+        kind = order.index(image_layout(leaf.dtype, leaf.shape))
+        return leaf.key not in reader.observation_leaves, leaf.dtype != "uint8", kind, name
+
+    return {name: found[name] for name in sorted(found, key=rank)}
 
 
 def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
@@ -89,7 +97,7 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
             hint="--leaf KEY names a leaf of images" if known else "`offline-data plot ID`",
         )
     spec = known[name]
-    kind = _layout(spec.dtype, spec.shape)
+    kind = image_layout(spec.dtype, spec.shape)
     notes = [_NOTES[kind].format(shape=list(spec.shape))] if _NOTES.get(kind) else []
     if len(known) > 1 and leaf is None:
         others = ", ".join(one for one in known if one != name)
@@ -115,8 +123,15 @@ _NOTES = {
 }
 
 
-def _layout(dtype: str, shape: tuple[int, ...]) -> str:
-    """Return how a row is an image: `grey`, `last`, `alpha`, `first` or `stack`; else nothing."""
+def image_layout(dtype: str, shape: tuple[int, ...]) -> str:
+    """Return how a row is an image: `grey`, channels `last` or `first`, `alpha`, or `stack`.
+
+    Example:
+        >>> image_layout("uint8", (84, 84, 3)), image_layout("uint8", (4, 84, 84))
+        ('last', 'stack')
+        >>> image_layout("float32", (84, 84)), image_layout("uint8", (3, 4))
+        ('', '')
+    """
     big = [side >= SMALLEST for side in shape]
     if dtype == "uint16":
         return "grey" if len(shape) in {2, 3} and all(big[:2]) and shape[2:] in {(), (1,)} else ""

@@ -10,8 +10,9 @@ import numpy as np
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.progress import SILENT
+from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import HISTOGRAM_BINS, QUANTILES, Histograms
-from offline_data.reports.stats import MOST_FEATURES, dataset_stats
+from offline_data.reports.stats import MOST_FEATURES, LeafStats, dataset_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.progress import Progress
-    from offline_data.reports.stats import DatasetStats, LeafStats
+    from offline_data.reports.stats import DatasetStats
     from offline_data.store.reader import DatasetReader
 
 COVERAGE_ROWS = 1 << 17
@@ -30,7 +31,6 @@ COVERAGE_BINS = 48
 TIMELINE_POINTS = 2000
 _CHUNK_ITEMS = 1 << 20
 _MOST_MARKS = 1000
-_ROOTS = ("action", "observation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,16 +159,25 @@ def summarise(
         ManifestError: A file is missing or damaged.
     """
     found = dataset_stats(reader, progress) if stats is None else stats
-    left_out = [(text.key, "text") for text in found.texts if _root(text.key) in _ROOTS]
-    leaves: dict[str, list[LeafStats]] = {root: [] for root in _ROOTS}
+    observed = {"/".join(key) for key in (*reader.observation_leaves, *reader.manifest.two_copies)}
+    observed = {key for key in observed if _root(key) != "info"}
+    actions, observations, left_out = list[LeafStats](), list[LeafStats](), list[tuple[str, str]]()
     for leaf in found.leaves:
-        if _root(leaf.key) in _ROOTS:
-            if leaf.features is None:
-                left_out.append((leaf.key, _unmeasured(leaf)))
-            elif prod(leaf.shape):
-                leaves[_root(leaf.key)].append(leaf)
+        if leaf.key not in observed and _root(leaf.key) != "action":
+            continue
+        if image_layout(leaf.dtype, leaf.shape):
+            left_out.append((leaf.key, f"images, {leaf.kind}"))
+        elif leaf.features is None:
+            left_out.append((leaf.key, _unmeasured(leaf)))
+        elif prod(leaf.shape):
+            (observations if leaf.key in observed else actions).append(leaf)
+    left_out += [
+        (one.key, "text")
+        for one in found.texts
+        if one.key in observed or _root(one.key) == "action"
+    ]
     returns = np.asarray(reader.episodes[("return",)])
-    coverage, missing = _coverage(reader, leaves["observation"])
+    coverage, missing = _coverage(reader, observations)
     left_out += [] if coverage else [("coverage", missing)]
     return DatasetPictures(
         found.id,
@@ -178,8 +187,8 @@ def summarise(
         _of_values("return", returns) if np.isfinite(returns).any() else None,
         _of_values("length", reader.lengths),
         tuple(one for leaf in found.leaves if leaf.key == "next/reward" for one in _each(leaf)),
-        tuple(one for leaf in leaves["action"] for one in _each(leaf)),
-        tuple(_ranges(leaf) for leaf in leaves["observation"]),
+        tuple(one for leaf in actions for one in _each(leaf)),
+        tuple(_ranges(leaf) for leaf in observations),
         tuple(_timeline(reader, number) for number in _by_rank(returns, episodes)),
         coverage,
         tuple(left_out),

@@ -143,7 +143,7 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
     found = summarise(open_reader(stored.path))
     assert dict(found.left_out) == {
         "action": "text",
-        "observation": "uint8[64, 64, 3], more than 1,024 numbers a row",
+        "observation": "images, uint8[64, 64, 3]",
         "coverage": "no observation of numbers, other than images",
     }
     assert (found.returns, found.coverage, found.actions, found.ranges) == (None, None, (), ())
