@@ -21,6 +21,7 @@ from offline_data_cli.commands import (
     lock,
     manage,
     pages,
+    pictures,
     preprocess,
 )
 from offline_data_cli.help import Verb, Verbs, epilog
@@ -41,6 +42,9 @@ _VERBS: dict[str, dict[str, Command]] = {
         "tail": inspection.tail,
         "sample": inspection.sample,
         "stats": inspection.stats,
+        "plot": pictures.plot,
+        "view": pictures.view,
+        "card": pictures.card,
         "path": inspection.path,
         "open": inspection.open_,
         "diff": lock.diff,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from offline_data.errors import OfflineDataError
 
@@ -63,7 +63,14 @@ class Lines(NamedTuple):
     """Whether a terminal wraps them; False for formats that programs read."""
 
 
-Block: TypeAlias = Table | Fields | Lines | str
+class Drawing(NamedTuple):
+    """Lines that are drawn for a width."""
+
+    draw: Callable[[int], list[str]]
+    """Takes the width in characters; a pipe has 80."""
+
+
+Block: TypeAlias = Table | Fields | Lines | Drawing | str
 
 
 @dataclass(frozen=True)

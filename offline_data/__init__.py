@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offline_data.api import card as card
     from offline_data.api import check as check
     from offline_data.api import convert as convert
     from offline_data.api import diff as diff
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from offline_data.api import list_datasets as list_datasets
     from offline_data.api import load_arrays as load_arrays
     from offline_data.api import lock as lock
+    from offline_data.api import plot as plot
     from offline_data.api import remove as remove
     from offline_data.api import search as search
     from offline_data.api import stats as stats
@@ -118,8 +120,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": (
-        "check convert diff download info list_datasets load_arrays lock remove search stats sync "
-        "verify"
+        "card check convert diff download info list_datasets load_arrays lock plot remove search stats "
+        "sync verify"
     ),
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",

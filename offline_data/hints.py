@@ -7,12 +7,14 @@ import shlex
 
 FUNCTIONS = {
     "check": "check",
+    "card": "card",
     "convert": "convert",
     "diff": "diff",
     "download": "download",
     "info": "info",
     "list": "list_datasets",
     "lock": "lock",
+    "plot": "plot",
     "rm": "remove",
     "search": "search",
     "stats": "stats",

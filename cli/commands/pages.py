@@ -55,9 +55,9 @@ def browse(
     port: Annotated[
         int, option("Port of the loopback address. (default: any free one)", min=0, max=65535)
     ] = 0,
-    open_: Annotated[
-        bool, option("Open the page in a browser. (default: in a terminal)", "--open/--no-open")
-    ] = True,
+    no_open: Annotated[
+        bool, option("Do not open the page in a browser. (default: open it, in a terminal)")
+    ] = False,
 ) -> Result:
     """Serve a read-only page about all datasets on this disk, to this machine only."""
     import typer
@@ -67,7 +67,7 @@ def browse(
     with DatasetServer(context.settings, port) as server, suppress(KeyboardInterrupt):
         say(f"Datasets of {context.settings.root}: {server.url}")
         say("Ctrl-C stops the server.")
-        if open_ and stderr_is_terminal():
+        if not no_open and stderr_is_terminal():
             with suppress(OSError):
                 typer.launch(server.url)
         server.serve_forever()
