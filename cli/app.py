@@ -39,10 +39,10 @@ _VERBS: dict[str, dict[str, Command]] = {
         "tail": inspection.tail,
         "sample": inspection.sample,
         "stats": inspection.stats,
-        "path": inspection.path,
-        "open": inspection.open_,
         "check": check.check,
         "rule": check.rule,
+        "path": inspection.path,
+        "open": inspection.open_,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
     "Transform": {

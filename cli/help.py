@@ -15,14 +15,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tail": ("tail local:mine -n 2",),
     "sample": ("sample local:mine --batch 32 --seed 0", "sample local:mine --batch 64 --slices 8"),
     "stats": ("stats local:mine --features", "stats local:mine --json"),
-    "path": ("path local:mine", "path door"),
-    "open": ("open local:mine",),
     "check": (
         "check local:mine",
         "check --all --ignore RL021 --fail-on warning --output check.sarif",
         "check --all --write-baseline checks.json",
     ),
     "rule": ("rule", "rule RL020", "rule constant-feature"),
+    "path": ("path local:mine", "path door"),
+    "open": ("open local:mine",),
     "download": (
         "download minari:D4RL/door/human-v2",
         "download d4rl:pen-human-v1 d4rl:pen-expert-v1 --jobs 2 --limit-rate 20MB",
@@ -80,6 +80,9 @@ SYNONYMS: dict[str, str] = {
     "move": "rename",
     "copy": "cp",
     "validate": "verify",
+    "lint": "check",
+    "rules": "rule",
+    "explain": "rule",
     "process": "preprocess",
     "map": "preprocess",
     "transform": "preprocess",
@@ -88,9 +91,6 @@ SYNONYMS: dict[str, str] = {
     "where": "path",
     "settings": "config",
     "doctor": "env",
-    "lint": "check",
-    "rules": "rule",
-    "explain": "rule",
 }
 """Synonyms of verbs: their names in other programs."""
 

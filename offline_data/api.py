@@ -483,33 +483,6 @@ def verify(
     return verify_entry(locate(text_of(id), _settings(root, settings)), progress_of(progress))
 
 
-def remove(
-    *ids: DatasetLike,
-    dry_run: bool = False,
-    root: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-) -> DatasetRemoval:
-    """Delete datasets without confirmation; other files in their directories are kept.
-
-    Nothing is deleted unless all are found.
-
-    Args:
-        ids: Their ids (without a revision: the newest) or the paths of their directories.
-        dry_run: Whether to only return what would be deleted.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-
-    Raises:
-        NotFoundError, InvalidIdError: One is not on this disk; it is no id.
-        AccessError: No permission to delete a file.
-    """
-    from offline_data.store.library import locate, text_of
-    from offline_data.store.removal import remove_datasets
-
-    chosen = _settings(root, settings)
-    return remove_datasets([locate(text_of(id), chosen) for id in ids], dry_run=dry_run)
-
-
 def check(
     *datasets: DatasetLike | OnDisk,
     select: Iterable[str] = (),
@@ -575,6 +548,33 @@ def check(
 
 def _selectors(given: Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def remove(
+    *ids: DatasetLike,
+    dry_run: bool = False,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> DatasetRemoval:
+    """Delete datasets without confirmation; other files in their directories are kept.
+
+    Nothing is deleted unless all are found.
+
+    Args:
+        ids: Their ids (without a revision: the newest) or the paths of their directories.
+        dry_run: Whether to only return what would be deleted.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+
+    Raises:
+        NotFoundError, InvalidIdError: One is not on this disk; it is no id.
+        AccessError: No permission to delete a file.
+    """
+    from offline_data.store.library import locate, text_of
+    from offline_data.store.removal import remove_datasets
+
+    chosen = _settings(root, settings)
+    return remove_datasets([locate(text_of(id), chosen) for id in ids], dry_run=dry_run)
 
 
 def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) -> Settings:

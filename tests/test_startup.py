@@ -76,9 +76,9 @@ def test_verbs_that_need_neither_torch_nor_readers(root: Path) -> None:
     lines = (
         "list", "list --remote", "search pen human", "info local:toy", "info local:toy --json",
         "info d4rl:pen-human-v1", "head local:toy", "stats local:toy", "verify local:toy",
-        "rm local:toy --dry-run", "cache dir", "cache ls", "cache prune --dry-run", "sources",
+        "rm local:toy --dry-run", "check toy --fail-on never", "rule", "cache dir", "cache ls", "cache prune --dry-run", "sources",
         "env", "preprocess --list-steps", "step clip", "tail local:toy", "sample local:toy",
-        "sample local:toy --batch 4 --slices 2", "path toy", "check toy --fail-on never", "rule", "cp toy copy", "rename copy other",
+        "sample local:toy --batch 4 --slices 2", "path toy", "cp toy copy", "rename copy other",
         "preprocess local:toy --step clip:action,low=1 --out clipped",
     )  # fmt: skip
     _, loaded = _run(root, _EACH, *lines)
