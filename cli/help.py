@@ -17,7 +17,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "stats": ("stats local:mine --features", "stats local:mine --json"),
     "check": (
         "check local:mine",
-        "check --all --ignore RL021 --fail-on warning --output check.sarif",
+        "check --all --ignore RL021 --output check.sarif",
         "check --all --write-baseline checks.json",
     ),
     "rule": ("rule", "rule RL020", "rule constant-feature"),
