@@ -252,3 +252,13 @@ def test_what_fails(fail_on: Any, failed: str) -> None:
     for letter, finding in {"E": NAN, "B": BROKEN, "W": FLAT, "I": ODD}.items():
         assert outcome(finding, fail_on=fail_on).failed == (letter in failed)
     assert not outcome(fail_on=fail_on).failed
+
+
+def test_the_page_has_every_field_of_json() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "datasets-in-ci.md").read_text("utf-8")
+    part = page[page.index("The JSON report") : page.index("## 7.")]
+    report = json.loads(render(outcome(NAN, baseline=Comparison((NAN,), 0, 0, False)), "json"))
+    lists = [report, report["baseline"]]
+    lists += [report[name][0] for name in ("datasets", "statistics", "findings")]
+    fields = {name for one in lists for name in one}
+    assert fields == set(re.findall(r"`(\w+)`", part)) - {"json"}
