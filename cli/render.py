@@ -380,15 +380,15 @@ def _print_rich(block: Block, console: Console) -> None:
 
 
 def _print_line(line: Sequence[tuple[str, str]], console: Console, *, wrap: bool) -> None:
-    """Print a line; if it is wrapped, the rest is indented by four more than its beginning."""
+    """Print a line; the rest of a wrapped one is indented, unless it is a paragraph."""
     from rich.text import Text
 
     text = Text.assemble(*((clean(part), _STYLES.get(role, "")) for part, role in line))
     if not wrap or text.cell_len <= console.width:
         console.print(text, soft_wrap=True)
         return
-    plain = text.plain
-    hang = " " * (4 + len(plain) - len(plain.lstrip()))
+    indented = len(text.plain) - len(text.plain.lstrip())
+    hang = " " * (indented + 4) if indented or len(line) > 1 else ""
     for number, part in enumerate(text.wrap(console, max(20, console.width - len(hang)))):
         part.rstrip()
         console.print(Text(hang if number else "").append_text(part), soft_wrap=True)

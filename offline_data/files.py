@@ -116,10 +116,16 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def write_named(path: Path, content: bytes) -> None:
-    """Write a file that the user has named, atomically; raises `AccessError`, `NoSpaceError`."""
+    """Write a file that the user has named; raises `AccessError`, `NoSpaceError`.
+
+    Atomically, unless it is a link or no plain file (`/dev/stdout`), which a rename would replace.
+    """
     try:
         with disk_errors(path.parent):
-            write_durably(path, content)
+            if path.is_symlink() or (path.exists() and not is_file(path)):
+                path.write_bytes(content)
+            else:
+                write_durably(path, content)
     except AccessError as error:
         reason = getattr(error.__cause__, "strerror", None) or error.message
         raise AccessError(f"{path} cannot be written: {reason}") from error

@@ -63,7 +63,8 @@ def check(
         option("Not these rules.", metavar="RULE", autocompletion=complete.rules),
     ] = None,
     fail_on: Annotated[
-        FailLevel | None, option("Least severity that exits 1. (default: error)")
+        FailLevel | None,
+        option("Exit 1 from: error (default), warning, info or never.", metavar="SEVERITY"),
     ] = None,
     baseline: Annotated[
         Path | None, option("Only findings that FILE does not have count.", metavar="FILE")
@@ -72,7 +73,8 @@ def check(
         Path | None, option("Write the findings to FILE, for --baseline.", metavar="FILE")
     ] = None,
     output_format: Annotated[
-        ReportFormat | None, option("Format of the report. (default: human)")
+        ReportFormat | None,
+        option("human (default), json, junit, sarif, github or markdown.", metavar="FORMAT"),
     ] = None,
     output: Annotated[
         list[Path] | None,

@@ -16,7 +16,7 @@ import xmlschema
 from offline_data.checks import CheckReport, Finding
 from offline_data.checks.baseline import Comparison
 from offline_data.checks.finding import CheckedDataset
-from offline_data.checks.formats import Outcome, render
+from offline_data.checks.formats import Outcome, one_line, render
 
 HOSTILE = (
     "a|b [red]x[/red] \x1b[31m`c`\x1b[0m <b>&amp;</b> ]]> \r\n::set-output name=x::y\n::error::z %0A, "
@@ -190,7 +190,8 @@ def test_github() -> None:
     properties, _, message = lines[3].removeprefix("::notice ").partition("::")
     pairs = [pair.partition("=")[::2] for pair in properties.split(",")]
     assert [name for name, _ in pairs] == ["file", "title"]
-    assert ":" not in pairs[1][1]
+    title = pairs[1][1].replace("%2C", ",").replace("%3A", ":").replace("%25", "%")
+    assert title == one_line(f"XX001 {HOSTILE}")
     assert "%250A" in message
 
 
@@ -251,3 +252,13 @@ def test_what_fails(fail_on: Any, failed: str) -> None:
     for letter, finding in {"E": NAN, "B": BROKEN, "W": FLAT, "I": ODD}.items():
         assert outcome(finding, fail_on=fail_on).failed == (letter in failed)
     assert not outcome(fail_on=fail_on).failed
+
+
+def test_the_page_has_every_field_of_json() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "datasets-in-ci.md").read_text("utf-8")
+    part = page[page.index("The JSON report") : page.index("## 7.")]
+    report = json.loads(render(outcome(NAN, baseline=Comparison((NAN,), 0, 0, False)), "json"))
+    lists = [report, report["baseline"]]
+    lists += [report[name][0] for name in ("datasets", "statistics", "findings")]
+    fields = {name for one in lists for name in one}
+    assert fields == set(re.findall(r"`(\w+)`", part)) - {"json"}

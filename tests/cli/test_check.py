@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -55,7 +56,7 @@ def test_exit_codes(cli: Cli) -> None:
     ran = cli("check", "local:bda")
     assert (ran.code, "did you mean local:bad" in ran.err) == (3, True)
     assert (
-        "did you mean constant-feature?" in cli("check", "bad", "--select", "constant-featur").err
+        "did you mean constant-feature?" in cli("check", "bad", "--select", "constnt-feature").err
     )
 
 
@@ -108,6 +109,13 @@ def test_files_beside_what_is_printed(cli: Cli, folder: Path) -> None:
     assert ran.out.startswith("::error ")
     assert cli("check", "bad", "--output-format", "sarif", "--output", "x.json").code == 1
     assert json.loads((folder / "x.json").read_text())["runs"]
+    (folder / "link").symlink_to("target")
+    os.mkfifo(folder / "pipe")
+    with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE, text=True) as reader:
+        outputs = ["--output", "link", "--output", "pipe", "--output-format", "markdown"]
+        assert cli("check", "bad", *ONLY, *outputs).code == 1
+        assert reader.communicate()[0] == (folder / "target").read_text() != ""
+    assert (folder / "link").is_symlink()
     ran = cli("check", "bad", *ONLY, "--output", "out")
     assert (ran.code, f"{folder / 'out'} cannot be written: " in ran.err) == (2, True)
 
@@ -212,6 +220,14 @@ def test_rules_are_explained(cli: Cli) -> None:
     ran = cli("rule", "constant-featur")
     assert (ran.code, "did you mean constant-feature?" in ran.err) == (2, True)
     assert cli("rule", "RL020", "--all").code == 2
+
+
+def test_paragraphs_are_not_indented_in_a_terminal(terminal: Callable[..., Terminal]) -> None:
+    shown = terminal()
+    assert main(["rule", "RL020"]) == 0
+    lines = shown.out.text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.startswith(" ") for line in lines)
 
 
 def test_the_page_of_rules_is_up_to_date(cli: Cli) -> None:

@@ -35,7 +35,7 @@ def test_plot_writes_a_figure_once(cli: Cli, toy: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a.html").read_bytes().startswith(b"<!")
     nowhere = cli("plot", "local:toy", "--out", str(tmp_path / "no" / "a.png"))
     assert nowhere.code == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "root"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.png", "root"]
 
 
 def test_plot_draws_in_a_pipe_and_in_a_terminal(
