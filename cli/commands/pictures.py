@@ -70,6 +70,7 @@ def view(
     from offline_data.episodes.fields import REWARD
     from offline_data.reports import video
     from offline_data.reports.frames import film
+    from offline_data.reports.info import episode_span
     from offline_data.store.reader import open_reader
 
     if rerun and out is not None:
@@ -79,8 +80,7 @@ def view(
     shown = film(reader, episode, leaf)
     name = str(entry.id)
     if rerun:
-        begin = int(reader.starts[episode])
-        rewards = reader.step(REWARD)[begin : begin + int(reader.lengths[episode])].ravel()
+        rewards = reader.step(REWARD)[slice(*episode_span(reader, episode))].ravel()
         video.open_rerun(shown, rewards, f"{name} episode {episode}")
         return Result({"id": name, "episode": episode}, (), (name,), shown.notes)
     plain = re.sub(r"[^\w.-]+", "-", entry.id.name.rpartition("/")[2])

@@ -248,11 +248,12 @@ def _with_palette(image: NDArray[np.uint8]) -> Any:
     """Return an RGB image in Pillow's form with a palette: its own colours if at most 256."""
     from PIL import Image
 
+    if Image.fromarray(image).getcolors(256) is None:
+        # a tenth of the time of the default method
+        return Image.fromarray(image).quantize(256, method=Image.Quantize.FASTOCTREE)
     # The lightest colour first: Pillow misreads a film whose first palette is 0, 1, 2, … in grey.
     codes = (255 - image).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     colors, places = np.unique(codes, return_inverse=True)
-    if len(colors) > 256:
-        return Image.fromarray(image).quantize(256)
     found = Image.fromarray(places.reshape(codes.shape).astype(np.uint8)).convert("P")
     found.putpalette((255 - (colors[:, None] >> [16, 8, 0] & 255)).astype(np.uint8).tobytes())
     return found

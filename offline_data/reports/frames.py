@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes.fields import join_key
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import UsageError
+from offline_data.reports.info import episode_span
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
@@ -80,11 +81,7 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
         NotFoundError: No such episode.
         UsageError: `leaf` is not an image leaf, or there is none.
     """
-    if not 0 <= episode < reader.episode_count:
-        raise NotFoundError(
-            f"{reader.manifest.id} has no episode {episode}: its {reader.episode_count} "
-            "episodes are numbered from 0"
-        )
+    begin, stop = episode_span(reader, episode)
     known = image_leaves(reader)
     name = leaf or next(iter(known), "")
     if name not in known:
@@ -102,7 +99,7 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
     if len(known) > 1 and leaf is None:
         others = ", ".join(one for one in known if one != name)
         notes.append(f"{name} is shown; other images (--leaf): {others}")
-    rows = int(reader.lengths[episode]) + _has_final(reader, spec.key, episode)
+    rows = stop - begin + _has_final(reader, spec.key, episode)
     low, high = 0, 255
     if spec.dtype == "uint16":
         ends = [(int(c.min()), int(c.max())) for c in _chunks(reader, spec, episode)]
@@ -153,11 +150,11 @@ def _has_final(reader: DatasetReader, key: Key, episode: int) -> bool:
 
 def _chunks(reader: DatasetReader, leaf: LeafSpec, episode: int) -> Iterator[NDArray[Any]]:
     """Yield the images of an episode `[n, *shape]` in order, decoded, a few MB at a time."""
-    begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
+    begin, stop = episode_span(reader, episode)
     step = max(_CHUNK_BYTES // max(leaf.nbytes, 1), 1)
     observed = leaf.key in reader.observation_leaves
-    for first in range(begin, begin + length, step):
-        rows = np.arange(first, min(first + step, begin + length))
+    for first in range(begin, stop, step):
+        rows = np.arange(first, min(first + step, stop))
         values = (
             reader.observations_at(leaf.key, rows, after=False)
             if observed
@@ -165,7 +162,7 @@ def _chunks(reader: DatasetReader, leaf: LeafSpec, episode: int) -> Iterator[NDA
         )
         yield np.asarray(values)
     if _has_final(reader, leaf.key, episode):
-        last = np.array([begin + length - 1])
+        last = np.array([stop - 1])
         yield np.asarray(reader.observations_at(leaf.key, last, after=True))
 
 

@@ -107,7 +107,8 @@ def _visible(card: str) -> str:
     for line in card.splitlines():
         opened = re.match("`{3,}", line)
         if fence:
-            fence = "" if line == fence else fence
+            closed = line.rstrip().strip("`") == "" and len(line) >= len(fence)
+            fence = "" if closed else fence
         elif opened:
             fence = opened[0]
         else:

@@ -151,8 +151,10 @@ def test_columns_of_a_drawing_are_as_high_as_the_counts(found: DatasetPictures) 
         assert (name, number) == (str(value), str(count))
         longest = max(len(lines[grip + 1 + n][at : at + 38].split()[2]) for n in range(3))
         assert len(bar) == pytest.approx(longest * count / grips.max(), abs=0.5)
-    lengths = next(place for place, line in enumerate(lines) if "length (" in line)
-    start = lines[lengths].index("length")
-    top = lines[lengths + 1][start : start + 38]
-    assert "█" in top  # the highest column is full
-    assert found.lengths.counts.max() == int(lines[lengths].partition("up to ")[2].split()[0])
+    alone = chart_lines(replace(found, returns=None, rewards=(), actions=()), 38)
+    place = next(number for number, line in enumerate(alone) if line.startswith("length ("))
+    counts = found.lengths.counts
+    wide = 36 // len(counts)
+    rows = [line.ljust(36) for line in alone[place + 1 : place + 5]]
+    heights = [sum(" ▁▂▃▄▅▆▇█".index(row[n * wide]) for row in rows) for n in range(len(counts))]
+    np.testing.assert_array_equal(heights, np.ceil(32 * counts / counts.max()))
