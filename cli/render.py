@@ -325,8 +325,8 @@ def _print_rich(block: Block, console: Console) -> None:
             _print_line(line, console, wrap=block.wrap and _display.truncate)
         return
     if isinstance(block, Drawing):
-        for line in block.draw(console.width if _display.truncate else _PIPE):
-            text = Text(clean(line), no_wrap=True)
+        for drawn in block.draw(console.width if _display.truncate else _PIPE):
+            text = Text(clean(drawn), no_wrap=True)
             text.highlight_regex("[▁-█▏-▓]+", "cyan")
             console.print(text, overflow="ellipsis")
         return
