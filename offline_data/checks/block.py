@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,13 @@ from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from offline_data.episodes.fields import Key
     from offline_data.store.layout import LeafSpec
     from offline_data.store.reader import DatasetReader
-
-T = TypeVar("T")
 
 BLOCK_ITEMS = 1 << 19
 """Numbers of all leaves of a file in a block: a few MiB, so that a leaf's part fits the cache."""
@@ -59,7 +57,6 @@ class Block:
         self.reader, self.first, self.stop = reader, first, stop
         self._values: dict[Key, NDArray[Any] | EncodedColumn] = {}
         self._extremes: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
-        self._once: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -124,19 +121,6 @@ class Block:
             values = self.numbers(key)
             self._extremes[key] = np.asarray(values.min(0)), np.asarray(values.max(0))
         return self._extremes[key]
-
-    def once(self, name: Any, compute: Callable[[], T]) -> T:
-        """Return what `compute` returns, computed once for all rules that give the same name."""
-        if name not in self._once:
-            self._once[name] = compute()
-        found: T = self._once[name]
-        return found
-
-    def at_rows(self, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return a leaf at some transitions of the block; of observations, before the action."""
-        if key in self.reader.observation_leaves:
-            rows = rows + np.searchsorted(self.known_ends, rows)
-        return np.asarray(self.values(key)[rows])
 
     def row_place(self, key: Key, row: int) -> Place:
         """Return the place of transition `row` of the block."""

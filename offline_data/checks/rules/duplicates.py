@@ -1,352 +1,407 @@
-"""Rules on episodes that are there twice: exactly, nearly, or in two datasets."""
+"""Rules on episodes that are there more than once, in one dataset or in several.
+
+An episode's content is its observations, actions and rewards: infos (times, global row numbers)
+differ between copies.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import re
+from itertools import combinations
 from math import prod
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from offline_data.checks.block import all_leaves, is_image, is_numeric
+from offline_data.checks.block import all_leaves, is_image
+from offline_data.checks.names import derived, related, split, unversioned
 from offline_data.checks.rule import Measured, Rule
-from offline_data.episodes.fields import REWARD, join_key
+from offline_data.episodes.fields import join_key
 from offline_data.store.encoded import EncodedColumn
+from offline_data.store.reader import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import TypeAlias
+    from typing import TypeGuard
 
     from numpy.typing import NDArray
 
     from offline_data.checks.block import Block
     from offline_data.checks.finding import Finding
     from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
     from offline_data.store.reader import DatasetReader
 
     Hashes: TypeAlias = NDArray[np.uint64]
-    Sums: TypeAlias = list[tuple[int, Hashes]]
-    """First episode of a block, and a sum of hashes for each of its episodes."""
+    Pair: TypeAlias = tuple[int, int]
+    """Two episodes, the later one first."""
 
-_FEATURES, _STRIDE = 8, 8
-"""Features of a leaf, and distance of rows in an episode, that hashes are made of."""
-_SAMPLED = 24
-"""Rows of an episode that near duplicates are found by, on average."""
-_MOST_COMPARED = 256
-"""Candidates that are compared value by value; what is beyond is counted by its hash alone."""
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_BYTES = 16 << 20
+"""Bytes of rows that are read at once."""
 
+_FEATURES = 8
+"""Features of a row that are hashed while all rows are read; four of them the first ones."""
 
-def _mixed(values: Hashes) -> Hashes:
-    """Return 64-bit hashes of numbers (the finalizer of splitmix64; Steele, Lea and Flood, 2014)."""
-    with np.errstate(over="ignore"):
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(values ^ (values >> np.uint64(31)))
+_SKETCH = 16
+"""Least expected number of rows of an episode that a sketch keeps; twice as many at most."""
 
+_LEAST_ROWS = 8
+"""Different rows in a sketch below which an episode's similarity says nothing."""
 
-def _seed(key: Key) -> np.uint64:
-    """Return a number that differs between leaves."""
-    digest = hashlib.blake2b(join_key(key).encode(), digest_size=8).digest()
-    seed: np.uint64 = np.uint64(int.from_bytes(digest, "big"))
-    return seed
+_MOST_COMMON = 16
+"""Episodes with the same row above which that row says nothing: a start, a place of rest."""
 
 
-def _row_hashes(values: NDArray[Any], seed: np.uint64) -> Hashes:
-    """Hash some features of rows, `[n]`, by their bits."""
-    flat = values.reshape(len(values), prod(values.shape[1:]))[:, :_FEATURES]
-    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[min(flat.dtype.itemsize, 8)]
-    hashed = np.full(len(values), seed)
-    with np.errstate(over="ignore"):
-        for feature in range(flat.shape[1]):
-            bits = np.ascontiguousarray(flat[:, feature]).view(kind)[: len(values)]
-            hashed = _mixed(hashed * _MIX + bits.astype(np.uint64))
-    return hashed
+class DuplicateEpisodes(Rule):
+    """Episodes have the same observations, actions and rewards, bit by bit.
 
+    A copy counts twice in every average and every epoch, and if episodes are split at random, one
+    lands in training and its copy in validation. Concatenated files and interrupted uploads make
+    them. Datasets whose observations and actions are all whole numbers, words or flags (grid worlds)
+    have such episodes by chance: there it is only worth knowing. Infos, and the observation after
+    the last action, are not compared.
 
-class _EpisodeHashes(Rule):
-    """A rule on hashes of episodes: sums over every eighth row, mixed with its place."""
-
-    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return numeric observations, actions and the reward."""
-        roots = {"observation", "action"}
-        known = all_leaves(reader).items()
-        return [
-            key for key, leaf in known if is_numeric(leaf) and (key[0] in roots or key == REWARD)
-        ]
-
-    def measure(self, block: Block, key: Key) -> Sums:
-        """Return the sum of hashes of each episode of the block."""
-        return block.once(("episode hashes", key), lambda: self._sums(block, key))
-
-    def merge(self, first: Sums, second: Sums) -> Sums:
-        """Append; an episode in two blocks is summed at the end."""
-        first.extend(second)
-        return first
-
-    def _sums(self, block: Block, key: Key) -> Sums:
-        place = np.arange(block.first, block.stop) - block.reader.starts[block.episodes]
-        rows = np.flatnonzero(place % _STRIDE == 0)
-        sums = np.zeros(block.last_episode - block.first_episode + 1, np.uint64)
-        if len(rows):
-            values = block.at_rows(key, rows)
-            hashed = _row_hashes(values, _seed(key))
-            with np.errstate(over="ignore"):
-                hashed = _mixed(hashed + place[rows].astype(np.uint64) * _MIX)
-                numbers = block.episodes[rows] - block.first_episode
-                starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-                sums[numbers[starts]] = np.add.reduceat(hashed, starts)
-        return [(block.first_episode, sums)]
-
-
-def _episode_hashes(measured: Measured) -> Hashes:
-    """Return the hash of each episode, `[E]`, over all its leaves; 0 for one-step episodes."""
-    total = np.zeros(measured.reader.episode_count, np.uint64)
-    with np.errstate(over="ignore"):
-        for parts in measured.leaves.values():
-            leaf = np.zeros_like(total)
-            for first, sums in parts:
-                leaf[first : first + len(sums)] += sums
-            total += _mixed(leaf)
-        total = _mixed(total + measured.reader.lengths.astype(np.uint64))
-    total[measured.reader.lengths < 2] = 0
-    return total
-
-
-def _equal(reader: DatasetReader, one: int, other_reader: DatasetReader, other: int) -> bool:
-    """Return True if two episodes have the same values in all leaves."""
-    first, second = reader.episode_batch(one, one + 1), other_reader.episode_batch(other, other + 1)
-    for table in ("steps", "observations"):
-        mine, theirs = getattr(first, table), getattr(second, table)
-        if mine.keys() != theirs.keys():
-            return False
-        for key, column in mine.items():
-            if isinstance(column, EncodedColumn):
-                same = (
-                    isinstance(theirs[key], EncodedColumn)
-                    and column.images() == theirs[key].images()
-                )
-            else:
-                same = np.array_equal(column, theirs[key], equal_nan=column.dtype.kind == "f")
-            if not same:
-                return False
-    return True
-
-
-class DuplicateEpisodes(_EpisodeHashes):
-    """An episode has the same values as an earlier one.
-
-    It counts twice in every batch, and random splits have one copy in each part. Hashes find
-    candidates, whose values are then compared. Episodes of one step are not looked at.
+    Episodes are first compared by their length and their first, middle and last row (24 bytes of
+    memory each), and those that agree by 128 bits of BLAKE2b over all their rows: the probability
+    that two different ones are taken for copies is about `E² / 2^129`.
     """
 
     code = "RL060"
     name = "duplicate-episodes"
     severity = "warning"
-    hint = "leave them out with `offline-data filter`"
+    hint = "drop copies with `preprocess --step dedupe`, without leaves in which copies differ"
+    thresholds: ClassVar = {"steps": 2, "candidates": 10_000}
+    explained: ClassVar = {
+        "steps": "Transitions of the shortest episode that is compared.",
+        "candidates": "Episodes at most that are compared in full; more make the count a lower bound.",
+    }
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        reader, hashes = measured.reader, _episode_hashes(measured)
-        _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        earlier = first[inverse]
-        copies = np.flatnonzero((earlier < np.arange(len(hashes))) & (hashes != 0))
-        confirmed = [
-            int(episode)
-            for i, episode in enumerate(copies)
-            if i >= _MOST_COMPARED or _equal(reader, int(earlier[episode]), reader, int(episode))
-        ]
-        if confirmed:
-            episode = confirmed[0]
+        """Yield one finding that counts the copies and names the first ones."""
+        reader = measured.reader
+        values = _signatures(reader, self.limits["steps"])
+        found, counts = np.unique(values, return_counts=True)
+        again = np.isin(values, found[(counts > 1) & (found != 0)])
+        same = _by_content(reader, again, self.limits["candidates"])
+        pairs = sorted((copy, first) for first, *copies in same.values() for copy in copies)
+        if pairs:
             yield self.finding(
                 reader,
-                f"{len(confirmed):,} of {reader.episode_count:,} episodes are copies of others; "
-                f"episode {episode} is one of episode {earlier[episode]}",
-                episode=episode,
-                row=int(reader.starts[episode]),
-                count=len(confirmed),
+                f"{len(pairs):,} of {reader.episode_count:,} episodes are copies of earlier ones: "
+                f"{_listed(pairs)}",
+                episode=pairs[0][0],
+                row=int(reader.starts[pairs[0][0]]),
+                count=len(pairs),
+                severity="info" if _is_discrete(reader) else None,
             )
 
 
-class Leakage(_EpisodeHashes):
-    """An episode is in two of the datasets that are checked together.
+class Leakage(Rule):
+    """An episode of one dataset is also in another one.
 
-    A policy that was trained on one cannot be judged on the other. It is an error for parts of one
-    dataset (their parents are the same, or their names differ in train, valid, test).
+    If one is for training and the other for evaluation, scores are those of memory. It is an error
+    where the datasets are splits of one: both made by `split` from the same parent, or named so
+    (`x-train` and `x-val`); else a warning, since a set may contain another on purpose
+    (`hopper-medium-expert` has `hopper-medium`). As in RL060, episodes of whole numbers, words and
+    flags are only worth knowing. Content is compared as in RL060, hence only between datasets of the
+    same leaves, dtypes and encoding of images. A dataset is not compared with its own parent.
     """
 
     code = "RL062"
     name = "leakage"
     severity = "warning"
-    hint = "split again by whole episodes: `offline-data split`"
+    hint = "split episodes anew with `preprocess --step split`, after `dedupe`"
+    thresholds: ClassVar = DuplicateEpisodes.thresholds
+    explained: ClassVar = DuplicateEpisodes.explained
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
-        """Yield a finding for each pair of datasets."""
-        hashes = [_episode_hashes(one) for one in measured]
-        for i, one in enumerate(measured):
-            for j in range(i):
-                found = self._shared(measured[j], hashes[j], one, hashes[i])
-                if found is not None:
-                    yield found
-
-    def _shared(
-        self, first: Measured, of_first: Hashes, second: Measured, of_second: Hashes
-    ) -> Finding | None:
-        _, mine, theirs = np.intersect1d(of_second, of_first, return_indices=True)
-        pairs = [
-            (a, b)
-            for a, b in sorted(zip(mine.tolist(), theirs.tolist(), strict=True))
-            if of_second[a]
-        ]
-        reader, other = second.reader, first.reader
-        pairs = [
-            (a, b)
-            for i, (a, b) in enumerate(pairs)
-            if i >= _MOST_COMPARED or _equal(reader, a, other, b)
-        ]
-        if (
-            not pairs
-            or reader.manifest.id in other.manifest.parents
-            or other.manifest.id in reader.manifest.parents
-        ):
-            return None
-        episode, copy = pairs[0]
-        return self.finding(
-            reader,
-            f"{len(pairs):,} of {reader.episode_count:,} episodes are also in {other.manifest.id}; "
-            f"episode {episode} is its episode {copy}",
-            episode=episode,
-            row=int(reader.starts[episode]),
-            count=len(pairs),
-            about=other.manifest.id,
-            severity="error" if _are_splits(reader, other) else None,
-        )
+        """Yield a finding for each pair of datasets with a common episode, on the later one."""
+        hashed = [(one.reader, _signatures(one.reader, self.limits["steps"])) for one in measured]
+        for (first, of_first), (second, of_second) in combinations(hashed, 2):
+            if first.path == second.path or derived(first.manifest, second.manifest):
+                continue
+            one, other = (
+                _by_content(reader, np.isin(mine, others), self.limits["candidates"])
+                for reader, mine, others in (
+                    (first, of_first, of_second[of_second != 0]),
+                    (second, of_second, of_first[of_first != 0]),
+                )
+            )
+            pairs = sorted(
+                (here, one[c][0]) for c in one.keys() & other.keys() for here in other[c]
+            )
+            if pairs:
+                name, (here, there) = unversioned(first.manifest.id), pairs[0]
+                yield self.finding(
+                    second,
+                    f"{len(pairs):,} of {second.episode_count:,} episodes are also in {name}: "
+                    f"episode {here} here is {there} there",
+                    episode=here,
+                    row=int(second.starts[here]),
+                    count=len(pairs),
+                    about=name,
+                    severity=_severity(first, second),
+                )
 
 
-_SPLITS = ("train", "training", "valid", "validation", "val", "test", "eval")
+class _Kept(NamedTuple):
+    """Rows that a sketch keeps of some consecutive blocks, with their episodes."""
 
-
-def _are_splits(reader: DatasetReader, other: DatasetReader) -> bool:
-    """Return True if two datasets say that they are parts of one."""
-    mine, theirs = reader.manifest, other.manifest
-    if mine.parents and mine.parents == theirs.parents:
-        return True
-    names = [re.split(r"[^A-Za-z0-9]+", one.name) for one in (mine, theirs)]
-    split = [[word for word in words if word not in _SPLITS] for words in names]
-    return names[0] != names[1] and split[0] == split[1]
+    episodes: list[NDArray[np.int64]]
+    hashes: list[Hashes]
 
 
 class NearDuplicateEpisodes(Rule):
-    """An episode shares most of its rows with another one, up to rounding.
+    """Episodes share nearly all of their observations, after rounding.
 
-    Episodes that were recorded twice with another precision, or that go on from a shared beginning,
-    are like that. Observations and actions are rounded to about three digits; rows that many episodes
-    have (states of a small grid, resets) do not count. A sample of the rows is compared, by eight
-    features of each leaf.
+    Such are copies that were rounded to another precision, or cut or extended by a few rows; RL060
+    has exact ones. They count twice, and leak from training to validation.
+
+    Similarity is the share of different rows that two episodes have in common (Jaccard), in the
+    largest leaf of floating-point observations, whose numbers are rounded to 12 significant bits,
+    about 1 in 4,000. A pass over all rows keeps 16 to 32 of each episode, chosen by their hash, which
+    looks at 8 features at most (250 to 500 bytes of memory per episode); pairs that agree there are
+    then compared in full. Rows of more than 16 episodes are no evidence for a pair, nor are episodes
+    with fewer than 8 different rows: small state spaces (grid worlds, also as floats) and constant
+    poses do not fire. Images, and leaves of a single number, are not looked at.
     """
 
     code = "RL061"
     name = "near-duplicate-episodes"
-    severity = "info"
-    hint = "look at both episodes; leave one out with `offline-data filter`"
-    thresholds = MappingProxyType({"share": 0.8, "least_rows": 4, "most_episodes": 4})
-    explained = MappingProxyType(
-        {
-            "share": "share of the sampled rows of an episode that another one has, too",
-            "least_rows": "smallest number of these rows",
-            "most_episodes": "rows in more episodes than this do not count",
-        }
-    )
+    severity = "warning"
+    hint = "look at one pair; drop either with `preprocess --step filter`"
+    thresholds: ClassVar = {"similarity": 0.9, "candidates": 1000}
+    explained: ClassVar = {
+        "similarity": "Share of rows in common, 0 to 1, from which a pair is reported.",
+        "candidates": "Pairs at most that are compared in full.",
+    }
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the first numeric leaf of observations, whose blocks the others are read with."""
-        keys = _continuous(reader)
-        return keys[:1]
+        """Return the leaf of floating-point observations with the most features."""
+        sizes = {
+            key: prod(leaf.shape)
+            for key, leaf in reader.observation_leaves.items()
+            if key[0] == "observation" and leaf.dtype.startswith("float") and not is_image(leaf)
+        }
+        largest = max(sizes, key=lambda key: (sizes[key], key), default=None)
+        return [largest] if largest is not None and sizes[largest] > 1 else []
 
-    def measure(self, block: Block, key: Key) -> list[tuple[NDArray[np.int64], Hashes]]:
-        """Return episode and hash of the rows whose hash is small: the same rows in each episode."""
-        reader = block.reader
-        share = min(0.25, min(_SAMPLED * reader.episode_count, 2_000_000) / reader.transitions)
-        rows = np.arange(len(block))
-        first = _row_hashes(_rounded(block.at_rows(key, rows), 2), _seed(key))
-        rows = np.flatnonzero(first <= np.uint64(int((1 << 64) * share) - 1))
-        hashed = first[rows]
-        for leaf in _continuous(reader):
-            values = _rounded(block.at_rows(leaf, rows), _FEATURES)
-            with np.errstate(over="ignore"):
-                hashed = _mixed(hashed * _MIX + _row_hashes(values, _seed(leaf)))
-        return [(block.episodes[rows], hashed)]
+    def measure(self, block: Block, key: Key) -> _Kept | None:
+        """Hash all rows, and keep some of each episode."""
+        values = block.numbers(key)
+        hashes = _rounded_hashes(values.reshape(len(values), -1))
+        limits = _rates(block.reader.lengths[block.first_episode : block.last_episode + 1])
+        few = np.flatnonzero(hashes <= limits.max())
+        finals = block.known_ends + np.arange(len(block.known_ends)) + 1
+        episodes = block.episodes[few - np.searchsorted(finals, few, side="right")]
+        kept = hashes[few] <= limits[episodes - block.first_episode]
+        return _Kept([episodes[kept]], [hashes[few[kept]]]) if kept.any() else None
+
+    def merge(self, first: _Kept, second: _Kept) -> _Kept:
+        """Join the kept rows."""
+        return _Kept(first.episodes + second.episodes, first.hashes + second.hashes)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding, of the pair that shares most."""
+        """Yield one finding that counts the later episodes of pairs and names the first ones."""
         reader = measured.reader
-        for parts in measured.leaves.values():
-            episodes = np.concatenate([one for one, _ in parts])
-            hashes = np.concatenate([one for _, one in parts])
-            pairs, sampled = _shared_rows(
-                episodes, hashes, reader.episode_count, int(self.limits["most_episodes"])
-            )
-            near = [
-                (one, other, count)
-                for (one, other), count in pairs.items()
-                if count >= self.limits["least_rows"]
-                and count >= self.limits["share"] * sampled[other]
-            ]
-            near = [
-                one
-                for i, one in enumerate(sorted(near, key=lambda pair: (-pair[2], pair[:2])))
-                if i >= _MOST_COMPARED or not _equal(reader, one[0], reader, one[1])
-            ]
+        for key, kept in measured.leaves.items():
+            likely = _likely_pairs(kept, reader, 0.8 * self.limits["similarity"])
+            near: dict[int, int] = {}
+            for second, first in likely[: int(self.limits["candidates"])]:
+                if second not in near and self._is_near(reader, key, first, second):
+                    near[second] = first
             if near:
-                one, other, count = near[0]
-                copies = len({pair[1] for pair in near})
+                second = min(near)
                 yield self.finding(
                     reader,
-                    f"{copies:,} of {reader.episode_count:,} episodes share most rows with another; "
-                    f"episode {other} has {count} of {sampled[other]} sampled rows of episode {one}",
-                    episode=other,
-                    row=int(reader.starts[other]),
-                    count=copies,
+                    f"{len(near):,} of {reader.episode_count:,} episodes share at least "
+                    f"{self.limits['similarity']:.0%} of their rows with an earlier one: "
+                    f"{_listed(sorted(near.items()))}",
+                    leaf=join_key(key),
+                    episode=second,
+                    row=int(reader.starts[second]),
+                    count=len(near),
                 )
 
+    def _is_near(self, reader: DatasetReader, key: Key, first: int, second: int) -> bool:
+        rows = [_rows_of(reader, key, episode) for episode in (first, second)]
+        one, other = (
+            np.unique(_rounded_hashes(np.asarray(part).reshape(len(part), -1), every=True))
+            for part in rows
+        )
+        shared = len(np.intersect1d(one, other, assume_unique=True))
+        near = shared >= self.limits["similarity"] * (len(one) + len(other) - shared)
+        return near and _content(reader, first) != _content(reader, second)
 
-def _rounded(values: NDArray[Any], features: int) -> NDArray[np.uint32]:
-    """Return the bits of some features as float32 with 10 bits of mantissa, `[n, features]`."""
-    flat = values.reshape(len(values), prod(values.shape[1:]))[:, :features].astype(np.float32)
-    return np.asarray((flat.view(np.uint32) + np.uint32(1 << 12)) >> np.uint32(13))
+
+def _severity(first: DatasetReader, second: DatasetReader) -> Any:
+    """Return the severity of an episode that two datasets share; None: the rule's own."""
+    if _is_discrete(second):
+        return "info"
+    one, other = split(first.manifest), split(second.manifest)
+    return "error" if one != other and related(first.manifest, second.manifest) else None
 
 
-def _continuous(reader: DatasetReader) -> list[Key]:
-    """Return the leaves of floating-point observations and actions."""
-    known = all_leaves(reader).items()
-    return sorted(
-        (
-            key
-            for key, leaf in known
-            if key[0] in {"observation", "action"}
-            and leaf.dtype.startswith("float")
-            and not is_image(leaf)
-        ),
-        key=lambda key: (key[0] != "observation", key),
+def _content_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
+    """Return the leaves of observations, actions and rewards, by key in order."""
+    return {
+        key: leaf
+        for key, leaf in sorted(all_leaves(reader).items())
+        if (key[0] in {"observation", "action"} or key == ("next", "reward")) and leaf.nbytes
+    }
+
+
+def _is_discrete(reader: DatasetReader) -> bool:
+    """Return True if no observation and no action is a real number or an image."""
+    leaves = [leaf for key, leaf in _content_leaves(reader).items() if key[0] != "next"]
+    return not any(is_image(one) or one.dtype.startswith(("float", "complex")) for one in leaves)
+
+
+def _signatures(reader: DatasetReader, steps: float) -> Hashes:
+    """Hash length, first, middle and last row of each episode, `[E]`; 0 for those below `steps`."""
+    starts, lengths = reader.starts, reader.lengths
+    leaves = _content_leaves(reader)
+    total = _mixed(lengths.astype(np.uint64))
+    size = sum(leaf.nbytes for leaf in leaves.values())
+    run = max(1, _BYTES // max(1, size))
+    for key in leaves:
+        for first in range(0, len(starts), run):
+            part = slice(first, first + run)
+            begin, count = starts[part], lengths[part]
+            for rows in (begin, begin + count // 2, begin + count - 1):
+                total[part] = _mixed(total[part] + _row_hashes(reader, key, rows))
+    return np.where(lengths >= steps, total | np.uint64(1), np.uint64(0))
+
+
+def _row_hashes(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> Hashes:
+    """Hash rows of a leaf, `[n]`; text by its words, encoded images by their bytes."""
+    values = _rows_at(reader, key, rows)
+    if not _is_plain(values):
+        digests = [hashlib.blake2b(one, digest_size=8).digest() for one in _each(values)]
+        return np.array(np.frombuffer(b"".join(digests), "<u8"), np.uint64)
+    data = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+    padded = np.zeros((len(data), -(-data.shape[1] // 8) * 8), np.uint8)
+    padded[:, : data.shape[1]] = data
+    places = _mixed(np.arange(padded.shape[1] // 8, dtype=np.uint64))
+    return np.asarray(_mixed(padded.view(np.uint64) + places).sum(1, dtype=np.uint64))
+
+
+def _by_content(
+    reader: DatasetReader, chosen: NDArray[np.bool_], most: float
+) -> dict[bytes, list[int]]:
+    """Return the chosen episodes, at most `most`, by the digest of their content."""
+    found: dict[bytes, list[int]] = {}
+    for episode in np.flatnonzero(chosen)[: int(most)].tolist():
+        found.setdefault(_content(reader, episode), []).append(episode)
+    return found
+
+
+def _content(reader: DatasetReader, episode: int) -> bytes:
+    """Return a digest of an episode's observations, actions and rewards."""
+    digest = hashlib.blake2b(digest_size=16)
+    for key, leaf in _content_leaves(reader).items():
+        values = _rows_of(reader, key, episode)
+        digest.update(repr((key, str(values.dtype), values.shape, leaf.encoding)).encode())
+        for part in [values.tobytes()] if _is_plain(values) else _each(values):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _is_plain(values: NDArray[Any] | EncodedColumn) -> TypeGuard[NDArray[Any]]:
+    """Return True for an array of numbers or flags."""
+    return isinstance(values, np.ndarray) and values.dtype != object
+
+
+def _each(values: NDArray[Any] | EncodedColumn) -> list[bytes]:
+    """Return the bytes of each row of encoded images or of text."""
+    if isinstance(values, EncodedColumn):
+        return values.images()
+    return [repr(row).encode() for row in values.tolist()]
+
+
+def _rows_of(reader: DatasetReader, key: Key, episode: int) -> NDArray[Any] | EncodedColumn:
+    """Return an episode's rows of a leaf before each action, `[T, …]`."""
+    begin = int(reader.starts[episode])
+    return _rows_at(reader, key, np.arange(begin, begin + int(reader.lengths[episode])))
+
+
+def _rows_at(
+    reader: DatasetReader, key: Key, rows: NDArray[np.int64]
+) -> NDArray[Any] | EncodedColumn:
+    """Return a leaf at transitions, observations before the action; text as `str` objects."""
+    if key in reader.observation_leaves:
+        values = reader.observations_at(key, rows, after=False)
+    else:
+        values = reader.step(key)[rows]
+    words = reader.words(key)
+    return values if words is None else decode(values, words)
+
+
+def _rounded_hashes(rows: NDArray[Any], *, every: bool = False) -> Hashes:
+    """Hash rows `[n, f]` of floats rounded to 12 significant bits; of 8 features unless `every`."""
+    features = rows.shape[1]
+    half = _FEATURES // 2
+    chosen = range(features) if every else sorted({
+        *range(min(half, features)),
+        *np.linspace(0, features - 1, half, dtype=int).tolist(),
+    })  # fmt: skip
+    total = np.zeros(len(rows), np.uint64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for number in chosen:
+            bits = rows[:, number].astype(np.float32).view(np.uint32)
+            word = ((bits + np.uint32(1 << 11)) >> np.uint32(12)).astype(np.uint64)
+            total += word * _FACTORS[number % len(_FACTORS)]
+    return _mixed(total)
+
+
+def _rates(lengths: NDArray[np.int64]) -> Hashes:
+    """Return the largest hash that a sketch keeps of episodes of these lengths."""
+    halvings = np.log2(np.maximum(lengths / _SKETCH, 1)).astype(np.uint64)
+    return np.asarray(np.uint64(2**64 - 1) >> halvings)
+
+
+def _likely_pairs(kept: _Kept, reader: DatasetReader, similarity: float) -> list[Pair]:
+    """Return the pairs of episodes whose sketches are that similar, by the later episode."""
+    hashes, episodes = np.concatenate(kept.hashes), np.concatenate(kept.episodes)
+    order = np.lexsort((episodes, hashes))
+    hashes, episodes = hashes[order], episodes[order]
+    new = np.append(True, (hashes[1:] != hashes[:-1]) | (episodes[1:] != episodes[:-1]))
+    hashes, episodes = hashes[new], episodes[new]
+    limits = _rates(reader.lengths)
+    counts = np.bincount(episodes, minlength=len(limits))
+    halved = np.bincount(
+        episodes[hashes <= limits[episodes] >> np.uint64(1)], minlength=len(limits)
     )
+    begins = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1]))
+    runs = np.diff(np.append(begins, len(hashes)))
+    common = np.repeat(runs > _MOST_COMMON, runs)
+    hashes, episodes = hashes[~common], episodes[~common]
+    codes = [np.zeros(0, np.int64)]
+    for apart in range(1, _MOST_COMMON):
+        same = np.flatnonzero(hashes[apart:] == hashes[:-apart])
+        codes.append(episodes[same] * len(limits) + episodes[same + apart])
+    pairs, shared = np.unique(np.concatenate(codes), return_counts=True)
+    first, second = np.divmod(pairs, len(limits))
+    # Of two rates that differ by one halving, the lower one is comparable
+    one = np.where(limits[first] > limits[second], halved[first], counts[first])
+    other = np.where(limits[second] > limits[first], halved[second], counts[second])
+    likely = shared >= similarity * (one + other - shared)
+    likely &= np.minimum(counts[first], counts[second]) >= _LEAST_ROWS
+    return sorted(zip(second[likely].tolist(), first[likely].tolist(), strict=True))
 
 
-def _shared_rows(
-    episodes: NDArray[np.int64], hashes: Hashes, count: int, most: int
-) -> tuple[dict[tuple[int, int], int], NDArray[np.int64]]:
-    """Return how many hashes two episodes share, by pair, and how many each has."""
-    both = np.unique(np.stack([hashes, episodes.astype(np.uint64)]), axis=1)
-    sampled = np.bincount(both[1].astype(np.int64), minlength=count)
-    starts = np.flatnonzero(np.diff(both[0], prepend=both[0][:1] + np.uint64(1)))
-    sizes = np.diff(np.append(starts, both.shape[1]))
-    pairs: dict[tuple[int, int], int] = {}
-    for start, size in zip(
-        starts[(sizes > 1) & (sizes <= most)], sizes[(sizes > 1) & (sizes <= most)], strict=True
-    ):
-        group = both[1, start : start + size].astype(int).tolist()
-        for i, one in enumerate(group):
-            for other in group[i + 1 :]:
-                pairs[one, other] = pairs.get((one, other), 0) + 1
-    return pairs, sampled
+def _mixed(values: Hashes) -> Hashes:
+    """Mix the bits of 64-bit numbers, one to one (the finalizer of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def _listed(pairs: Sequence[Pair]) -> str:
+    named = ", ".join(f"{second} of {first}" for second, first in pairs[:5])
+    return named + (" …" if len(pairs) > 5 else "")
+
+
+_FACTORS = _mixed(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)
+"""Odd factors by which features are told apart."""

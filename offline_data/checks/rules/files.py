@@ -1,218 +1,297 @@
-"""Rules on the files and the manifest: damage, licence, published defects, what was left out."""
+"""Rules on files and the manifest: digests, licence, published defects, losses, schemas."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 from offline_data.checks.block import all_leaves
+from offline_data.checks.names import derived, related, unversioned
 from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.run import DAMAGED
 from offline_data.episodes.fields import join_key
+from offline_data.store.library import foreign_files
 from offline_data.store.verify import verify
+from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from offline_data.checks.finding import Finding, Severity
+    from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
+    from offline_data.store.manifest import Manifest
     from offline_data.store.reader import DatasetReader
 
-MOST_NAMED = 8
-"""Leaves or datasets that a message names."""
+_MOST_LISTED = 8
+"""Names that a message lists."""
 
 
 class DamagedFiles(Rule):
-    """A file is not what was written: another checksum, missing, or not in the manifest.
+    """A file of the dataset is missing, has other bytes than were written, or is not its own.
 
-    All bytes are read and compared with the manifest, as `offline-data verify` does, and the table of
-    episodes with the rows.
+    Compares every file with the size and SHA-256 in the manifest, and what files say of each other:
+    the episode table with the rows, text codes with their words. Damage comes from full disks,
+    copies that were cut off, and tools that write into memory maps. Files that the manifest does not
+    list are a warning: nothing reads them, and `remove` leaves them.
+
+    It reads every byte, which is most of the time of a run on large datasets; leave it out with
+    `--ignore RL001` where `verify` has just been run.
     """
 
-    code = "RL001"
+    code = DAMAGED
     name = "damaged-files"
     severity = "error"
-    hint = "download or convert the dataset again with --force"
+    hint = "`offline-data verify ID` says how to get damaged files anew"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each file."""
-        for problem in verify(measured.reader.path):
-            text = f"{problem.file} {problem.problem}"
-            yield self.finding(measured.reader, text, about=problem.file)
+        reader = measured.reader
+        foreign = set(foreign_files(reader.path))
+        for problem in verify(reader.path):
+            extra = problem.file in foreign
+            yield self.finding(
+                reader,
+                f"{problem.file} {problem.problem}",
+                about=problem.file,
+                severity="warning" if extra else None,
+            )
 
 
 class MissingLicence(Rule):
-    """Neither the source nor the dataset states a licence.
+    """The dataset has no licence.
 
-    Whoever publishes a model that was trained on it needs one.
+    Without one nobody may copy or publish it, whatever its authors meant. Harmless for data of your
+    own that stay with you.
     """
 
     code = "RL002"
     name = "missing-licence"
     severity = "info"
-    hint = "ask the authors; `offline-data info ID` shows where the data are from"
+    hint = "ask the authors; for data of your own, state one where they are converted"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
+        """Yield a finding if there is none, or only space."""
         if not (measured.reader.manifest.licence or "").strip():
-            yield self.finding(measured.reader, "No licence is stated")
+            yield self.finding(measured.reader, "The manifest names no licence")
 
 
 class MissingCitation(Rule):
-    """Neither the source nor the dataset states how to cite it.
+    """The dataset has no citation.
 
-    Papers that use it should name it.
+    Papers that use it cannot credit its authors by what is on this disk. Harmless for data of your
+    own.
     """
 
     code = "RL003"
     name = "missing-citation"
     severity = "info"
-    hint = "see the page of the dataset's authors"
+    hint = "look for a CITATION file or a paper at the source"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
+        """Yield a finding if there is none, or only space."""
         if not (measured.reader.manifest.citation or "").strip():
-            yield self.finding(measured.reader, "No citation is stated")
+            yield self.finding(measured.reader, "The manifest names no citation")
 
 
-class Advisory(NamedTuple):
-    """A published defect of some datasets."""
+@dataclass(frozen=True)
+class Advisory:
+    """A published defect of some datasets, an entry of `advisories.json`."""
 
-    id: str
-    datasets: tuple[str, ...]
-    """Patterns of ids without revision, with `*`."""
+    name: str
+    """Stable name, kebab-case."""
     severity: Severity
+    datasets: tuple[str, ...]
+    """Patterns of `source:name`, as of `fnmatch`; those of a dataset cover its splits, too."""
     summary: str
-    """Half a sentence."""
-    link: str
-    """Where it was reported."""
+    instead: str
+    """What to use or do."""
+    links: tuple[str, ...]
+    """Where it was published."""
+    excluded: tuple[str, ...] = ()
+    """Patterns of datasets that do not have it."""
+    revisions: tuple[str, ...] = ("*",)
+    """Patterns of revisions."""
+    before: str | None = None
+    """Version of offline-data whose conversions do not have it; None: it is in the source's files."""
 
+    def affects(self, manifest: Manifest) -> bool:
+        """Return True if a dataset, or one that it was made from, has the defect."""
+        own = f"{manifest.source}:{manifest.name}@{manifest.revision}"
+        version = manifest.converter.get("version")
+        fixed = self.before and _numbers(version) >= _numbers(self.before)
+        return not fixed and any(self._names(one) for one in (own, *manifest.parents))
 
-@cache
-def advisories() -> tuple[Advisory, ...]:
-    """Return the published defects that this version knows."""
-    text = files("offline_data.checks").joinpath("advisories.json").read_text(encoding="utf-8")
-    entries: list[dict[str, Any]] = json.loads(text)
-    return tuple(Advisory(**{**entry, "datasets": tuple(entry["datasets"])}) for entry in entries)
+    def _names(self, dataset: str) -> bool:
+        name, _, revision = dataset.partition("@")
+        return (
+            _matches(name, self.datasets)
+            and not _matches(name, self.excluded)
+            and any(fnmatchcase(revision, pattern) for pattern in self.revisions)
+        )
 
 
 class KnownDefect(Rule):
     """A defect of the dataset has been published.
 
-    Known by the dataset's id, whatever its values are; `advisories.json` lists them with links.
+    The list is in the package, `checks/advisories.json`: defects in the files that the authors
+    published, such as D4RL's rewards of maze2d that are one step early, each with a link to where it
+    was reported. Datasets made from a listed one are reported, too, unless you mended it: then ignore
+    the finding. Results on a defective set compare with others' results on the same set only.
     """
 
     code = "RL004"
     name = "known-defect"
     severity = "warning"
-    hint = "read what was reported, and whether a later version mends it"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each advisory, with its own severity."""
-        name = measured.reader.manifest.id.partition("@")[0]
-        for one in advisories():
-            if any(fnmatchcase(name, pattern) for pattern in one.datasets):
+        """Yield a finding for each advisory that matches the dataset or a parent of it."""
+        for advisory in advisories():
+            if advisory.affects(measured.reader.manifest):
                 yield self.finding(
                     measured.reader,
-                    f"{one.summary} ({one.link})",
-                    about=one.id,
-                    severity=one.severity,
+                    f"{advisory.summary} ({', '.join(advisory.links)}); {advisory.instead}",
+                    about=advisory.name,
+                    severity=advisory.severity,
                 )
 
 
 class DroppedLeaves(Rule):
-    """Leaves of the source were left out of the dataset.
+    """Leaves of the source were not kept.
 
-    The manifest says why for each; `--strict` makes it an error while converting.
+    The conversion could not represent them, and says why. Values that belong to the recording policy
+    and not to rows, as D4RL's `metadata/`, are no loss for training: these are only worth knowing.
     """
 
     code = "RL005"
     name = "dropped-leaves"
     severity = "warning"
-    hint = "`offline-data info ID` lists the reasons"
+    hint = "read them from the raw files: `offline-data download ID --keep-raw`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        dropped = measured.reader.manifest.dropped_leaves
-        if dropped:
-            names = ", ".join(one.key for one in dropped[:MOST_NAMED])
-            more = ", …" if len(dropped) > MOST_NAMED else ""
+        """Yield a finding for each reason, listing the leaves."""
+        by_reason = defaultdict(list)
+        for leaf in measured.reader.manifest.dropped:
+            by_reason[leaf["reason"]].append(leaf["key"])
+        for reason, keys in by_reason.items():
+            harmless = all(key.startswith("metadata/") for key in keys)
+            more = " …" if len(keys) > _MOST_LISTED else ""
             yield self.finding(
                 measured.reader,
-                f"{len(dropped)} leaves of the source were dropped: {names}{more}",
-                count=len(dropped),
+                f"Not kept: {', '.join(keys[:_MOST_LISTED])}{more} ({_half_sentence(reason)})",
+                count=len(keys),
+                about=", ".join(sorted(keys)),
+                severity="info" if harmless else None,
             )
 
 
 class SkippedEpisodes(Rule):
-    """Episodes of the source were left out, since they could not be read.
+    """Episodes of the source could not be read and were left out.
 
-    Results are not those of the whole dataset.
+    Results then are on fewer episodes than others', and the missing ones are rarely a random sample.
     """
 
     code = "RL006"
     name = "skipped-episodes"
     severity = "warning"
-    hint = "`offline-data info ID` lists them; convert without --skip-bad-episodes to see the error"
+    hint = "fetch the raw files again, and convert without `--skip-bad-episodes`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        skipped = measured.reader.manifest.skipped_episodes
+        """Yield a finding with the number, and the first one's place and reason."""
+        skipped = measured.reader.manifest.skipped
         if skipped:
-            yield self.finding(
-                measured.reader,
-                f"{len(skipped)} pieces of the source were left out, the first at "
-                f"{skipped[0].where}: {skipped[0].reason}",
-                count=len(skipped),
-            )
+            first = f"{skipped[0]['where']}: {_half_sentence(skipped[0]['reason'])}"
+            found = f"{len(skipped):,} episodes were skipped, the first in {first}"
+            yield self.finding(measured.reader, found, count=len(skipped))
 
 
 class SchemaDrift(Rule):
-    """Datasets that are checked together have different leaves, dtypes or shapes.
+    """Datasets that belong together have leaves of different names, dtypes or shapes.
 
-    A mixture of them has only the leaves that all have. Datasets are compared with the first one that
-    has the same source, or that is their parent.
+    Compared are datasets of one run that have the same parent, or the same source and the same name
+    but for version, split and quality of the policy (`hopper-medium-v2`, `hopper-expert-v2`). Code
+    that was written for one fails on the other, or converts its values without a word. Each dataset
+    is compared with the first one of its kind. A dataset and its own parent are not compared: a
+    recipe changes leaves on purpose. Differences of other leaves than observations, actions and
+    rewards are only worth knowing.
     """
 
     code = "RL007"
     name = "schema-drift"
     severity = "warning"
-    hint = "select common leaves with keys=…, or cast with `preprocess`"
+    hint = "select or cast leaves with `preprocess`, so that all have the same schema"
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
-        """Yield a finding for each dataset that differs from the first related one."""
-        readers = [one.reader for one in measured]
-        for i, reader in enumerate(readers):
-            first = next((other for other in readers[:i] if _related(reader, other)), None)
-            if first is None:
+        """Yield findings for later datasets, a leaf each; one for all leaves of less weight."""
+        done = set()
+        for (_, one), (number, other) in combinations(enumerate(measured), 2):
+            first, second = one.reader.manifest, other.reader.manifest
+            if number in done or not related(first, second) or derived(first, second):
                 continue
-            said = "; ".join(_differences(reader, first))
-            if said:
-                yield self.finding(
-                    reader, f"Unlike {first.manifest.id}: {said}", about=first.manifest.id
-                )
+            done.add(number)
+            yield from self._compare(one.reader, other.reader)
+
+    def _compare(self, first: DatasetReader, second: DatasetReader) -> Iterator[Finding]:
+        name, minor = unversioned(first.manifest.id), []
+        for key, difference in _differences(all_leaves(first), all_leaves(second), name):
+            if key[0] in {"observation", "action"} or key == ("next", "reward"):
+                yield self.finding(second, f"It {difference}", leaf=join_key(key), about=name)
+            else:
+                minor.append(f"{join_key(key)} {difference}")
+        if minor:
+            listed = "; ".join(minor[:_MOST_LISTED]) + (" …" if len(minor) > _MOST_LISTED else "")
+            message = f"{len(minor)} less important leaves differ: {listed}"
+            yield self.finding(second, message, count=len(minor), about=name, severity="info")
 
 
-def _related(reader: DatasetReader, other: DatasetReader) -> bool:
-    mine, theirs = reader.manifest, other.manifest
-    parents = {mine.id, *mine.parents} & {theirs.id, *theirs.parents}
-    return bool(parents) or mine.source == theirs.source
+@cache
+def advisories() -> tuple[Advisory, ...]:
+    """Return the published defects that this version knows."""
+    text = files("offline_data.checks").joinpath("advisories.json").read_text("utf-8")
+    return tuple(_advisory(entry) for entry in json.loads(text))
 
 
-def _differences(reader: DatasetReader, other: DatasetReader) -> Iterator[str]:
-    """Yield what differs, a clause each."""
-    mine, theirs = (
-        {join_key(k): f"{leaf.dtype}{list(leaf.shape)}" for k, leaf in all_leaves(one).items()}
-        for one in (reader, other)
-    )
-    for what, names in (
-        ("has no", sorted(theirs.keys() - mine.keys())),
-        ("has also", sorted(mine.keys() - theirs.keys())),
-    ):
-        if names:
-            more = ", …" if len(names) > MOST_NAMED else ""
-            yield f"{what} {', '.join(names[:MOST_NAMED])}{more}"
-    changed = sorted(name for name in mine.keys() & theirs.keys() if mine[name] != theirs[name])
-    for name in changed[:MOST_NAMED]:
-        yield f"{name} is {mine[name]}, not {theirs[name]}"
+def _advisory(entry: Mapping[str, Any]) -> Advisory:
+    lists = {name: tuple(value) for name, value in entry.items() if isinstance(value, list)}
+    fields = {**entry, **lists}
+    return Advisory(excluded=fields.pop("except", ()), **fields)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}/*") for p in patterns)
+
+
+def _numbers(version: object) -> tuple[int, ...]:
+    """Return the numbers of a version; none, which is the lowest, for what is not one."""
+    found = re.match(r"\d{1,9}(?:\.\d{1,9})*", version) if isinstance(version, str) else None
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _differences(
+    first: Mapping[Key, LeafSpec], second: Mapping[Key, LeafSpec], name: str
+) -> Iterator[tuple[Key, str]]:
+    """Yield leaves of the second dataset that are not as in the first, which is called `name`."""
+    for key in sorted({*first, *second}):
+        theirs, mine = first.get(key), second.get(key)
+        if mine is None:
+            yield key, f"is missing, and {name} has it"
+        elif theirs is None:
+            yield key, f"is not in {name}"
+        elif _form(mine) != _form(theirs):
+            yield key, f"is {_form(mine)}, and {_form(theirs)} in {name}"
+
+
+def _form(leaf: LeafSpec) -> str:
+    kind = "text" if leaf.text else leaf.encoding or leaf.dtype
+    return f"{kind} {list(leaf.shape)}"
+
+
+def _half_sentence(text: str) -> str:
+    return shown(text, 200).strip("'\"").rstrip(".")

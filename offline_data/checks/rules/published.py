@@ -1,124 +1,136 @@
-"""Rules that compare a dataset with what its source publishes about it."""
+"""Rules that compare a dataset with what was published of it."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from offline_data.checks.names import options, qualities
 from offline_data.checks.rule import Measured, Rule
-from offline_data.errors import OfflineDataError
-from offline_data.ids import parse_id
 from offline_data.sources.registry import get_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+    from typing import TypeGuard
 
     from offline_data.checks.finding import Finding
+    from offline_data.sources.base import CatalogEntry
     from offline_data.store.manifest import Manifest
+    from offline_data.store.reader import DatasetReader
 
-_PLAUSIBLE: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "random": (-30, 30),
-        "medium": (5, 100),
-        "expert": (60, 200),
-    }
-)
-"""Normalised returns, in percent, that sets of these names have on average; wide on purpose."""
+_WITH_COUNTS = frozenset({"minari", "openml", "openx"})
+"""Sources whose catalogues have numbers of rows or episodes."""
+
+_LARGEST = 1e300
+"""Bound of scores: a manifest's integers may be larger than any float."""
 
 
-def _number(value: Any) -> float | None:
-    """Return a finite number of a manifest, or None."""
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < np.inf
-    return float(value) if usable else None
+class ReturnsDifferFromPublished(Rule):
+    """The average return does not fit the policy that the dataset's name promises.
 
-
-def _is_part(manifest: Manifest) -> bool:
-    """Return True if only some episodes or checkpoints were asked for, or it is made from others."""
-    options = manifest.converter.get("options") or {}
-    return bool(
-        manifest.parents
-        or manifest.skipped
-        or options.get("episodes")
-        or options.get("checkpoints")
-    )
-
-
-class ReturnsDiffer(Rule):
-    """The mean return does not fit the quality that the name of a D4RL dataset states.
-
-    The return of each episode is normalised by D4RL's reference scores, 0 for a random policy and 100
-    for an expert. Compared are sets whose name has `random`, `medium` or `expert` alone (`-replay-`
-    and mixtures have no such figure), if their episodes are as long as the environment's limit allows.
+    Compared is the normalized score of all episodes' average return, 100 × (average − random) /
+    (expert − random), by the reference returns that D4RL and Minari publish
+    (`about.ref_min_score`, `about.ref_max_score`). A set named `random` has about 0, one named
+    `expert` about 100; a score above 30 or below 60 means swapped files, as hopper's `medium` and
+    `expert` v1 were for a time (https://github.com/Farama-Foundation/D4RL/issues/76), rewards of
+    another scale, or episodes cut short. Names with other words for the policy (`medium`, `human`,
+    `medium-expert`) promise no score; datasets made of others and selections of episodes are not
+    compared.
     """
 
     code = "RL070"
-    name = "returns-differ"
+    name = "returns-differ-from-published"
     severity = "warning"
-    hint = "compare rewards and episode ends with the source"
+    hint = "compare with the source's figures, and download again"
+    thresholds: ClassVar = {"random": 30, "expert": 60}
+    explained: ClassVar = {
+        "random": "Normalized score up to which a set named `random` may be.",
+        "expert": "Normalized score from which a set named `expert` may be.",
+    }
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        reader, manifest = measured.reader, measured.reader.manifest
-        low, high = (_number(manifest.about.get(f"ref_{end}_score")) for end in ("min", "max"))
-        words = set(manifest.name.replace("/", "-").split("-"))
-        named = [quality for quality in _PLAUSIBLE if quality in words]
-        if len(named) != 1 or words & {"replay", "mixed", "full"} or _is_part(manifest):
+        """Yield a finding if the score is beyond its limit."""
+        reader = measured.reader
+        named, score = qualities(reader.manifest.name), _score(reader)
+        if not _is_whole(reader.manifest) or score is None:
             return
-        if low is None or high is None or low == high:
-            return
-        returns = np.asarray(reader.episodes[("return",)], np.float64)
-        score = 100 * (float(np.mean(returns[np.isfinite(returns)])) - low) / (high - low)
-        least, greatest = _PLAUSIBLE[named[0]]
-        if not least <= score <= greatest:
+        high = named == {"random"} and score > self.limits["random"]
+        low = named == {"expert"} and score < self.limits["expert"]
+        if high or low:
+            (quality,) = named
+            limit = f"{'at most' if high else 'at least'} {self.limits[quality]:g}"
             yield self.finding(
                 reader,
-                f"The mean normalised return is {score:.1f}; for {named[0]} data it is usually "
-                f"between {least:g} and {greatest:g}",
+                f"The average return has a normalized score of {score:,.1f}, expected {limit} of a "
+                f"set named {quality}",
                 leaf="next/reward",
+                count=reader.episode_count,
             )
 
 
-class CountsDiffer(Rule):
-    """The dataset has another number of transitions or episodes than its source publishes.
+class CountsDifferFromPublished(Rule):
+    """The dataset has another number of transitions or episodes than the source publishes.
 
-    The figures are those of the metadata beside the data (Minari's `total_steps` and
-    `total_episodes`), or of the catalogue of this package. Parts of a dataset are not compared.
+    Results then are not comparable with others', and what is missing may be the end of a file that
+    was cut off. Compared are the figures of the catalogue that `list SOURCE` shows: transitions and
+    episodes of Minari's sets, rows of OpenML's tables, episodes of Open X-Embodiment's. Skipped
+    episodes (RL006) count as there. Files of your own, datasets made of others and selections
+    (`--episodes`) are not compared. D4RL publishes no counts.
     """
 
     code = "RL071"
-    name = "counts-differ"
+    name = "counts-differ-from-published"
     severity = "error"
-    hint = "convert the dataset again; if it stays, the source has changed"
+    hint = "download it again: `offline-data download ID --force`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each figure that differs."""
-        reader, manifest = measured.reader, measured.reader.manifest
-        if _is_part(manifest):
+        """Yield a finding for transitions, and one for episodes."""
+        manifest = measured.reader.manifest
+        entry = _published(manifest)
+        if entry is None or not _is_whole(manifest):
             return
-        found = {"transitions": reader.transitions, "episodes": reader.episode_count}
-        for name, expected in _published(manifest).items():
-            if expected is not None and expected != found[name]:
+        skipped = len(manifest.skipped)
+        for name, expected, found in (
+            ("transitions", None if skipped else entry.transitions, measured.reader.transitions),
+            ("episodes", entry.episodes, measured.reader.episode_count + skipped),
+        ):
+            if expected is not None and expected != found:
                 yield self.finding(
-                    reader,
-                    f"{found[name]:,} {name}; its source publishes {expected:,.0f}",
+                    measured.reader,
+                    f"It has {found:,} {name}, and {expected:,} are published",
+                    count=abs(found - expected),
                     about=name,
                 )
 
 
-def _published(manifest: Manifest) -> dict[str, float | None]:
-    """Return the published numbers of transitions and episodes, None where there is none."""
-    about = manifest.about
-    stated = {
-        "transitions": _number(about.get("total_steps")),
-        "episodes": _number(about.get("total_episodes")),
-    }
-    if any(value is not None for value in stated.values()):
-        return stated
-    try:
-        listed = get_source(parse_id(manifest.id).source).catalog()
-    except OfflineDataError:  # a source of another package, which is not installed
-        return stated
-    entry = next((one for one in listed if one.name == manifest.name), None)
-    return {name: getattr(entry, name, None) for name in stated}
+def _is_whole(manifest: Manifest) -> bool:
+    """Return True if a dataset is all of what its source has under its name."""
+    given = options(manifest)
+    selected = given.get("episodes") is not None or given.get("checkpoints") is not None
+    return not (manifest.parents or selected)
+
+
+def _published(manifest: Manifest) -> CatalogEntry | None:
+    """Return the catalogue's entry of a dataset that was downloaded; None if there is none."""
+    if manifest.source not in _WITH_COUNTS or manifest.revision.startswith("local-"):
+        return None
+    entries = get_source(manifest.source).catalog()
+    return next((entry for entry in entries if entry.name == manifest.name), None)
+
+
+def _score(reader: DatasetReader) -> float | None:
+    """Return the normalized score of the average return; None without reference returns."""
+    about = reader.manifest.about
+    low, high = (about.get(name) for name in ("ref_min_score", "ref_max_score"))
+    if not (_is_finite(low) and _is_finite(high) and low < high):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        score = 100 * (float(np.asarray(reader.episodes[("return",)]).mean()) - low) / (high - low)
+    return score if math.isfinite(score) else None
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) < _LARGEST  # type: ignore[operator]
