@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ from offline_data.testing.toy import toy_batch
 from tests.fuzz.manifest_variants import _store, variants
 from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.pictures import PNG, pictures, written
+
+if TYPE_CHECKING:
+    from offline_data.episodes import Key
 
 RULES = ("RL00", "RL05", "RL06", "RL07")
 LENGTHS = (4, 9, 4, 12)
@@ -45,7 +49,7 @@ def mixed_batch() -> EpisodeBatch:
     batch = toy_batch(LENGTHS, text=True, images=True, unknown_final=[1])
     rows = sum(LENGTHS) + len(LENGTHS)
     frames = [written(one, "png") for one in pictures(rows)]
-    camera = {("observation", "camera"): EncodedColumn.of(frames, PNG)}
+    camera: dict[Key, Any] = {("observation", "camera"): EncodedColumn.of(frames, PNG)}
     return replace(batch, observations={**batch.observations, **camera})
 
 

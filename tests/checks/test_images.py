@@ -15,7 +15,7 @@ from tests.pictures import JPEG, PNG, pictures, written
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episodes import EpisodeBatch, Key
 
 LENGTHS = (12, 20, 9)
 ROWS = sum(LENGTHS)
@@ -132,7 +132,9 @@ def test_goal_images_may_stay(write: Write) -> None:
 @pytest.mark.parametrize("channels_first", [False, True])
 def test_one_colour(write: Write, channels_first: bool) -> None:
     frames = clean_frames()
-    frames[15:30] = np.add.outer(np.arange(15, dtype=np.uint8), np.uint8([[[10, 200, 30]]]))
+    frames[15:30] = np.add.outer(
+        np.arange(15, dtype=np.uint8), np.array([[[10, 200, 30]]], np.uint8)
+    )
     frames = np.moveaxis(frames, -1, 1) if channels_first else frames
     (one,) = found(write(with_pixels(frames)), "RL051")
     # Before the action; the last ones of episodes are not looked at
@@ -156,7 +158,7 @@ def test_another_order_than_declared(write: Write) -> None:
     right = {"observation": {**space, "shape": [12, 17, 3]}}
     assert found(write(with_pixels(clean_frames()), spaces=right), "RL052") == []
     nested = {"type": "Dict", "subspaces": {"camera": space}}
-    frames = {("observation", "camera"): clean_frames()}
+    frames: dict[Key, Any] = {("observation", "camera"): clean_frames()}
     batch = replace(clean_batch(LENGTHS), observations=frames)
     (one,) = found(write(batch, spaces={"observation": nested}), "RL052")
     assert one.leaf == "observation/camera"

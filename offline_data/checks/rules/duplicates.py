@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _BYTES = 16 << 20
 """Bytes of rows that are read at once."""
 
+_ROWS_READ, _FRAMES_READ = 8, 3
+"""Rows of an episode by which candidates for copies are found, of numbers and of images."""
+
 _FEATURES = 8
 """Features of a row that are hashed while all rows are read; four of them the first ones."""
 
@@ -61,7 +64,7 @@ class DuplicateEpisodes(Rule):
     have such episodes by chance: there it is only worth knowing. Infos, and the observation after
     the last action, are not compared.
 
-    Episodes are first compared by their length and their first, middle and last row (24 bytes of
+    Episodes are first compared by their length and eight of their rows (three of images; 24 bytes of
     memory each), and those that agree by 128 bits of BLAKE2b over all their rows: the probability
     that two different ones are taken for copies is about `E² / 2^129`.
     """
@@ -258,19 +261,20 @@ def _is_discrete(reader: DatasetReader) -> bool:
 
 
 def _signatures(reader: DatasetReader, steps: float) -> Hashes:
-    """Hash length, first, middle and last row of each episode, `[E]`; 0 for those below `steps`."""
+    """Hash length and some rows of each episode, `[E]`; 0 for those of fewer than `steps` rows."""
     starts, lengths = reader.starts, reader.lengths
     leaves = _content_leaves(reader)
     total = _mixed(lengths.astype(np.uint64))
     size = sum(leaf.nbytes for leaf in leaves.values())
     run = max(1, _BYTES // max(1, size))
-    for key in leaves:
+    for key, leaf in leaves.items():
+        parts = _FRAMES_READ if is_image(leaf) else _ROWS_READ
         for first in range(0, len(starts), run):
             part = slice(first, first + run)
-            begin, count = starts[part], lengths[part]
-            for rows in (begin, begin + count // 2, begin + count - 1):
+            for number in range(parts):
+                rows = starts[part] + (lengths[part] - 1) * number // (parts - 1)
                 total[part] = _mixed(total[part] + _row_hashes(reader, key, rows))
-    return np.where(lengths >= steps, total | np.uint64(1), np.uint64(0))
+    return np.asarray(np.where(lengths >= steps, total | np.uint64(1), np.uint64(0)))
 
 
 def _row_hashes(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> Hashes:

@@ -132,5 +132,6 @@ def _score(reader: DatasetReader) -> float | None:
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) < _LARGEST  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) < _LARGEST
