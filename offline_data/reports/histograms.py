@@ -136,10 +136,10 @@ class Histograms:
 
     def histogram(self, shape: tuple[int, ...], bins: int = HISTOGRAM_BINS) -> FeatureHistogram:
         """Return a histogram of each feature in wider bins; `shape` is that of a row."""
-        filled = self._counts > 0
+        filled = np.asarray(self._counts > 0)
         begin = filled.argmax(axis=1)[:, None]
         used = self.bins - filled[:, ::-1].argmax(axis=1)[:, None] - begin
-        merged = np.where(filled.any(axis=1)[:, None], -(-used // bins), 1)
+        merged: NDArray[np.int64] = np.maximum(-(-used // bins), 1)
         rows, columns = np.nonzero(self._counts)
         counts = np.zeros((len(filled), bins), np.int64)
         places = (columns - begin[rows, 0]) // merged[rows, 0]

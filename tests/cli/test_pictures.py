@@ -86,7 +86,7 @@ def test_view_writes_a_film(
         4, 48, 48, "observation/image"
     )  # fmt: skip
     with Image.open("b.gif") as image:
-        assert (image.n_frames, image.info["duration"]) == (4, 200)  # type: ignore[attr-defined]
+        assert (image.n_frames, image.info["duration"]) == (4, 200)
 
 
 def test_view_refuses(cli: Cli, toy: Path, films: str, tmp_path: Path) -> None:
