@@ -120,7 +120,7 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
         rows.append(
             (2.5 * -(-len(ranges) // 2) + 0.2, title, lambda part: _all_ranges(part, ranges))
         )
-    rows.append((3.2, "Episodes", lambda part: _episodes(part, pictures)))
+    rows.append((3.4, "Episodes", lambda part: _episodes(part, pictures)))
     missing = [f"{what}: {why}" for what, why in pictures.left_out]
     note = "Not drawn: " + "; ".join(missing[:6]) if missing else ""
     if len(missing) > 6:
@@ -227,7 +227,7 @@ def _episodes(part: Any, pictures: DatasetPictures) -> None:
     averaged = any(line.every > 1 for line in pictures.timelines)
     total.set(title="cumulated reward", xlabel="step")
     each.set(title="reward" + (" (mean of several steps)" if averaged else ""), xlabel="step")
-    total.legend(fontsize=7, frameon=True, framealpha=0.7, edgecolor="none")
+    total.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17))
     _coverage(plane, pictures.coverage)
 
 

@@ -229,7 +229,7 @@ def _each(leaf: LeafStats) -> Iterator[Histogram]:
 def _of_values(label: str, values: NDArray[Any]) -> Histogram:
     """Count one number of each episode, `[E]`, in fewer bins if there are few."""
     finite = values[np.isfinite(values)]
-    seen = Histograms(1, integers=values.dtype.kind != "f")
+    seen = Histograms(1, values.dtype)
     seen.add(finite[None], finite.min(keepdims=True), finite.max(keepdims=True))
     bins = int(np.clip(3 * np.sqrt(len(finite)), 8, HISTOGRAM_BINS))
     found = seen.histogram((), bins)

@@ -40,8 +40,8 @@ MOST_COMMON = 5
 MOST_FEATURES = 1024
 """Numbers in a row of a leaf that has figures of each of them: images have not."""
 
-_LEAST_ROWS = 256
-"""Rows that are measured at once at least, so that adding up their histograms takes little time."""
+_NARROW = 64
+"""Numbers in a row up to which it is faster to make each column contiguous first."""
 
 _TITLES = ("MIN", "MAX", "MEAN", "STD", "NAN", "INF")
 
@@ -332,18 +332,20 @@ class _Figures:
         self._high: NDArray[np.generic] | None = None
         self._histograms: Histograms | None = None
         if self._count <= MOST_FEATURES and "complex" not in leaf.dtype:
-            self._histograms = Histograms(self._count, integers="float" not in leaf.dtype)
+            self._histograms = Histograms(self._count, leaf.dtype)
 
     def add(self, values: NDArray[np.generic]) -> None:
         """Add some rows, at least one."""
         if self._histograms is None:
             self._seen = self._seen.merge(moments_of(values))
             return
-        step = max(_LEAST_ROWS, BLOCK_ITEMS // max(self._count, 1))
+        step = max(self._histograms.bins, BLOCK_ITEMS // max(self._count, 1))
         for begin in range(0, len(values), step):
             block = values[begin : begin + step]
-            # Each feature contiguous: its minimum is found several times faster.
-            rows = np.ascontiguousarray(block.reshape(len(block), self._count).T)
+            rows = block.reshape(len(block), self._count).T
+            if self._count <= _NARROW:
+                # Each feature contiguous: its minimum is found several times faster.
+                rows = np.ascontiguousarray(rows)
             low, high = _extremes(rows)
             self._low = low if self._low is None else np.asarray(np.fmin(self._low, low))
             self._high = high if self._high is None else np.asarray(np.fmax(self._high, high))

@@ -31,6 +31,8 @@ COLUMNS: dict[str, NDArray[Any]] = {
     "int64": RNG.integers(-500, 400, 2000),
     "wide int64": RNG.integers(-(2**62), 2**62, 2000),
     "uint8": RNG.integers(0, 256, 2000).astype(np.uint8),
+    "int8": RNG.integers(-128, 100, 2000).astype(np.int8),
+    "uint64": RNG.integers(0, 2**64 - 1, 2000, dtype=np.uint64),
     "bool": NORMAL > 1,
 }
 
@@ -42,7 +44,7 @@ def _add(seen: Histograms, values: NDArray[Any]) -> None:
 
 
 def _seen(values: NDArray[Any], chunk: int) -> Histograms:
-    seen = Histograms(1, integers=values.dtype.kind != "f")
+    seen = Histograms(1, values.dtype)
     for begin in range(0, len(values), chunk):
         _add(seen, values[begin : begin + chunk])
     return seen

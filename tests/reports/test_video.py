@@ -67,7 +67,7 @@ def _expected(name: str, episode: int) -> list[NDArray[Any]]:
     stored = _episodes()[episode]["observations"][name]
     if name == "depth":
         stored = np.rint(255 * (stored / 1.0 - stored.min()) / (stored.max() - stored.min()))
-    rule = {
+    rules: dict[str, Any] = {
         "colour": lambda one: one,
         "first": lambda one: one.transpose(1, 2, 0),
         "grey": lambda one: np.stack([one] * 3, axis=2),
@@ -76,8 +76,8 @@ def _expected(name: str, episode: int) -> list[NDArray[Any]]:
         "rgba": lambda one: one[:, :, :3],
         "stack": lambda one: np.stack([one[3]] * 3, axis=2),
         "stack_rgb": lambda one: one[3:].transpose(1, 2, 0),
-    }[name]
-    return [rule(one) for one in stored]  # type: ignore[no-untyped-call]
+    }
+    return [rules[name](one) for one in stored]
 
 
 @pytest.mark.parametrize("name", [*SHAPES, "depth"])
