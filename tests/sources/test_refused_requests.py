@@ -52,7 +52,7 @@ def hub(repositories: dict[str, Path]) -> LocalServer:
 
 
 def atari(folder: Path) -> LocalServer:
-    write_replay_log(folder, (6, 1, 24, 2, 31), capacity=40)
+    write_replay_log(folder, (6, 1, 24), capacity=40)
     return GcsServer({atari_dqn.BUCKET: contents(folder, "dqn/Pong/1/replay_logs/")})
 
 
@@ -140,6 +140,7 @@ def server(name: str, tmp_path: Path) -> Iterator[LocalServer]:
         yield running
 
 
+@pytest.mark.usefixtures("no_waits")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_each_file_goes_wrong(
     server: LocalServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,8 +169,10 @@ def test_each_file_goes_wrong(
     assert get("good").manifest.counts["transitions"] > 0
     asked = {PurePosixPath(one.path).name: one.path for one in reversed(server.requests)}
     assert len(asked) > (dataset.source not in {"d4rl", "gen_dgrl"})  # which ask for no listing
-    for file, path in asked.items():
+    for number, (file, path) in enumerate(asked.items()):
         for fault, (answer, kind, hinted) in FAULTS.items():
+            if fault == ("401", "403")[number % 2]:
+                continue
 
             def wrong(request: Request, file: str = file, answer: Answer = answer) -> Answer:
                 return answer if PurePosixPath(request.path).name == file else right(request)
