@@ -14,7 +14,7 @@ from offline_data_cli.result import Block, Lines, Result, Table, TableColumn, co
 if TYPE_CHECKING:
     from offline_data.checks.baseline import Comparison
     from offline_data.checks.config import CheckConfig, Format
-    from offline_data.checks.formats import Outcome
+    from offline_data.checks.formats import CheckOutcome
     from offline_data.checks.reference import RuleText
 
 _SUFFIXES = {".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown"}
@@ -100,7 +100,7 @@ def check(
     from offline_data.checks.baseline import compare, read_baseline
     from offline_data.checks.baseline import write_baseline as write
     from offline_data.checks.config import find_config, read_config
-    from offline_data.checks.formats import Outcome, render
+    from offline_data.checks.formats import CheckOutcome, render
     from offline_data.checks.registry import select_rules
     from offline_data.checks.run import RULE_FAILED, run_checks
     from offline_data.files import is_file, write_named
@@ -122,7 +122,7 @@ def check(
     )
     level = fail_on.value if fail_on else found.fail_on
     compared = None if expected is None else compare(report, expected)
-    outcome = Outcome(report, level, compared, here)
+    outcome = CheckOutcome(report, level, compared, here)
     wanted = output_format.value if output_format else found.output_format
     files = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
     for file, form in files.items():
@@ -191,7 +191,7 @@ def _notes(compared: "Comparison | None", file: Path | None) -> list[str]:
 
 
 def _result(
-    outcome: "Outcome", form: "Format", notes: list[str], *, statistics: bool, failed: bool
+    outcome: "CheckOutcome", form: "Format", notes: list[str], *, statistics: bool, failed: bool
 ) -> Result:
     from offline_data.checks.formats import as_data, human_lines, render
 

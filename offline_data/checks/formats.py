@@ -50,7 +50,7 @@ _NOT_PRINTABLE = re.compile(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """A run, and what of it counts."""
 
     report: CheckReport
@@ -97,7 +97,7 @@ class Outcome:
         return sorted(rows, key=lambda row: (-row[3], row[0]))
 
 
-def render(outcome: Outcome, form: Format) -> str:
+def render(outcome: CheckOutcome, form: Format) -> str:
     """Return the report of a run in a format, ending in a line end."""
     return _FORMATS[form](outcome)
 
@@ -139,11 +139,11 @@ def plain(lines: Iterable[Line]) -> str:
     return "".join("".join(part for part, _ in line) + "\n" for line in lines)
 
 
-def _human(outcome: Outcome) -> str:
+def _human(outcome: CheckOutcome) -> str:
     return plain(human_lines(outcome.findings, outcome.summary))
 
 
-def as_data(outcome: Outcome) -> dict[str, Any]:
+def as_data(outcome: CheckOutcome) -> dict[str, Any]:
     """Return the report as plain values; the JSON format.
 
     `datasets`, `rules` (codes) and `findings` are as in `CheckReport`; `baseline` is null without
@@ -165,11 +165,11 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _json(outcome: Outcome) -> str:
+def _json(outcome: CheckOutcome) -> str:
     return json.dumps(as_data(outcome), indent=1) + "\n"
 
 
-def _github(outcome: Outcome) -> str:
+def _github(outcome: CheckOutcome) -> str:
     r"""Return workflow commands, one a finding.
 
     A command is a line that begins with `::`; `%`, `:`, `,` and line ends are escaped, so that a
@@ -190,7 +190,7 @@ def _github_escaped(text: str) -> str:
     return escaped.replace(":", "%3A").replace(",", "%2C")
 
 
-def _markdown(outcome: Outcome) -> str:
+def _markdown(outcome: CheckOutcome) -> str:
     lines = [f"**{outcome.summary}**"]
     if outcome.findings:
         lines += ["", "| severity | rule | dataset | where | finding |", "|---|---|---|---|---|"]
@@ -211,7 +211,7 @@ def _code(text: str) -> str:
     return f"`{shown}`" if shown else ""
 
 
-def _junit(outcome: Outcome) -> str:
+def _junit(outcome: CheckOutcome) -> str:
     """Return a test suite for each dataset, in which each rule that ran is a test.
 
     Findings that do not fail the run are output of a test that passes.
@@ -239,7 +239,7 @@ def _junit(outcome: Outcome) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _add_results(case: ElementTree.Element, outcome: Outcome, findings: list[Finding]) -> str:
+def _add_results(case: ElementTree.Element, outcome: CheckOutcome, findings: list[Finding]) -> str:
     """Add the findings of a rule to its test; returns `error`, `failure` or nothing."""
     failing = [one for one in findings if outcome.fails(one)]
     others = [one for one in findings if not outcome.fails(one)]
@@ -262,7 +262,7 @@ def _located(one: Finding) -> str:
     return one_line(f"{one.where}: {one.message}" if one.where else one.message)
 
 
-def _sarif(outcome: Outcome) -> str:
+def _sarif(outcome: CheckOutcome) -> str:
     """Return a log of one run; `partialFingerprints` stay when the data change."""
     texts, found = rule_texts(), outcome.findings
     names = {one.code: one.rule for one in found}
@@ -310,7 +310,7 @@ def _sarif_rule(code: str, text: RuleText | None, name: str | None) -> dict[str,
     }
 
 
-def _sarif_location(outcome: Outcome, one: Finding) -> dict[str, Any]:
+def _sarif_location(outcome: CheckOutcome, one: Finding) -> dict[str, Any]:
     name = one_line(f"{one.dataset}/{one.leaf}" if one.leaf else one.dataset)
     location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name}]}
     manifest = _manifest(outcome, one)
@@ -333,13 +333,13 @@ def _fingerprint(one: Finding) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
-def _manifest(outcome: Outcome, one: Finding) -> Path | None:
+def _manifest(outcome: CheckOutcome, one: Finding) -> Path | None:
     """Return the manifest of a finding's dataset: the file that reports can point to."""
     paths = (each.path for each in outcome.report.datasets if each.id == one.dataset)
     return next((path.absolute() / MANIFEST for path in paths), None)
 
 
-def _relative(outcome: Outcome, one: Finding) -> str | None:
+def _relative(outcome: CheckOutcome, one: Finding) -> str | None:
     """Return the manifest of a finding's dataset if it is in the folder, relative to that."""
     manifest, folder = _manifest(outcome, one), outcome.folder
     if manifest is None or folder is None or not manifest.is_relative_to(folder):
@@ -351,7 +351,7 @@ def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 or noun == "info" else "s")
 
 
-_FORMATS: dict[Format, Callable[[Outcome], str]] = {
+_FORMATS: dict[Format, Callable[[CheckOutcome], str]] = {
     "human": _human,
     "json": _json,
     "junit": _junit,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from offline_data.checks.block import Block
+    from offline_data.checks.block import RowBlock
     from offline_data.checks.rule import Rule
     from offline_data.episodes.fields import Key
     from offline_data.progress import Progress
@@ -139,7 +139,7 @@ def _check(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _measure_block(block: Block, wanted: dict[Key, list[Rule]]) -> States:
+def _measure_block(block: RowBlock, wanted: dict[Key, list[Rule]]) -> States:
     found: States = {}
     for key, rules in wanted.items():
         for rule in rules:

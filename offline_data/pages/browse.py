@@ -85,7 +85,7 @@ class DatasetServer(ThreadingHTTPServer):
         self.settings, self.token = settings, secrets.token_urlsafe(24)
         self._computing, self._computed = threading.Lock(), dict[tuple[str, ...], Html]()
         try:
-            super().__init__((LOOPBACK, port), _Handler)
+            super().__init__((LOOPBACK, port), _DatasetHandler)
         except (OSError, OverflowError) as error:
             raise AccessError(
                 f"Port {port} of {LOOPBACK} cannot be used: {error}",
@@ -119,7 +119,7 @@ class DatasetServer(ThreadingHTTPServer):
             return self._computed[key]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _DatasetHandler(BaseHTTPRequestHandler):
     server: DatasetServer
     server_version, sys_version = "offline-data", ""
     timeout = 60
@@ -279,12 +279,12 @@ def _episode_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
         if (0 <= start < first) or (first < start < shown.length)
     ]
     others = [
-        (_address("episode", name, number=other), f"Episode {other}")
+        (_address("episode", name, number=other), f"ExampleEpisode {other}")
         for other in (number - 1, number + 1)
         if 0 <= other < reader.episode_count
     ]
     return page(
-        f"Episode {number}",
+        f"ExampleEpisode {number}",
         section(
             "steps",
             f"Steps {first:,} to {shown.stop - 1:,}",
@@ -330,7 +330,7 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     for number, (length, returned, *ends) in enumerate(zip(*columns, strict=True), first):
         address = _address("episode", str(entry.id), number=number)
         ended = [name for name, so in zip(("terminated", "truncated"), ends, strict=True) if so]
-        link = element("a", f"Episode {number}", href=address)
+        link = element("a", f"ExampleEpisode {number}", href=address)
         rows.append((link, " and ".join(ended), f"{length:,}", f"{returned:.6g}"))
     pages = [
         element(
@@ -344,7 +344,7 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     counted = element(
         "span", f"{first:,} to {stop - 1:,} of {reader.episode_count:,}", class_="soft"
     )
-    found = table(("Episode", "Ends", "Steps", "Return"), rows, numbers=2)
+    found = table(("ExampleEpisode", "Ends", "Steps", "Return"), rows, numbers=2)
     return joined((found, element("div", counted, pages, class_="pages"))).encode()
 
 

@@ -67,7 +67,7 @@ class Frames:
 
 
 @dataclass(frozen=True, eq=False)
-class Episode:
+class ExampleEpisode:
     """Steps `[first, stop)` of an episode."""
 
     number: int
@@ -116,7 +116,7 @@ def read_episode(
     pictures: int = 8,
     film: int = 0,
     budget: int = 1 << 20,
-) -> Episode:
+) -> ExampleEpisode:
     """Read steps `[first, stop)` of an episode.
 
     Args:
@@ -138,7 +138,7 @@ def read_episode(
     length = int(reader.lengths[number])
     stop = length if stop is None else min(stop, length)
     if not 0 <= first < stop <= length:
-        raise NotFoundError(f"Episode {number} has {length} steps, not {first}")
+        raise NotFoundError(f"ExampleEpisode {number} has {length} steps, not {first}")
     steps, begin = _spaced(first, stop, points), int(reader.starts[number])
     leaves = all_leaves(reader)
     numeric = [
@@ -166,7 +166,7 @@ def read_episode(
     def of_episode(name: str) -> Any:
         return np.asarray(reader.episodes[(name,)])[number].item()
 
-    return Episode(
+    return ExampleEpisode(
         number,
         length,
         of_episode("return"),

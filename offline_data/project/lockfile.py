@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from offline_data.ids import DatasetId
     from offline_data.ingest.options import Options
-    from offline_data.project.requests import Request
+    from offline_data.project.requests import DatasetRequest
 
 VERSION = 1
 """Version of the file that is written, and the newest that is read."""
@@ -180,7 +180,7 @@ def _read_file(table: Any, where: str) -> LockedFile:
 
 
 def differences(
-    requests: Mapping[str, Request], locked: Mapping[str, LockedDataset]
+    requests: Mapping[str, DatasetRequest], locked: Mapping[str, LockedDataset]
 ) -> tuple[str, ...]:
     """Return what makes a lock file out of date with `datasets.toml`, a sentence each."""
     found = [f"{name} is not in the lock file" for name in requests if name not in locked]

@@ -50,7 +50,7 @@ _EXAMPLE = 'for example door = "minari:D4RL/door/human-v2" below [datasets]'
 
 
 @dataclass(frozen=True)
-class Request:
+class DatasetRequest:
     """A dataset as `datasets.toml` asks for it."""
 
     name: str
@@ -60,7 +60,7 @@ class Request:
     options: Options
 
 
-def read_requests(file: Path) -> dict[str, Request]:
+def read_requests(file: Path) -> dict[str, DatasetRequest]:
     """Read `datasets.toml`: requests by short name, sorted.
 
     Raises:
@@ -68,14 +68,14 @@ def read_requests(file: Path) -> dict[str, Request]:
         UsageError: It is not TOML, or not of this form; the message names the key.
         AccessError: It cannot be read.
     """
-    found: dict[str, Request] = {}
-    places: dict[str, Request] = {}
+    found: dict[str, DatasetRequest] = {}
+    places: dict[str, DatasetRequest] = {}
     for name, value in read_datasets(file, MAX_BYTES).items():
         where = f"{file}: datasets.{name}"
         table = {"id": value} if isinstance(value, str) else checked(value, dict, where, "", _ID)
         check_keys(table, {"id", *OPTIONS}, where)
         options = options_of({k: v for k, v in table.items() if k != "id"}, where)
-        one = Request(name, id_of(table.get("id"), f"{where}.id"), options)
+        one = DatasetRequest(name, id_of(table.get("id"), f"{where}.id"), options)
         other = places.setdefault(options.revision_of(f"{one.id}@"), one)
         if other.options != options:
             raise UsageError(

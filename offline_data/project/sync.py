@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
-    from offline_data.project.requests import Request
+    from offline_data.project.requests import DatasetRequest
     from offline_data.store.library import Entry
     from offline_data.store.manifest import Manifest
 
@@ -122,7 +122,7 @@ def lock_datasets(
     return LockResult(checked.path, tuple(found.values()), changes, write_lock(checked.path, found))
 
 
-def _revision(request: Request, settings: Settings, *, newest: bool) -> str:
+def _revision(request: DatasetRequest, settings: Settings, *, newest: bool) -> str:
     """Return the source's revision that is on this disk; if none is, or for `newest`, its newest."""
     ranges = Options(episodes=request.options.episodes, checkpoints=request.options.checkpoints)
     local = request.id.source == "local"
@@ -134,7 +134,7 @@ def _revision(request: Request, settings: Settings, *, newest: bool) -> str:
 
 
 def _lock_one(
-    request: Request, revision: str, settings: Settings, progress: Progress
+    request: DatasetRequest, revision: str, settings: Settings, progress: Progress
 ) -> LockedDataset:
     """Lock one dataset, downloading it where it is not on this disk."""
     dataset, options = request.id.at(revision), request.options

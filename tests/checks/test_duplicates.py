@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from offline_data.checks.block import Block
+from offline_data.checks.block import RowBlock
 from offline_data.checks.rules.duplicates import NearDuplicateEpisodes, _rates, _rounded_hashes
 from offline_data.episodes import EpisodeBatch
 from offline_data.store.encoded import EncodedColumn
@@ -255,7 +255,7 @@ def test_sketches_belong_to_their_episodes(write: Write) -> None:
     final = np.array([True, True, False, True])
     batch = replace(clean_batch((5, 1, 9, 3)), final_observation=final)
     reader = open_reader(write(batch))
-    kept = NearDuplicateEpisodes().measure(Block(reader, 0, 18), ("observation",))
+    kept = NearDuplicateEpisodes().measure(RowBlock(reader, 0, 18), ("observation",))
     assert kept is not None
     seen = batch.observations["observation",]
     parts = (seen[:6], seen[6:8], seen[8:17], seen[18:22])  # one of episode 2 is unknown

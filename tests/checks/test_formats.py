@@ -16,7 +16,7 @@ import xmlschema
 from offline_data.checks import CheckReport, Finding
 from offline_data.checks.baseline import Comparison
 from offline_data.checks.finding import CheckedDataset
-from offline_data.checks.formats import Outcome, one_line, render
+from offline_data.checks.formats import CheckOutcome, one_line, render
 
 HOSTILE = (
     "a|b [red]x[/red] \x1b[31m`c`\x1b[0m <b>&amp;</b> ]]> \r\n::set-output name=x::y\n::error::z %0A, "
@@ -30,11 +30,11 @@ ODD = Finding("XX001", HOSTILE, "info", HOSTILE, HOSTILE, HOSTILE, 1, 2, 3, HOST
 BROKEN = Finding("RL000", "rule-failed", "error", "local:b@1", HOSTILE, about="X")
 
 
-def outcome(*findings: Finding, folder: Path = Path("/data"), **more: Any) -> Outcome:
+def outcome(*findings: Finding, folder: Path = Path("/data"), **more: Any) -> CheckOutcome:
     ids = ("local:a@1", "local:b@1", HOSTILE)
     checked = (CheckedDataset(one, folder / f"d{n}", 5, 2, 9) for n, one in enumerate(ids))
     report = CheckReport(tuple(checked), ("RL020", "RL021", "XX001"), findings)
-    return Outcome(report, folder=folder, **more)
+    return CheckOutcome(report, folder=folder, **more)
 
 
 ALL = outcome(NAN, FLAT, BROKEN, ODD)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import Block, Place
+    from offline_data.checks.block import RowBlock, RowPlace
     from offline_data.checks.finding import Finding
     from offline_data.episodes.fields import Key
     from offline_data.store.layout import LeafSpec
@@ -29,7 +29,7 @@ _TOLERANCE = 1e-6
 """Relative distance beyond a bound that rounding to float32 can make."""
 
 
-class Bounds(NamedTuple):
+class ActionBounds(NamedTuple):
     """What a declared space says of one leaf."""
 
     kind: str
@@ -46,14 +46,14 @@ def action_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
     return {key: leaf for key, leaf in known if key[0] == "action" and is_numeric(leaf)}
 
 
-def declared_bounds(reader: DatasetReader) -> dict[Key, Bounds]:
+def declared_bounds(reader: DatasetReader) -> dict[Key, ActionBounds]:
     """Return the bounds of action leaves, where the manifest declares a space that fits them.
 
     Raises:
         FormatError: The space cannot be read.
     """
     leaves = action_leaves(reader)
-    found: dict[Key, Bounds] = {}
+    found: dict[Key, ActionBounds] = {}
     try:
         _collect(reader.manifest.spaces.get("action"), ("action",), found)
         return {
@@ -70,7 +70,7 @@ def declared_bounds(reader: DatasetReader) -> dict[Key, Bounds]:
         ) from error
 
 
-def _collect(space: Any, key: Key, found: dict[Key, Bounds]) -> None:
+def _collect(space: Any, key: Key, found: dict[Key, ActionBounds]) -> None:
     """Add the bounds of a space in Minari's form, and of those below it."""
     match space:
         case {"type": "Dict", "subspaces": dict(parts)}:
@@ -84,23 +84,23 @@ def _collect(space: Any, key: Key, found: dict[Key, Bounds]) -> None:
                 np.asarray(limit if space.get(name) is None else space[name], np.float64)
                 for name, limit in (("low", -np.inf), ("high", np.inf))
             )
-            found[key] = Bounds("Box", str(space.get("dtype", "float32")), low, high)
+            found[key] = ActionBounds("Box", str(space.get("dtype", "float32")), low, high)
         case {"type": "Discrete", "n": int(n)}:
             start = int(space.get("start") or 0)
-            found[key] = Bounds("Discrete", "int64", np.array(start), np.array(start + n - 1))
+            found[key] = ActionBounds("Discrete", "int64", np.array(start), np.array(start + n - 1))
         case {"type": "MultiDiscrete", "nvec": list(numbers)}:
             most = np.asarray(numbers, np.int64) - 1
             least = np.asarray(space.get("start") or np.zeros_like(most), np.int64)
-            found[key] = Bounds("MultiDiscrete", "int64", least, least + most)
+            found[key] = ActionBounds("MultiDiscrete", "int64", least, least + most)
         case {"type": "MultiBinary"}:
-            found[key] = Bounds("MultiBinary", "int8", np.array(0), np.array(1))
+            found[key] = ActionBounds("MultiBinary", "int8", np.array(0), np.array(1))
 
 
 class _Outside(NamedTuple):
     """Rows outside of a space, and the extremes of all."""
 
     rows: int
-    first: Place
+    first: RowPlace
     low: float
     high: float
 
@@ -120,7 +120,7 @@ class ActionOutsideSpace(Rule):
         """Return the leaves with declared bounds."""
         return declared_bounds(reader)
 
-    def measure(self, block: Block, key: Key) -> _Outside | None:
+    def measure(self, block: RowBlock, key: Key) -> _Outside | None:
         """Compare the extremes with the bounds, and look for rows only where they are beyond."""
         bounds = declared_bounds(block.reader)[key]
         room = _TOLERANCE * np.maximum(1, np.abs([bounds.low, bounds.high]))
@@ -190,7 +190,7 @@ class SaturatedActions(Rule):
             and action_leaves(reader)[key].dtype.startswith("float")
         ]
 
-    def measure(self, block: Block, key: Key) -> _AtBounds:
+    def measure(self, block: RowBlock, key: Key) -> _AtBounds:
         """Count the values at the bounds; none where the extremes are within."""
         bounds, values = declared_bounds(block.reader)[key], block.numbers(key)
         room = _TOLERANCE * np.maximum(1, np.abs(bounds.high - bounds.low))
@@ -271,7 +271,7 @@ class ActionScale(RangeRule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
-        every: Mapping[Key, Bounds] = declared_bounds(measured.reader)
+        every: Mapping[Key, ActionBounds] = declared_bounds(measured.reader)
         for key, found in measured.leaves.items():
             bounds = every[key]
             farthest = np.maximum(np.abs(found.low), np.abs(found.high)).astype(np.float64)

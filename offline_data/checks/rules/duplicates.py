@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import Block
+    from offline_data.checks.block import RowBlock
     from offline_data.checks.finding import Finding
     from offline_data.episodes.fields import Key
     from offline_data.store.layout import LeafSpec
@@ -189,7 +189,7 @@ class NearDuplicateEpisodes(Rule):
         largest = max(sizes, key=lambda key: (sizes[key], key), default=None)
         return [largest] if largest is not None and sizes[largest] > 1 else []
 
-    def measure(self, block: Block, key: Key) -> _Kept | None:
+    def measure(self, block: RowBlock, key: Key) -> _Kept | None:
         """Hash all rows, and keep some of each episode."""
         values = block.numbers(key)
         hashes = _rounded_hashes(values.reshape(len(values), -1))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from offline_data.checks.block import Place, all_leaves, is_numeric
+from offline_data.checks.block import RowPlace, all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.store.layout import TED
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import Block
+    from offline_data.checks.block import RowBlock
     from offline_data.checks.finding import Finding
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
 
 
-class _Rows(NamedTuple):
+class _Flagged(NamedTuple):
     """Some rows, and the place of the first."""
 
     number: int
-    first: Place
+    first: RowPlace
 
 
-def _add(first: _Rows, second: _Rows) -> _Rows:
-    return _Rows(first.number + second.number, first.first)
+def _add(first: _Flagged, second: _Flagged) -> _Flagged:
+    return _Flagged(first.number + second.number, first.first)
 
 
 def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -120,14 +120,14 @@ class DoneInsideEpisode(Rule):
         del reader
         return (TERMINATED, TRUNCATED)
 
-    def measure(self, block: Block, key: Key) -> _Rows | None:
+    def measure(self, block: RowBlock, key: Key) -> _Flagged | None:
         """Count the rows."""
         set_ = block.numbers(key)[:, 0].copy()
         set_[block.ends] = False
         rows = np.flatnonzero(set_)
-        return _Rows(len(rows), block.place(key, int(rows[0]))) if len(rows) else None
+        return _Flagged(len(rows), block.place(key, int(rows[0]))) if len(rows) else None
 
-    def merge(self, first: _Rows, second: _Rows) -> _Rows:
+    def merge(self, first: _Flagged, second: _Flagged) -> _Flagged:
         """Add up."""
         return _add(first, second)
 
@@ -180,7 +180,7 @@ class _EndValues(NamedTuple):
     ends: int
     other_zero: int
     """Rows elsewhere that are zero throughout: there, zero is a state like others."""
-    first: Place | None
+    first: RowPlace | None
 
 
 class MadeUpFinalObservation(Rule):
@@ -203,7 +203,7 @@ class MadeUpFinalObservation(Rule):
             if key[0] == "observation" and is_numeric(leaf)
         ]
 
-    def measure(self, block: Block, key: Key) -> _EndValues:
+    def measure(self, block: RowBlock, key: Key) -> _EndValues:
         """Look at the ends, and count zero rows elsewhere."""
         values = block.numbers(key).reshape(
             -1, int(np.prod(block.numbers(key).shape[1:], dtype=int))
@@ -257,7 +257,7 @@ class _Jumps(NamedTuple):
 
     number: int
     greatest: float
-    first: Place
+    first: RowPlace
 
 
 class Discontinuity(Rule):
@@ -282,7 +282,7 @@ class Discontinuity(Rule):
             key for key in known if key in twice and not (known[key].text or known[key].encoding)
         ]
 
-    def measure(self, block: Block, key: Key) -> _Jumps | None:
+    def measure(self, block: RowBlock, key: Key) -> _Jumps | None:
         """Compare the rows of the block with the rows that follow them."""
         reader, stop = block.reader, min(block.stop + 1, block.reader.transitions)
         root = np.asarray(reader.step(key)[block.first + 1 : stop])
@@ -300,7 +300,7 @@ class Discontinuity(Rule):
         with np.errstate(invalid="ignore", over="ignore"):
             far = np.abs(after[rows].astype(np.float64) - root[rows].astype(np.float64))
         first = int(rows[0])
-        place = Place(join_key(next_of(key)), int(block.episodes[first]), block.first + first)
+        place = RowPlace(join_key(next_of(key)), int(block.episodes[first]), block.first + first)
         return _Jumps(len(rows), float(np.fmax.reduce(far, None)), place)
 
     def merge(self, first: _Jumps, second: _Jumps) -> _Jumps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from offline_data.checks.block import Place, all_leaves, is_image
+from offline_data.checks.block import RowPlace, all_leaves, is_image
 from offline_data.checks.rule import Measured, Rule
 from offline_data.episodes.fields import join_key, next_of
 from offline_data.store.encoded import EncodedColumn
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import Block
+    from offline_data.checks.block import RowBlock
     from offline_data.checks.finding import Finding
     from offline_data.episodes.fields import Key
     from offline_data.store.layout import LeafSpec
@@ -41,7 +41,7 @@ class _Black(NamedTuple):
 
     rows: int
     frames: int
-    first: Place
+    first: RowPlace
 
 
 class BlackImages(Rule):
@@ -70,11 +70,11 @@ class BlackImages(Rule):
         """Return the leaves of raw images."""
         return [key for key, leaf in _images(reader).items() if leaf.encoding is None]
 
-    def measure(self, block: Block, key: Key) -> _Black:
+    def measure(self, block: RowBlock, key: Key) -> _Black:
         """Count the frames without a pixel above 0."""
         values = block.numbers(key)
         black = np.flatnonzero(~values.reshape(len(values), -1).any(axis=1))
-        first = block.place(key, int(black[0])) if len(black) else Place("", -1, -1)
+        first = block.place(key, int(black[0])) if len(black) else RowPlace("", -1, -1)
         return _Black(len(values), len(black), first)
 
     def merge(self, first: _Black, second: _Black) -> _Black:
@@ -114,7 +114,7 @@ class BlackImages(Rule):
                     found = column[known[part]].images()
                     black[part] |= np.array([one == data for one in found], bool)
         rows = np.flatnonzero(black)
-        place = _place(reader, key, int(known[rows[0]])) if len(rows) else Place("", -1, -1)
+        place = _place(reader, key, int(known[rows[0]])) if len(rows) else RowPlace("", -1, -1)
         return _Black(len(known), len(rows), place)
 
 
@@ -300,15 +300,15 @@ def _encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArr
     return column, np.flatnonzero(known)
 
 
-def _place(reader: DatasetReader, key: Key, row: int) -> Place:
+def _place(reader: DatasetReader, key: Key, row: int) -> RowPlace:
     """Return the place of a row of an encoded column, see `_encoded_rows`."""
     if not _has_final_rows(reader, key):
-        return Place(join_key(key), _episode(reader, row), row)
+        return RowPlace(join_key(key), _episode(reader, row), row)
     begins = reader.starts + np.arange(reader.episode_count)
     episode = int(np.searchsorted(begins, row, side="right")) - 1
     last = row - int(begins[episode]) == reader.lengths[episode]
     leaf = join_key(next_of(key) if last else key)
-    return Place(leaf, episode, row - episode - int(last))
+    return RowPlace(leaf, episode, row - episode - int(last))
 
 
 def _has_final_rows(reader: DatasetReader, key: Key) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import Block, Place
+    from offline_data.checks.block import RowBlock, RowPlace
     from offline_data.checks.finding import Finding
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
@@ -38,7 +38,7 @@ class _Sizes(NamedTuple):
     counts: NDArray[np.int64]
     """By binary exponent of the magnitude; zeros are not counted."""
     greatest: float
-    place: Place | None
+    place: RowPlace | None
 
 
 class RewardOutliers(Rule):
@@ -65,7 +65,7 @@ class RewardOutliers(Rule):
         del reader
         return (REWARD,)
 
-    def measure(self, block: Block, key: Key) -> _Sizes:
+    def measure(self, block: RowBlock, key: Key) -> _Sizes:
         """Count rewards by binary exponent."""
         values = np.abs(block.numbers(key)[:, 0].astype(np.float64))
         values[~np.isfinite(values)] = 0
@@ -161,7 +161,7 @@ class _Matches(NamedTuple):
     after: int
     rows: int
     """Rows that have both neighbours within their episode."""
-    first: Place | None
+    first: RowPlace | None
     """The first row whose reward is not its own."""
 
 
@@ -197,7 +197,7 @@ class ShiftedReward(Rule):
         del reader
         return () if self._reward is None else (REWARD,)
 
-    def measure(self, block: Block, key: Key) -> _Matches:
+    def measure(self, block: RowBlock, key: Key) -> _Matches:
         """Compare the rewards of the block with the function of it and of its neighbours."""
         assert self._reward is not None  # noqa: S101 -- see `leaves`
         reader = block.reader

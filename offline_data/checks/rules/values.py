@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import Block, Place
+    from offline_data.checks.block import RowBlock, RowPlace
     from offline_data.checks.finding import Finding, Severity
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
@@ -33,7 +33,7 @@ class _NotFinite(NamedTuple):
     nan: int
     inf: int
     rows: int
-    first: Place
+    first: RowPlace
 
 
 class Range(NamedTuple):
@@ -72,7 +72,7 @@ class NonFiniteValues(Rule):
         """Return the leaves of floating-point numbers."""
         return [k for k, leaf in all_leaves(reader).items() if leaf.dtype.startswith("float")]
 
-    def measure(self, block: Block, key: Key) -> _NotFinite | None:
+    def measure(self, block: RowBlock, key: Key) -> _NotFinite | None:
         """Count the values; look for rows only where an extreme is not finite."""
         low, high = block.extremes(key)
         if np.isfinite(low).all() and np.isfinite(high).all():
@@ -107,7 +107,7 @@ class RangeRule(Rule):
         """Return the numeric leaves."""
         return [key for key, leaf in all_leaves(reader).items() if is_numeric(leaf)]
 
-    def measure(self, block: Block, key: Key) -> Range:
+    def measure(self, block: RowBlock, key: Key) -> Range:
         """Return the extremes of each feature."""
         return Range(*block.extremes(key))
 
