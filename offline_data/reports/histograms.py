@@ -82,7 +82,7 @@ class Histograms:
             places = values + (rows - self._first.astype(np.int64)[:, None])
         else:
             self._widen(np.fmin(self._low, low), np.fmax(self._high, high))
-            narrow = values.dtype == np.float32 and np.abs(self._exponent).max() < _FLOAT32
+            narrow = values.dtype == np.float32 and np.abs(self._exponent).max(initial=0) < _FLOAT32
             numbers = values if narrow else values.astype(np.float64)
             kind = numbers.dtype.type
             # Every step is exact: a power of two, whole numbers, and a difference below 2**24.
