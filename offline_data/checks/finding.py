@@ -71,7 +71,7 @@ class CheckedDataset:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """CheckOutcome of a run: findings ordered by dataset as given, then severity, code and leaf."""
+    """Outcome of a run: findings ordered by dataset as given, then severity, code and leaf."""
 
     datasets: tuple[CheckedDataset, ...]
     rules: tuple[str, ...]

@@ -279,12 +279,12 @@ def _episode_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
         if (0 <= start < first) or (first < start < shown.length)
     ]
     others = [
-        (_address("episode", name, number=other), f"ExampleEpisode {other}")
+        (_address("episode", name, number=other), f"Episode {other}")
         for other in (number - 1, number + 1)
         if 0 <= other < reader.episode_count
     ]
     return page(
-        f"ExampleEpisode {number}",
+        f"Episode {number}",
         section(
             "steps",
             f"Steps {first:,} to {shown.stop - 1:,}",
@@ -330,7 +330,7 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     for number, (length, returned, *ends) in enumerate(zip(*columns, strict=True), first):
         address = _address("episode", str(entry.id), number=number)
         ended = [name for name, so in zip(("terminated", "truncated"), ends, strict=True) if so]
-        link = element("a", f"ExampleEpisode {number}", href=address)
+        link = element("a", f"Episode {number}", href=address)
         rows.append((link, " and ".join(ended), f"{length:,}", f"{returned:.6g}"))
     pages = [
         element(
@@ -344,7 +344,7 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     counted = element(
         "span", f"{first:,} to {stop - 1:,} of {reader.episode_count:,}", class_="soft"
     )
-    found = table(("ExampleEpisode", "Ends", "Steps", "Return"), rows, numbers=2)
+    found = table(("Episode", "Ends", "Steps", "Return"), rows, numbers=2)
     return joined((found, element("div", counted, pages, class_="pages"))).encode()
 
 

@@ -138,7 +138,7 @@ def read_episode(
     length = int(reader.lengths[number])
     stop = length if stop is None else min(stop, length)
     if not 0 <= first < stop <= length:
-        raise NotFoundError(f"ExampleEpisode {number} has {length} steps, not {first}")
+        raise NotFoundError(f"Episode {number} has {length} steps, not {first}")
     steps, begin = _spaced(first, stop, points), int(reader.starts[number])
     leaves = all_leaves(reader)
     numeric = [

@@ -91,7 +91,7 @@ def _examples(reader: DatasetReader) -> list[Html]:
     for number, why in found.items():
         budget = PICTURE_BYTES // len(found)
         shown = read_episode(reader, number, film=_FILM, budget=budget)
-        title = f"ExampleEpisode {number}" + (f": {why}" if why else "")
+        title = f"Episode {number}" + (f": {why}" if why else "")
         summary = element("p", sections.episode_summary(shown), class_="soft")
         parts += [element("h3", title), summary, sections.episode_parts(shown)]
     return parts

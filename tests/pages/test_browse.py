@@ -164,9 +164,9 @@ def test_the_page_of_a_dataset_loads_its_parts(ask: Client) -> None:
     episodes = ask(str(loaded[1])).page
     rows = [[cell.text for cell in row.all("td")] for row in episodes.all("tr")[1:]]
     assert rows == [
-        ["ExampleEpisode 0", "terminated", "7", "21"],
-        ["ExampleEpisode 1", "terminated", "1", "7"],
-        ["ExampleEpisode 2", "truncated", "30", "675"],
+        ["Episode 0", "terminated", "7", "21"],
+        ["Episode 1", "terminated", "1", "7"],
+        ["Episode 2", "truncated", "30", "675"],
     ]
     found = ask(str(asked[0])).page
     assert "non-finite-values" in found.text
@@ -181,8 +181,8 @@ def test_a_page_of_an_episode_shows_its_steps(ask: Client, monkeypatch: pytest.M
     assert reward["series"][0]["values"] == list(range(8, 20))
     assert reward["marks"] == []
     links = {one.text: str(one.attributes["href"]) for one in first.all("a")}
-    assert {"Next steps", "ExampleEpisode 1", "local:rich@1"} <= links.keys()
-    assert not {"Previous steps", "First steps", "ExampleEpisode 3"} & links.keys()
+    assert {"Next steps", "Episode 1", "local:rich@1"} <= links.keys()
+    assert not {"Previous steps", "First steps", "Episode 3"} & links.keys()
     last = ask(links["Next steps"].replace("from=12", "from=24")).page
     assert charts(last)["next/reward"]["steps"] == list(range(24, 30))
     assert charts(last)["next/reward"]["marks"] == [[29, "truncated"]]

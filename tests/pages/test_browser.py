@@ -217,7 +217,7 @@ def test_the_datasets_of_a_root_can_be_browsed(chromium: Any, pages_root: Path) 
             page("document.querySelectorAll('#episodes a')[2].click()")
             page.until("location.pathname === '/episode' && document.querySelector('.plot svg')")
             page.check()
-            assert "ExampleEpisode 2" in page("document.title")
+            assert "Episode 2" in page("document.title")
             assert {urlsplit(url).netloc for url in page.requests} == {
                 f"127.0.0.1:{server.server_port}"
             }
