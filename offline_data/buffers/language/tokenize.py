@@ -201,7 +201,7 @@ class TokenizedDatasetLoader:
         path = stored_tokens(name, lambda: self._batches(rows), settings)
         data = TensorDict.load_memmap(path / "ted")
         made = {"done", "terminated", "truncated", "next", "episode"}
-        found: TensorDict = data.select(*(key for key in data if key not in made))
+        found: TensorDict = data.select(*(set(data.keys()) - made))
         return found
 
     def _key(self, origin: str) -> str:
