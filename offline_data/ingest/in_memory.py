@@ -46,7 +46,7 @@ _TAKEN = ("observations", "actions", "rewards", *_TERMINATED, *_TRUNCATED, "info
 
 
 def convert_in_memory(
-    data: Mapping[str, Any] | Iterable[Any],
+    data: Mapping[str, Any] | Iterable[Any] | RawDataset,
     dataset: DatasetId,
     settings: Settings,
     options: Options,
@@ -111,7 +111,9 @@ def _named(folder: Path, dataset: DatasetId, options: Options) -> DatasetId:
     return target
 
 
-def _raw_of(data: Mapping[str, Any] | Iterable[Any], options: Options) -> RawDataset:
+def _raw_of(data: Mapping[str, Any] | Iterable[Any] | RawDataset, options: Options) -> RawDataset:
+    if isinstance(data, RawDataset):
+        return data
     if isinstance(data, Mapping):
         from offline_data.sources.d4rl import FORMAT, cut_to_episodes
         from offline_data.sources.d4rl.episode_ends import EndRule

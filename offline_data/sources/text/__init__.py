@@ -10,11 +10,11 @@ from offline_data.errors import FormatError, NotFoundError, OfflineError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
+from offline_data.readers.text_rows import suffix_of
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.text.dataset import TextDataset
 from offline_data.sources.text.forms import PRESETS
-from offline_data.sources.text.tables import suffix_of
 from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:

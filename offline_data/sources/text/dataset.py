@@ -19,9 +19,9 @@ import numpy as np
 from offline_data.episodes import EpisodeBatch, Skipped
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
+from offline_data.readers.text_rows import read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.text.forms import documents, resolved
-from offline_data.sources.text.tables import read_rows
 from offline_data.sources.text.tokenizer import Encoded, load_tokenizer
 from offline_data.sources.text_options import ROLES
 
@@ -79,7 +79,7 @@ class TextDataset(RawDataset):
         return [Shard(name, (name,), bytes=size) for name, size in self._files]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read and tokenize a file, `tables.ROWS` rows at a time."""
+        """Read and tokenize a file, `text_rows.ROWS` rows at a time."""
         path = self._raw / shard.files[0]
         tokenizer, options, row, empty = self._tokenizer(), None, 0, 0
         for columns in read_rows(path):

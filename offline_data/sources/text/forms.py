@@ -13,7 +13,7 @@ from offline_data.strict_json import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from offline_data.sources.text.tables import Columns
+    from offline_data.readers.text_rows import Columns
 
     Chat = Callable[..., str]
     """`Tokenizer.chat_text`."""

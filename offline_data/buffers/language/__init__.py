@@ -1,0 +1,1 @@
+"""Text for language models: documents of tokens, preference pairs and prompts."""

@@ -1,0 +1,276 @@
+"""TorchRL's recipes of tokenization, and the loader that keeps their results as a dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from offline_data.config import resolve_settings
+from offline_data.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+
+_ROWS = 1000
+"""Rows that are tokenized at once."""
+_TEXTS = ("text", "prompt", "label", "valid_sample")
+"""Columns that are not tokens, and the one that says which rows to keep."""
+
+
+class TensorDictTokenizer:
+    """Tokenizes the texts of a sample, one or a list, as TorchRL's class of that name.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        max_length: Tokens of a row.
+        key: Name of the text in a sample.
+        padding: As the tokenizer takes it.
+        truncation: Whether longer texts are cut off.
+        return_tensordict: Whether to return a TensorDict; else what the tokenizer returns.
+        device: Of the TensorDict.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int,
+        key: str = "text",
+        padding: str | bool = "max_length",
+        truncation: bool = True,
+        return_tensordict: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.tokenizer, self.max_length, self.key = tokenizer, max_length, key
+        self.padding, self.truncation = padding, truncation
+        self.return_tensordict, self.device = return_tensordict, device
+
+    def __call__(self, sample: Mapping[str, Any]) -> Any:
+        """Return `input_ids` and `attention_mask`, `[max_length]` or `[n, max_length]`."""
+        texts = sample[self.key]
+        return self._result(self._tokenized(texts), [] if isinstance(texts, str) else [len(texts)])
+
+    def _tokenized(self, texts: Any) -> Any:
+        return self.tokenizer(
+            texts, max_length=self.max_length, padding=self.padding, truncation=self.truncation
+        )
+
+    def _result(self, tokens: Any, size: Sequence[int]) -> Any:
+        if not self.return_tensordict:
+            return tokens
+        leaves = {name: torch.tensor(values) for name, values in dict(tokens).items()}
+        return TensorDict(leaves, size, device=self.device)
+
+
+class PromptTensorDictTokenizer(TensorDictTokenizer):
+    """Tokenizes prompts with their labels, as TorchRL's class of that name.
+
+    `prompt_rindex` is the place of the prompt's last token. `valid_sample` is False for rows whose
+    last token is no end of a text: those that fill `max_length`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int,
+        key: str = "prompt",
+        padding: str | bool = "max_length",
+        truncation: bool = True,
+        return_tensordict: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(tokenizer, max_length, key, padding, truncation, return_tensordict, device)
+
+    def __call__(self, sample: Mapping[str, Any]) -> Any:
+        """Return `input_ids`, `attention_mask`, `prompt_rindex` and `valid_sample`, `[n, …]`."""
+        prompts = sample[self.key]
+        alone = self.tokenizer(prompts, max_length=self.max_length, truncation=True)["input_ids"]
+        tokens = self._tokenized(
+            [p + label for p, label in zip(prompts, sample["label"], strict=True)]
+        )
+        tokens["prompt_rindex"] = [len(ids) - 1 for ids in alone]
+        end = self.tokenizer.eos_token_id
+        tokens["valid_sample"] = [ids[-1] == end for ids in tokens["input_ids"]]
+        return self._result(tokens, [len(prompts)])
+
+
+def pre_tokenization_hook(
+    dataset: Iterable[Mapping[str, Any]], min_length: int = 5
+) -> Iterable[dict[str, str]]:
+    r"""Return the chosen texts of comparisons, each after its prompt, then the rejected ones.
+
+    Pairs of equal texts, or with one of fewer than `min_length` words, are left out.
+
+    Args:
+        dataset: Rows with `prompt`, `chosen` and `rejected`; iterated twice.
+        min_length: Words.
+
+    Example:
+        >>> row = {"prompt": "p", "chosen": "a b c d e", "rejected": "f g h i j"}
+        >>> list(pre_tokenization_hook([row, {**row, "rejected": "a b c d e"}]))
+        [{'text': 'p\na b c d e'}, {'text': 'p\nf g h i j'}]
+    """
+
+    def texts(role: str) -> Iterator[dict[str, str]]:
+        for row in dataset:
+            both = row["chosen"], row["rejected"]
+            if both[0] != both[1] and all(len(text.split()) >= min_length for text in both):
+                yield {"text": f"{row['prompt']}\n{row[role]}"}
+
+    return chain(texts("chosen"), texts("rejected"))
+
+
+class TokenizedDatasetLoader:
+    """Tokenizes a dataset once and returns it memory-mapped; TorchRL's class of that name.
+
+    Unlike TorchRL's, its result is a dataset of this package (`local:tokens/…`): a conversion that
+    was interrupted never counts as done, and other rows, tokenizers or functions have another name.
+
+    Args:
+        split: `"train"` or `"valid"`, or another split.
+        max_length: Tokens of a row.
+        dataset_name: Dataset of the hub; with `from_disk`, a folder of `DatasetDict.save_to_disk`.
+        tokenizer_fn: `TensorDictTokenizer` or a class like it.
+        pre_tokenization_hook: Called with the rows; returns those to tokenize. For a function other
+            than ours the rows are a `datasets.Dataset`.
+        root_dir: Root of all datasets; None: the user's.
+        from_disk: Whether `dataset_name` is a folder.
+        valid_size: Most rows of a split whose name begins with `valid`.
+        num_workers: Ignored: fast tokenizers use all cores.
+        tokenizer_class: Class with `from_pretrained`; None: `transformers.AutoTokenizer`.
+        tokenizer_model_name: Name for it; its end of text pads.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        max_length: int,
+        dataset_name: str | os.PathLike[str],
+        tokenizer_fn: type[TensorDictTokenizer],
+        pre_tokenization_hook: Callable[[Any], Iterable[Mapping[str, Any]]] | None = None,
+        root_dir: str | os.PathLike[str] | None = None,
+        from_disk: bool = False,
+        valid_size: int = 2000,
+        num_workers: int | None = None,
+        tokenizer_class: Any = None,
+        tokenizer_model_name: str | None = None,
+    ) -> None:
+        self.split, self.max_length, self.dataset_name = split, max_length, str(dataset_name)
+        self.tokenizer_fn, self.pre_tokenization_hook = tokenizer_fn, pre_tokenization_hook
+        self.root_dir, self.from_disk, self.valid_size = root_dir, from_disk, valid_size
+        self.num_workers = num_workers
+        if tokenizer_class is None:
+            try:
+                from transformers import AutoTokenizer as tokenizer_class  # noqa: N813
+            except ImportError as error:
+                raise MissingDependencyError(
+                    "Tokenizing needs transformers, which is not installed",
+                    hint="pip install 'offline-data[rlhf]'",
+                ) from error
+        self.make_tokenizer(
+            tokenizer_class=tokenizer_class, tokenizer_model_name=tokenizer_model_name or "gpt2"
+        )
+
+    def make_tokenizer(self, *, tokenizer_class: Any, tokenizer_model_name: str) -> None:
+        """Create the tokenizer, which pads with its end of text."""
+        self.tokenizer = tokenizer_class.from_pretrained(tokenizer_model_name)
+        self.tokenizer.pad_token = self.tokenizer.eos_token
+
+    def load(self) -> TensorDict:
+        """Return the tokens as a memory-mapped TensorDict `[N]`, tokenizing them if needed.
+
+        Raises:
+            NotFoundError: No such dataset, split or folder, or no row is left.
+            FormatError: A file is damaged.
+        """
+        from offline_data.ingest.tokens import published_rows, saved_rows, stored_tokens
+
+        settings = resolve_settings(root=self.root_dir)
+        most = self.valid_size if self.split.startswith("valid") else None
+        find_rows = saved_rows if self.from_disk else published_rows
+        rows, origin = find_rows(self.dataset_name, self.split, settings, most)
+        name = f"{Path(self.dataset_name).name}-{self.split}-{self._key(origin)}"
+        path = stored_tokens(name, lambda: self._batches(rows), settings)
+        data = TensorDict.load_memmap(path / "ted")
+        made = {"done", "terminated", "truncated", "next", "episode"}
+        found: TensorDict = data.select(*(set(data.keys()) - made))
+        return found
+
+    def _key(self, origin: str) -> str:
+        """Return what the tokens depend on, as hex digits."""
+        hook = self.pre_tokenization_hook
+        told = [
+            origin,
+            self.split,
+            self.max_length,
+            self.valid_size,
+            f"{self.tokenizer_fn.__module__}.{self.tokenizer_fn.__qualname__}",
+            hook and f"{hook.__module__}.{hook.__qualname__}",
+            hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        ]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
+
+    def _batches(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield tokenized columns of some rows at a time."""
+        hook = self.pre_tokenization_hook
+        if hook is pre_tokenization_hook:
+            rows = hook(rows)
+        elif hook is not None:
+            try:
+                from datasets import Dataset
+            except ImportError as error:
+                raise MissingDependencyError(
+                    "A pre_tokenization_hook is given a datasets.Dataset, and datasets is not installed",
+                    hint="pip install datasets",
+                ) from error
+            rows = hook(Dataset.from_list(list(rows)))
+        tokenize = self.tokenizer_fn(
+            self.tokenizer, max_length=self.max_length, return_tensordict=False
+        )
+        iterator = iter(rows)
+        while some := list(islice(iterator, _ROWS)):
+            columns = {name: [row[name] for row in some] for name in some[0]}
+            tokens = dict(tokenize(columns))
+            kept = np.array(tokens.get("valid_sample", [True] * len(some)), bool)
+            yield {
+                name: np.array(values)[kept]
+                for name, values in tokens.items()
+                if name not in _TEXTS
+            }
+
+    @staticmethod
+    def dataset_to_tensordict(
+        dataset: Any,
+        data_dir: str | os.PathLike[str],
+        prefix: Any = None,
+        features: Sequence[str] | None = None,
+        batch_dims: int = 1,
+        valid_mask_key: Any = None,
+    ) -> TensorDict:
+        """Write columns as a memory-mapped TensorDict, as TorchRL's method does.
+
+        Args:
+            dataset: A TensorDict, or columns by name with an attribute `features`.
+            data_dir: Folder to write to.
+            prefix: Key of the rows in the result; None: its root.
+            features: Columns to write; None: all.
+            batch_dims: Dimensions of rows.
+            valid_mask_key: Column, bool, of the rows to keep.
+        """
+        if not isinstance(dataset, TensorDictBase):
+            names = dataset.features if features is None else features
+            leaves = {name: torch.as_tensor(dataset[name]) for name in names}
+            size = next(iter(leaves.values())).shape[:batch_dims]
+            dataset = TensorDict(leaves, size)
+        if valid_mask_key is not None and valid_mask_key in dataset.keys(include_nested=True):
+            dataset = dataset[dataset.get(valid_mask_key)]
+        out = dataset if not prefix else TensorDict({prefix: dataset}, [])
+        return out.memmap_(prefix=str(data_dir))  # type: ignore[no-any-return]

@@ -1,0 +1,142 @@
+"""Rows of text to tokenize, and tokens kept as a dataset, for TorchRL's loaders."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.ids import DatasetId
+from offline_data.ingest.in_memory import convert_in_memory
+from offline_data.ingest.options import Options
+from offline_data.ingest.raw import fetch_files
+from offline_data.progress import SILENT
+from offline_data.readers.text_rows import read_rows
+from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.sources.registry import get_source
+from offline_data.sources.text_options import TextOptions
+from offline_data.store.library import find
+from offline_data.strict_json import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from offline_data.config import Settings
+
+
+class TextRows:
+    """Rows of files, one after the other; read anew in each iteration.
+
+    Args:
+        files: Files with one of the suffixes of `readers.text_rows`.
+        most: Rows; None: all.
+    """
+
+    def __init__(self, files: Sequence[Path], most: int | None = None) -> None:
+        self._files, self._most = tuple(files), most
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        rows = (
+            dict(zip(columns, row, strict=True))
+            for file in self._files
+            for columns in read_rows(file)
+            for row in zip(*columns.values(), strict=True)
+        )
+        return islice(rows, self._most)
+
+
+def published_rows(
+    name: str, split: str, settings: Settings, most: int | None
+) -> tuple[TextRows, str]:
+    """Fetch a split of a dataset of the hub; returns its rows and what tells their contents.
+
+    Raises:
+        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
+    """
+    source = get_source("hf")
+    release = source.texts(source.resolve(name, None, settings), TextOptions(split=split))
+    folder = settings.downloads / "raw" / DatasetId("hf", name, None).folder / release.revision
+    fetched = fetch_files(release.files, settings, folder, SILENT)
+    digests = sorted(file.sha256 for file in fetched)
+    return TextRows([folder / file.name for file in fetched], most), json.dumps(digests)
+
+
+def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> tuple[TextRows, str]:
+    """Return the rows of a split that `DatasetDict.save_to_disk` wrote, and their fingerprint.
+
+    Raises:
+        NotFoundError: No such folder or split.
+        FormatError: It is not what `datasets` writes.
+    """
+    del settings
+    folder = Path(name).expanduser()
+    place = folder / split
+    if not place.is_dir():
+        there = (
+            sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+        )
+        raise NotFoundError(
+            f"{folder} has no split {split!r}; it has {', '.join(there) or 'none'}",
+            hint="name a folder that DatasetDict.save_to_disk wrote",
+        )
+    state = read_json(place / "state.json")
+    files = state.get("_data_files") if isinstance(state, dict) else None
+    names = [one.get("filename") for one in files or [] if isinstance(one, dict)]
+    if not names or not all(isinstance(one, str) and Path(one).name == one for one in names):
+        raise FormatError(f"{place / 'state.json'} lists no data files")
+    return TextRows([place / one for one in names], most), str(state.get("_fingerprint"))
+
+
+def stored_tokens(
+    name: str, batches: Callable[[], Iterator[dict[str, Any]]], settings: Settings
+) -> Path:
+    """Return the directory of the dataset `local:tokens/NAME`, in layout `ted`, writing it if needed.
+
+    Args:
+        name: Differs for other tokens.
+        batches: Yields columns `[n, …]` with `input_ids`; called if the dataset is not there.
+        settings: The root.
+
+    Raises:
+        NotFoundError: There is no row.
+    """
+    target = DatasetId("local", f"tokens/{name}", None)
+    entry = find(settings.root, target)
+    if entry is not None:
+        return entry.path
+    raw, options = _TokenizedRows(batches()), Options(layout="ted", audit="none")
+    return convert_in_memory(raw, target, settings, options, SILENT).path
+
+
+class _TokenizedRows(RawDataset):
+    """Arrays of tokens as one-step episodes."""
+
+    own_thread = False
+
+    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
+        self._batches = batches
+        self.info = SourceInfo()
+
+    def shards(self) -> Sequence[Shard]:
+        return (Shard("tokens"),)
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
+        del shard
+        for leaves in self._batches:
+            count = len(leaves["input_ids"])
+            if not count:
+                continue
+            ended = np.ones((count, 1), bool)
+            results = {
+                REWARD: np.zeros((count, 1), np.float32),
+                TERMINATED: ended,
+                TRUNCATED: ~ended,
+            }
+            steps = {(name,): column for name, column in leaves.items()} | results
+            yield EpisodeBatch(np.ones(count, np.int64), steps, {}, ended[:, 0])

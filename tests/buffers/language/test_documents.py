@@ -1,0 +1,119 @@
+"""Batches of documents against a plain loop over them."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import offline_data
+from offline_data.buffers.language.documents import IGNORED, Documents
+from offline_data.errors import UsageError
+from offline_data.testing.text_toy import write_tokens
+from offline_data.testing.toy import toy_batch, write_toy
+
+RNG = np.random.default_rng(0)
+TEXTS = [RNG.integers(1, 1000, RNG.integers(1, 30)).tolist() for _ in range(23)]
+PROMPTS = [int(RNG.integers(0, len(one) + 1)) for one in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = write_tokens(tmp_path_factory.mktemp("tokens") / "set", TEXTS, PROMPTS)
+    return offline_data.open_dataset(path)
+
+
+def labels(number: int, length: int | None = None) -> list[int]:
+    tokens, prompt = TEXTS[number][:length], PROMPTS[number]
+    return [IGNORED] * min(prompt, len(tokens)) + tokens[prompt:]
+
+
+def test_padded(dataset: Any) -> None:
+    batch = Documents(dataset, pad_token=7)[[4, 0, 22]]
+    width = max(len(TEXTS[n]) for n in (4, 0, 22))
+    for row, number in zip(batch, (4, 0, 22), strict=True):
+        missing = width - len(TEXTS[number])
+        assert row["input_ids"].tolist() == TEXTS[number] + [7] * missing
+        assert row["labels"].tolist() == labels(number) + [IGNORED] * missing
+        assert row["attention_mask"].tolist() == [1] * len(TEXTS[number]) + [0] * missing
+    assert {leaf.dtype for leaf in batch.values()} == {torch.int64}
+
+
+def test_packed(dataset: Any) -> None:
+    batch = Documents(dataset, packed=True, max_length=9)[[3, 3, 11]]
+    parts = [TEXTS[n][:9] for n in (3, 3, 11)]
+    assert batch["input_ids"].tolist() == list(chain(*parts))
+    assert batch["labels"].tolist() == list(chain(*(labels(n, 9) for n in (3, 3, 11))))
+    assert batch["position_ids"].tolist() == [i for part in parts for i in range(len(part))]
+    assert batch["cu_seqlens"].tolist() == [0, *np.cumsum([len(part) for part in parts])]
+    assert batch["cu_seqlens"].dtype == torch.int32
+    assert batch["max_seqlen"] == max(map(len, parts))
+
+
+def test_one_document_and_slices(dataset: Any) -> None:
+    documents = Documents(dataset, max_length=5, pad_to=6)
+    assert documents[2]["input_ids"].tolist() == TEXTS[2][:5] + [0] * (6 - len(TEXTS[2][:5]))
+    assert documents[3:5]["input_ids"].shape == (2, 6)
+    assert documents.lengths.tolist() == [min(5, len(one)) for one in TEXTS]
+    some = Documents(dataset, numbers=[5, 1])
+    assert (len(some), some[1]["input_ids"].tolist()) == (2, TEXTS[1])
+
+
+def epoch(loader: Any) -> list[list[int]]:
+    return [
+        ids[mask.bool()].tolist()
+        for batch in loader
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+
+
+def test_an_epoch_has_each_document_once(dataset: Any) -> None:
+    loader = Documents(dataset).dataloader(4, seed=3)
+    first, second = epoch(loader), epoch(loader)
+    assert sorted(first) == sorted(second) == sorted(TEXTS)
+    assert first != second
+    assert epoch(Documents(dataset).dataloader(4, seed=3)) == first
+    assert epoch(Documents(dataset).dataloader(4, shuffle=False)) == TEXTS
+
+
+def test_ranks_share_an_epoch(dataset: Any) -> None:
+    shares = [epoch(Documents(dataset).dataloader(3, seed=1, rank=r, world=2)) for r in range(2)]
+    assert [len(one) for one in shares] == [12, 12]
+    assert {tuple(one) for share in shares for one in share} == {tuple(one) for one in TEXTS}
+
+
+def test_a_loader_resumes(dataset: Any) -> None:
+    loader = Documents(dataset).dataloader(5, seed=2)
+    whole = epoch(loader)
+    again = Documents(dataset).dataloader(5, seed=2)
+    iterator = iter(again)
+    next(iterator)
+    state = again.state_dict()
+    resumed = Documents(dataset).dataloader(5, seed=2)
+    resumed.load_state_dict(state)
+    assert epoch(resumed) == whole[5:]
+
+
+def test_documents_are_pickled(dataset: Any) -> None:
+    documents = Documents(dataset, packed=True)
+    other = pickle.loads(pickle.dumps(documents))  # noqa: S301 -- made here
+    assert other[[1]]["input_ids"].tolist() == TEXTS[1]
+
+
+def test_wrong_arguments(dataset: Any, tmp_path: Path) -> None:
+    for options in (
+        {"max_length": 0},
+        {"pad_to": 9},
+        {"max_length": 9, "pad_to": 8},
+        {"numbers": [23]},
+    ):
+        with pytest.raises(UsageError):
+            Documents(dataset, **options)
+    write_toy(tmp_path / "toy", [toy_batch([3])])
+    with pytest.raises(UsageError, match="are no tokens"):
+        Documents(offline_data.open_dataset(tmp_path / "toy"))
