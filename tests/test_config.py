@@ -138,7 +138,10 @@ def read(text: str, folder: Path) -> Settings:
 
 def test_the_readme_s_example_is_read(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    found = read(readme.split("```toml\n")[1].split("```")[0], tmp_path)
+    (example,) = (
+        block.split("```")[0] for block in readme.split("```toml\n")[1:] if "mirrors" in block[:300]
+    )
+    found = read(example, tmp_path)
     assert found.root == Path.home() / "datasets"
     assert (found.offline, found.workers) == (False, 4)
     places = ["file:///mnt/data/", "https://mirror.example/data/"]

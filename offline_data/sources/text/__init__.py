@@ -113,10 +113,6 @@ class TextFiles(Source):
             hint=f"`offline-data convert PATH {name} --from text --tokenizer NAME`",
         )
 
-    def accepts(self, path: Path) -> bool:
-        """Return True for a file of JSON lines; other text is read if `--from text` says so."""
-        return is_file(path) and suffix_of(path.name) in {".jsonl", ".ndjson", ".jsonl.gz"}
-
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file, or the data files of a folder and its subfolders; raises `FormatError`."""
         files = _files_at(path)
@@ -132,6 +128,11 @@ class TextFiles(Source):
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `FormatError` if no tokenizer is named."""
+        if release.text is None or not release.text.tokenizer:
+            raise FormatError(
+                f"{raw} is text, which must be tokenized, and no tokenizer was named",
+                hint="add --tokenizer NAME|FILE, for example --tokenizer gpt2",
+            )
         folder = raw if is_folder(raw) else raw.parent
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
         return _opened(
