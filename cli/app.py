@@ -19,6 +19,7 @@ from offline_data_cli.commands import (
     listing,
     manage,
     pages,
+    pictures,
     preprocess,
 )
 from offline_data_cli.help import Verb, Verbs, epilog
@@ -39,6 +40,9 @@ _VERBS: dict[str, dict[str, Command]] = {
         "tail": inspection.tail,
         "sample": inspection.sample,
         "stats": inspection.stats,
+        "plot": pictures.plot,
+        "view": pictures.view,
+        "card": pictures.card,
         "path": inspection.path,
         "open": inspection.open_,
         "report": pages.report,

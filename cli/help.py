@@ -14,7 +14,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "head": ("head local:mine -n 2", "head local:mine --episode 3"),
     "tail": ("tail local:mine -n 2",),
     "sample": ("sample local:mine --batch 32 --seed 0", "sample local:mine --batch 64 --slices 8"),
-    "stats": ("stats local:mine --features", "stats local:mine --json"),
+    "stats": ("stats local:mine --features --quantiles", "stats local:mine --json"),
+    "plot": ("plot local:mine", "plot local:mine --out mine.png"),
+    "view": ("view local:mine 0", "view local:mine 3 --out three.gif --fps 10"),
+    "card": ("card local:mine", "card local:mine --out README.md"),
     "path": ("path local:mine", "path door"),
     "open": ("open local:mine",),
     "report": ("report local:mine", "report local:mine --out mine.html --force"),
@@ -59,6 +62,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """Example command lines by verb, without the program's name unless it occurs elsewhere."""
 
 SYNONYMS: dict[str, str] = {
+    "draw": "plot",
+    "figure": "plot",
+    "play": "view",
+    "watch": "view",
+    "render": "view",
     "ls": "list",
     "show": "info",
     "describe": "info",

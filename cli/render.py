@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.urls import redact
-from offline_data_cli.result import Fields, Table
+from offline_data_cli.result import Drawing, Fields, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,8 @@ _NARROW = 12
 _REPEATED = 3
 """Maximum length of a list of equal items that is written out."""
 
+_PIPE = 80
+"""Width of a drawing in a pipe."""
 _UNLIMITED = 1 << 16
 """Width of a table that is not truncated."""
 _STYLES = {
@@ -288,6 +290,8 @@ def _plain_lines(block: Block) -> list[str]:
     """Return a block as lines for a pipe: a heading, then cells separated by tabs."""
     if isinstance(block, str):
         return [clean(block)]
+    if isinstance(block, Drawing):
+        return [clean(line) for line in block.draw(_PIPE)]
     heading = [block.title] if block.title else []
     if isinstance(block, Table):
         titles = "\t".join(column.title for column in block.columns)
@@ -309,6 +313,12 @@ def _print_rich(block: Block, console: Console) -> None:
 
     if isinstance(block, str):
         console.print(_marked(block), soft_wrap=not _display.truncate)
+        return
+    if isinstance(block, Drawing):
+        for line in block.draw(console.width if _display.truncate else _PIPE):
+            text = Text(clean(line), no_wrap=True)
+            text.highlight_regex("[▁-█▏-▓]+", "cyan")
+            console.print(text, overflow="ellipsis")
         return
     if block.title:
         console.print(block.title, style="bold")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from offline_data.errors import OfflineDataError
 
@@ -55,7 +55,14 @@ class Fields:
         self.fields, self.title = fields, title
 
 
-Block: TypeAlias = Table | Fields | str
+class Drawing(NamedTuple):
+    """Lines that are drawn for a width."""
+
+    draw: Callable[[int], list[str]]
+    """Takes the width in characters; a pipe has 80."""
+
+
+Block: TypeAlias = Table | Fields | Drawing | str
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offline_data.api import card as card
     from offline_data.api import convert as convert
     from offline_data.api import download as download
     from offline_data.api import info as info
     from offline_data.api import list_datasets as list_datasets
     from offline_data.api import load_arrays as load_arrays
+    from offline_data.api import plot as plot
     from offline_data.api import remove as remove
     from offline_data.api import search as search
     from offline_data.api import stats as stats
@@ -112,7 +114,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
-    "api": "convert download info list_datasets load_arrays remove search stats verify",
+    "api": "card convert download info list_datasets load_arrays plot remove search stats verify",
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",

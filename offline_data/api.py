@@ -22,6 +22,9 @@ from offline_data.store.layout import DEFAULT_AUDIT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from matplotlib.figure import Figure
+
+    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.ingest.options import Stored
@@ -443,6 +446,71 @@ def stats(
 
     entry = locate(text_of(id), _settings(root, settings))
     return dataset_stats(open_reader(entry.path), progress_of(progress))
+
+
+def plot(
+    id: DatasetLike | BaseDatasetExperienceReplay,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> Figure:
+    """Draw returns, lengths, rewards, actions, observations, episodes and coverage, reading all rows.
+
+    ```python
+    figure = offline_data.plot("local:mine")  # a notebook shows it
+    figure.savefig("mine.png")
+    ```
+
+    Args:
+        id: A dataset id, the path of a dataset directory, or a loaded dataset; of a view, the
+            dataset behind it is drawn.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+
+    Returns:
+        A `matplotlib.figure.Figure`; it is not registered with pyplot, so there is none to close.
+
+    Raises:
+        NotFoundError, InvalidIdError, IntegrityError, AccessError: As for `stats`.
+        MissingDependencyError: matplotlib is not installed (`pip install 'offline-data[plots]'`).
+    """
+    from offline_data.reports.figure import check_installed, draw
+    from offline_data.reports.pictures import summarise
+    from offline_data.store.library import locate, text_of
+    from offline_data.store.reader import open_reader
+
+    check_installed()
+    named = id if isinstance(id, (str, os.PathLike, DatasetId)) else id.data_path
+    entry = locate(text_of(named), _settings(root, settings))
+    figure: Figure = draw(summarise(open_reader(entry.path), progress_of(progress)))
+    return figure
+
+
+def card(
+    id: DatasetLike,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> str:
+    """Return a dataset card in the Hugging Face Hub's format, reading all rows for its statistics.
+
+    A YAML header (`license`, `task_categories`, `tags`, `size_categories`), then schema, counts,
+    statistics, provenance, how to load it, and its citation. Texts of the source are escaped.
+
+    Raises `NotFoundError`, `InvalidIdError`, `IntegrityError`, `AccessError`.
+    """
+    from offline_data.reports.card import dataset_card
+    from offline_data.reports.info import entry_info
+    from offline_data.reports.stats import dataset_stats
+    from offline_data.store.library import locate, text_of
+    from offline_data.store.reader import open_reader
+
+    entry = locate(text_of(id), _settings(root, settings))
+    stats = dataset_stats(open_reader(entry.path), progress_of(progress))
+    return dataset_card(entry_info(entry), stats)
 
 
 def verify(

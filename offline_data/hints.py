@@ -6,10 +6,12 @@ import re
 import shlex
 
 FUNCTIONS = {
+    "card": "card",
     "convert": "convert",
     "download": "download",
     "info": "info",
     "list": "list_datasets",
+    "plot": "plot",
     "rm": "remove",
     "search": "search",
     "stats": "stats",

@@ -44,11 +44,12 @@ OUTSIDE = {"", "testing"}
 
 HEAVY = {
     "torch", "tensordict", "torchrl", "h5py", "pyarrow", "PIL", "minari", "gymnasium", "jax",
-    "httpx", "huggingface_hub", "rich", "isal", "pytest", "cloudpickle", "ray",
+    "httpx", "huggingface_hub", "rich", "isal", "pytest", "cloudpickle", "ray", "matplotlib", "av",
+    "rerun",
 }  # fmt: skip
 """Imported on use, inside the functions that need them."""
 
-ONE_FILE = {"torchrl", "gymnasium", "isal", "ray"}
+ONE_FILE = {"torchrl", "gymnasium", "isal", "ray", "matplotlib", "av", "rerun"}
 """Optional packages that one file at most may know."""
 
 TORCH = {"torch", "tensordict", "torchrl"}

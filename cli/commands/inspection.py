@@ -37,6 +37,9 @@ _STATISTICS = columns(
 _FEATURES = columns(
     "FEATURE", "FINITE:count", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD"))
 )
+_QUANTILES = {"P5": 0.05, "P25": 0.25, "P50": 0.5, "P75": 0.75, "P95": 0.95}
+"""Quantiles in the output; `--json` has more."""
+_QUANTILE_COLUMNS = columns("QUANTILES OF", *(f"{title}:number" for title in _QUANTILES))
 _TEXTS = columns("TEXT", "DISTINCT:count", "MISSING:count", "COMMON")
 _EPISODES = columns("EPISODES", "MIN:number", "MEDIAN:number", "MEAN:number", "MAX:number")
 
@@ -291,16 +294,19 @@ def stats(
     features: Annotated[
         bool, option("Show each number of a row, such as action[0], in a line of its own, too.")
     ] = False,
+    quantiles: Annotated[
+        bool, option("Show the 5, 25, 50, 75 and 95 % quantiles of each number of a row, too.")
+    ] = False,
 ) -> Result:
     """Show statistics of every leaf and of the episodes."""
     from offline_data import api
 
     path = entry_named(context, dataset).path
     found = api.stats(path, settings=context.settings, progress=context.progress)
-    return stats_result(found, features)
+    return stats_result(found, features, quantiles)
 
 
-def stats_result(found: "DatasetStats", features: bool = False) -> Result:
+def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool = False) -> Result:
     """Return the statistics of a dataset as a result; its JSON always has those of each feature."""
     episodes = found.per_episode
     counts = Fields(
@@ -325,6 +331,12 @@ def stats_result(found: "DatasetStats", features: bool = False) -> Result:
         if spread is not None
     ]
     each = [row for leaf in found.leaves for row in leaf.feature_rows()] if features else []
-    more = ((_FEATURES, each), (_TEXTS, texts))
+    places = [0, *(1 + found.quantile_levels.index(level) for level in _QUANTILES.values())]
+    cut = [
+        [row[place] for place in places]
+        for leaf in found.leaves
+        for row in (leaf.quantile_rows() if quantiles else ())
+    ]
+    more = ((_FEATURES, each), (_QUANTILE_COLUMNS, cut), (_TEXTS, texts))
     tables = (Table(_STATISTICS, leaves), *(Table(titles, rows) for titles, rows in more if rows))
     return Result(found, (counts, *tables, Table(_EPISODES, spreads)), (found.id,))

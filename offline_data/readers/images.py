@@ -7,14 +7,14 @@ import struct
 import zlib
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.errors import FormatError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -213,6 +213,50 @@ def animate(images: Sequence[NDArray[np.uint8]], per_second: float = 10.0) -> tu
         file, kind, save_all=True, append_images=others, duration=milliseconds, loop=0, **options
     )
     return f"image/{kind}", file.getvalue()
+
+
+def write_gif(file: IO[bytes], frames: Iterable[NDArray[np.uint8]], seconds: float) -> None:
+    """Write RGB frames `[H, W, 3]` of one size as an animated GIF that repeats, one at a time.
+
+    Each has 256 colours of its own, exact for frames of no more. `seconds` of a frame are rounded
+    to hundredths, at least 2: viewers slow down shorter ones. Raises `MissingDependencyError`.
+    """
+    _pillow("gif")
+    delay = max(2, round(100 * seconds)).to_bytes(2, "little")
+    for number, frame in enumerate(frames):
+        one = io.BytesIO()
+        _with_palette(frame).save(one, "GIF", optimize=False, interlace=False)
+        data = one.getvalue()
+        # gif89a: header of 13 bytes, palette, extensions, descriptor of 10 bytes, pixels, end
+        bits = data[10] & 7
+        at = 13 + 3 * 2 ** (bits + 1)
+        palette = data[13:at]
+        while data[at] == 0x21:
+            at += 2
+            while data[at]:
+                at += data[at] + 1
+            at += 1
+        if not number:
+            file.write(b"GIF89a" + data[6:10] + b"\x70\0\0")
+            file.write(b"\x21\xff\x0bNETSCAPE2.0\x03\x01\0\0\0")
+        file.write(b"\x21\xf9\x04\x04" + delay + b"\0\0")
+        file.write(data[at : at + 9] + bytes([0x80 | bits]) + palette + data[at + 10 : -1])
+    file.write(b";")
+
+
+def _with_palette(image: NDArray[np.uint8]) -> Any:
+    """Return an RGB image in Pillow's form with a palette: its own colours if at most 256."""
+    from PIL import Image
+
+    if Image.fromarray(image).getcolors(256) is None:
+        # a tenth of the time of the default method
+        return Image.fromarray(image).quantize(256, method=Image.Quantize.FASTOCTREE)
+    # The lightest colour first: Pillow misreads a film whose first palette is 0, 1, 2, … in grey.
+    codes = (255 - image).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    colors, places = np.unique(codes, return_inverse=True)
+    found = Image.fromarray(places.reshape(codes.shape).astype(np.uint8)).convert("P")
+    found.putpalette((255 - (colors[:, None] >> [16, 8, 0] & 255)).astype(np.uint8).tobytes())
+    return found
 
 
 def _mode(image: NDArray[Any]) -> str:

@@ -138,7 +138,7 @@ def first_transitions(
     in TED by key, `[*shape]`, with text as `str`. The observation after the last action of an
     episode without a final observation repeats the one before it. Raises `NotFoundError`.
     """
-    begin, stop = _span(reader, episode)
+    begin, stop = episode_span(reader, episode)
     return transitions_of(reader, np.arange(begin, min(stop, begin + count)))
 
 
@@ -146,12 +146,15 @@ def last_transitions(
     reader: DatasetReader, count: int, episode: int | None = None
 ) -> list[dict[str, Any]]:
     """Return the last `count` transitions in order; see `first_transitions`."""
-    begin, stop = _span(reader, episode)
+    begin, stop = episode_span(reader, episode)
     return transitions_of(reader, np.arange(max(begin, stop - count), stop))
 
 
-def _span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
-    """Return the first row of an episode, or of the dataset, and the one after its last row."""
+def episode_span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
+    """Return the first row of an episode, or of the dataset, and the one after its last row.
+
+    Raises `NotFoundError`.
+    """
     if episode is None:
         return 0, reader.transitions
     if not 0 <= episode < reader.episode_count:

@@ -116,6 +116,24 @@ def test_stats_of_each_number(cli: Cli, toy: Path) -> None:
     assert float(last[5]) == pytest.approx(statistics.pstdev(states))
 
 
+def test_stats_quantiles(cli: Cli, toy: Path) -> None:
+    data = cli("stats", "local:toy", "--json").json
+    levels = data["quantile_levels"]
+    (state,) = [leaf for leaf in data["leaves"] if leaf["key"] == "observation/state"]
+    values = [1001, 1002, 1003, 1004, 2001, 2002, 2003]
+    for found in state["features"]["quantiles"]:
+        assert [found[levels.index(at)] for at in (0, 0.5, 1)] == [1001, 1004, 2003]
+    histogram = state["features"]["histogram"]
+    for counts, edges in zip(histogram["counts"], histogram["edges"], strict=True):
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+            assert count == sum(low <= value < high for value in values)
+    rows = cli("stats", "local:toy", "--quantiles").rows
+    assert ["QUANTILES OF", "P5", "P25", "P50", "P75", "P95"] in rows
+    assert ["observation/state[1]", "1004.0"] in [[row[0], row[3]] for row in rows if len(row) > 3]
+    (reward,) = [row for row in rows if row[0] == "next/reward" and len(row) == 6]
+    assert float(reward[3]) == pytest.approx(100.4)
+
+
 def test_sample(cli: Cli, toy: Path) -> None:
     leaves = cli("sample", "local:toy", "--batch", "7", "--json").json["leaves"]
     assert leaves["observation/state"]["shape"] == [7, 3]

@@ -163,11 +163,11 @@ def test_every_verb_takes_every_global_option() -> None:
     for group in ("cache", "config"):
         verbs.update({f"{group} {name}": verb for name, verb in verbs[group].commands.items()})
     assert sorted(verbs) == [
-        "cache", "cache dir", "cache ls", "cache prune", "cache rm", "completion", "config",
+        "cache", "cache dir", "cache ls", "cache prune", "cache rm", "card", "completion", "config",
         "config edit", "config get", "config path", "config set", "convert", "cp", "demo",
-        "download", "env", "filter", "head", "info", "list", "open", "path", "preprocess",
+        "download", "env", "filter", "head", "info", "list", "open", "path", "plot", "preprocess",
         "rename", "rm", "sample", "search", "sources", "split", "stats", "step", "tail", "verify",
-        "version", "worker",
+        "version", "view", "worker",
     ]  # fmt: skip
     flags = {
         "--offline", "--json", "--quiet", "-q", "--yes", "-y", "--no-progress", "-v", "--verbose",

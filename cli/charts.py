@@ -1,0 +1,158 @@
+"""Pictures of a dataset as lines of block characters, for a terminal without a display."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from offline_data.reports.pictures import (
+        Coverage,
+        DatasetPictures,
+        Histogram,
+        Ranges,
+        Timeline,
+    )
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_SHADES = " ░▒▓█"
+_HEIGHT = 4
+_CHART = 36
+"""Least width of a histogram; those that fit stand side by side."""
+_NARROWEST = 24
+_MOST_ACTIONS, _MOST_DIMENSIONS = 12, 24
+
+
+def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
+    """Draw a dataset in `width` columns, 24 at least.
+
+    Histograms, a line for each number of an observation and for some episodes, and the coverage of
+    two principal components in shades.
+    """
+    width = max(width, _NARROWEST)
+    first = [one for one in (pictures.returns, pictures.lengths) if one] + [*pictures.rewards]
+    counts = f"{pictures.transitions:,} transitions in {pictures.episodes:,} episodes"
+    actions = pictures.actions[:_MOST_ACTIONS]
+    lines = [pictures.id, counts, "", *_side_by_side([*first, *actions], width)]
+    lines += _more(len(pictures.actions) - len(actions), "numbers of the action")
+    for leaf in pictures.ranges:
+        lines += [*_range_lines(leaf, width), ""]
+    for timeline in pictures.timelines:
+        lines += _timeline_lines(timeline, width)
+    if pictures.coverage:
+        lines += ["", *_coverage_lines(pictures.coverage, width)]
+    lines += [f"not drawn: {what}: {why}" for what, why in pictures.left_out]
+    return [line.rstrip() for line in lines]
+
+
+def _more(count: int, what: str) -> list[str]:
+    return [f"… and {count} more {what}", ""] if count > 0 else []
+
+
+def _side_by_side(histograms: Sequence[Histogram], width: int) -> Iterator[str]:
+    """Yield the lines of histograms, as many beside each other as fit."""
+    columns = max(width // _CHART, 1)
+    each = width // columns - 2
+    for begin in range(0, len(histograms), columns):
+        charts = [_histogram_lines(one, each) for one in histograms[begin : begin + columns]]
+        for row in zip_longest(*charts, fillvalue=""):
+            yield "  ".join(cell.ljust(each) for cell in row)
+        yield ""
+
+
+def _histogram_lines(histogram: Histogram, width: int) -> list[str]:
+    counts, edges = histogram.counts, histogram.edges
+    missing = f", {histogram.not_finite:,} not finite" if histogram.not_finite else ""
+    title = _cut(f"{histogram.label} ({histogram.unit}{missing})", width)
+    if not len(counts):
+        return [title, "no finite value"]
+    if histogram.constant:
+        return [title, f"always {edges[0]:.6g}: {counts[0]:,}"]
+    if histogram.discrete and len(counts) <= _HEIGHT + 2:
+        return [title, *_bars(edges[:-1], counts, width)]
+    merged = -(-len(counts) // width)
+    counts = np.add.reduceat(counts, np.arange(0, len(counts), merged))
+    title = _cut(f"{title[:-1]}, up to {counts.max():,} a column)", width)
+    counts = np.repeat(counts, width // len(counts))
+    low, high = f"{edges[0]:.4g}", f"{edges[-1]:.4g}"
+    axis = low + high.rjust(max(len(counts) - len(low), len(high) + 1))
+    return [title, *_columns(counts), axis]
+
+
+def _bars(values: NDArray[np.float64], counts: NDArray[np.int64], width: int) -> list[str]:
+    """Draw a horizontal bar for each of a few values."""
+    names, numbers = [f"{value:.0f}" for value in values], [f"{count:,}" for count in counts]
+    wide, most = max(map(len, names)), max(map(len, numbers))
+    longest = max(width - wide - most - 2, 1)
+    return [
+        f"{name:>{wide}} {number:>{most}} {chr(0x2588) * round(longest * count / counts.max())}"
+        for name, number, count in zip(names, numbers, counts.tolist(), strict=True)
+    ]
+
+
+def _columns(heights: NDArray[np.generic], rows: int = _HEIGHT) -> list[str]:
+    """Draw columns of eighths of a character; one that is not 0 has at least one."""
+    eighths = np.ceil(8 * rows * heights / heights.max()).astype(int)
+    levels = (np.clip(eighths - 8 * row, 0, 8).tolist() for row in reversed(range(rows)))
+    return ["".join(_BARS[level] for level in row) for row in levels]
+
+
+def _range_lines(leaf: Ranges, width: int) -> list[str]:
+    """Draw each number from its minimum to its maximum: 5 to 95 % shaded, 25 to 75 % filled."""
+    shown = leaf.quantiles[:_MOST_DIMENSIONS]
+    names = [_cut(name, 12) for name in leaf.names[:_MOST_DIMENSIONS]]
+    wide = max(map(len, names))
+    lines = [_cut(f"{leaf.label}: minimum, 5 ▒ 25 █ 75 ▒ 95 %, maximum", width)]
+    for name, (low, _, five, quarter, median, three, most, _, high) in zip(
+        names, shown.tolist(), strict=True
+    ):
+        if not low < high:
+            text = "no finite value" if np.isnan(low) else f"always {low:.6g}"
+            lines.append(f"{name:<{wide}} {text}")
+            continue
+        cells = max(width - wide - 22, 4)
+        scale = (cells - 1) / (high / 2 - low / 2) / 2  # the difference may not be finite
+        at = [round((one - low) * scale) for one in (five, quarter, median, three, most)]
+        bar = ["─"] * cells
+        bar[at[0] : at[4] + 1] = "▒" * (at[4] - at[0] + 1)
+        bar[at[1] : at[3] + 1] = "█" * (at[3] - at[1] + 1)
+        bar[at[2]] = "│"
+        lines.append(f"{name:<{wide}} {low:>9.3g} {''.join(bar)} {high:<9.3g}")
+    return lines + _more(len(leaf.names) - len(shown), f"numbers of {leaf.label}")[:1]
+
+
+def _timeline_lines(line: Timeline, width: int) -> list[str]:
+    """Draw the cumulated reward of an episode."""
+    ends = (("terminated", line.terminated), ("truncated", line.truncated))
+    said = " and ".join(name for name, steps in ends if len(steps)) or "no end flag"
+    title = f"episode {line.episode}: cumulated reward {line.cumulated[-1]:.4g}, "
+    title += f"{line.length:,} steps, {said}"
+    points = line.cumulated[np.linspace(0, len(line.step) - 1, width - 1).round().astype(int)]
+    low = np.fmin.reduce(points)
+    if not np.isfinite(points).all() or not points.max() > low:
+        return [title]
+    heights = points / 2 - low / 2
+    return [title, *_columns(heights + heights.max() * 1e-9, 2)]
+
+
+def _coverage_lines(coverage: Coverage, width: int) -> list[str]:
+    """Draw the density of observations, the first component from left to right."""
+    across = 1 if len(coverage.counts) <= width else 2
+    cells = coverage.counts.reshape(len(coverage.counts) // across, across, -1, 4).sum((1, 3)).T
+    shades = np.zeros(cells.shape, int)
+    filled = cells > 0
+    top = max(float(np.log(cells.max())), 1e-9)
+    shades[filled] = 1 + np.round(3 * np.log(cells[filled]) / top).astype(int)
+    first, second = (f"{100 * share:.3g}" for share in coverage.explained)
+    title = f"coverage: components of {first} % (across) and {second} % of variance"
+    return [_cut(title, width), *("".join(_SHADES[one] for one in row) for row in shades[::-1])]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,125 @@
+"""`plot`, `view` and `card`: a dataset as a figure, a film of an episode, a dataset card."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from offline_data.config import user_path
+from offline_data.errors import UsageError
+from offline_data.files import disk_errors, write_durably
+from offline_data_cli.names import entry_named
+from offline_data_cli.options import Context, Dataset, argument, option
+from offline_data_cli.result import Drawing, Result
+
+Replace = Annotated[bool, option("Replace an existing file.", "--force")]
+
+
+def plot(
+    context: Context,
+    dataset: Dataset,
+    out: Annotated[
+        str | None,
+        option("Write a figure as .png, .svg, .pdf or .html. (default: draw here)", metavar="FILE"),
+    ] = None,
+    force: Replace = False,
+) -> Result:
+    """Draw returns, lengths, rewards, actions, observations, episodes and coverage."""
+    if out is not None and out.lower().endswith(".html"):
+        from offline_data_cli.commands.pages import report
+
+        return report(context, dataset, out, force)
+    from offline_data.reports import figure
+    from offline_data.reports.pictures import summarise
+    from offline_data.store.reader import open_reader
+
+    entry = entry_named(context, dataset)
+    path = new_file(out, force) if out is not None else None
+    form = figure.check_format(path) if path else ""
+    if path:
+        figure.check_installed()
+    found = summarise(open_reader(entry.path), context.progress)
+    if not path:
+        from offline_data_cli.charts import chart_lines
+
+        return Result(found, (Drawing(lambda wide: chart_lines(found, wide)),), (str(entry.id),))
+    return written(str(entry.id), path, figure.encode(figure.draw(found), form))
+
+
+def view(
+    context: Context,
+    dataset: Dataset,
+    episode: Annotated[int, argument("EPISODE", "Number of the episode, from 0.", min=0)],
+    out: Annotated[
+        str | None,
+        option(
+            "Write a film as .mp4 or .gif. (default: NAME-EPISODE.mp4 in this folder)",
+            metavar="FILE",
+        ),
+    ] = None,
+    leaf: Annotated[
+        str | None, option("Leaf of images to show. (default: the first one)", metavar="KEY")
+    ] = None,
+    fps: Annotated[float, option("Frames a second.", metavar="N")] = 30.0,
+    rerun: Annotated[bool, option("Open rerun's viewer instead of writing a file.")] = False,
+    force: Replace = False,
+) -> Result:
+    """Write the images of an episode as a film, or open them in rerun."""
+    from offline_data.episodes.fields import REWARD
+    from offline_data.reports import video
+    from offline_data.reports.frames import film
+    from offline_data.reports.info import episode_span
+    from offline_data.store.reader import open_reader
+
+    if rerun and out is not None:
+        raise UsageError("--rerun opens a viewer and writes no file; leave out --out or --rerun")
+    entry = entry_named(context, dataset)
+    reader = open_reader(entry.path)
+    shown = film(reader, episode, leaf)
+    name = str(entry.id)
+    if rerun:
+        rewards = reader.step(REWARD)[slice(*episode_span(reader, episode))].ravel()
+        video.open_rerun(shown, rewards, f"{name} episode {episode}")
+        return Result({"id": name, "episode": episode}, (), (name,), shown.notes)
+    plain = re.sub(r"[^\w.-]+", "-", entry.id.name.rpartition("/")[2])
+    path = new_file(out if out is not None else f"{plain}-{episode}.mp4", force)
+    video.write_film(shown, path, fps)
+    data = {"id": name, "episode": episode, "path": path, "leaf": shown.key, "fps": fps}
+    data |= {"frames": shown.length, "width": shown.width, "height": shown.height}
+    return Result(data, (str(path),), (str(path),), shown.notes)
+
+
+def card(
+    context: Context,
+    dataset: Dataset,
+    out: Annotated[
+        str | None, option("Write to this file. (default: print)", metavar="FILE")
+    ] = None,
+    force: Replace = False,
+) -> Result:
+    """Write a dataset card, README.md in the Hugging Face Hub's format."""
+    from offline_data import api
+
+    entry = entry_named(context, dataset)
+    path = new_file(out, force) if out is not None else None
+    text = api.card(entry.path, settings=context.settings, progress=context.progress)
+    if path:
+        return written(str(entry.id), path, text.encode())
+    return Result({"id": str(entry.id), "card": text}, (text.rstrip("\n"),), (str(entry.id),))
+
+
+def new_file(out: str, force: bool) -> Path:
+    """Return the path of a file to write; raises `UsageError` if it exists, unless `force`."""
+    path = user_path(out, "--out")
+    if path.is_dir() or not path.parent.is_dir():
+        wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+        raise UsageError(f"{path} cannot be written: {wrong}", hint="--out FILE")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", hint="choose another name, or replace it with --force")
+    return path
+
+
+def written(name: str | list[str], path: Path, content: bytes) -> Result:
+    """Write a file about one dataset or several, by id, and return its path as a result."""
+    with disk_errors(path.parent):
+        write_durably(path, content)
+    return Result({"id": name, "path": path, "bytes": len(content)}, (str(path),), (str(path),))

@@ -1,0 +1,199 @@
+"""Dataset card: README.md as the Hugging Face Hub reads it, from a manifest and statistics.
+
+The texts of a manifest come from strangers. In the header they are quoted, below they are escaped,
+so that they are neither markup nor links of the card.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from offline_data.files import human_bytes
+from offline_data.urls import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from offline_data.reports.info import DatasetInfo
+    from offline_data.reports.stats import DatasetStats
+
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+_LICENCES = {
+    "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "cc", "cc0-1.0", "cc-by-2.0",
+    "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0",
+    "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0",
+    "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "gpl", "gpl-2.0", "gpl-3.0", "lgpl",
+    "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "odc-by", "odbl", "pddl", "unlicense", "wtfpl",
+}  # fmt: skip
+"""Licences that the Hub knows by these names; another one is `other` with a `license_name`."""
+_MARKUP = re.compile(r"([\\`*_\[\]|~#$!@(){}]|(?<=\w):(?=//)|(?<=www)\.)")
+_FIRST = re.compile(r"^(\d*)([-+=.)])(?=[-=\s]|$)")
+_MOST_ROWS, _LONGEST = 60, 2000
+_FILES = 8
+
+
+def size_category(count: int) -> str:
+    """Return the Hub's size category of a number of rows.
+
+    Example:
+        >>> size_category(999), size_category(6729), size_category(10**12)
+        ('n<1K', '1K<n<10K', 'n>1T')
+    """
+    power = next((i for i in range(len(_SIZES)) if count < 1000 * 10**i), None)
+    if power is None:
+        return f"n>{_SIZES[-1]}"
+    return f"{_SIZES[power - 1]}<n<{_SIZES[power]}" if power else f"n<{_SIZES[0]}"
+
+
+def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
+    """Return the text of a dataset card: YAML header, then Markdown."""
+    size = f"{human_bytes(info.bytes)} on disk"
+    blocks = (
+        _header(info),
+        f"# {plain(info.id)}",
+        *(f"> {plain(line)}" for line in _description(info)),
+        f"{info.transitions:,} transitions in {info.episodes:,} episodes, {size}.",
+        "## Schema",
+        _table(("Leaf", "Type", "Shape", "Rows"), _schema(info)),
+        "One row per step, or for observations one more per episode: the one after the last action.",
+        "## Statistics",
+        *_statistics(stats),
+        "## Provenance",
+        "\n".join(_provenance(info)),
+        "## Loading",
+        _fenced(
+            f"import offline_data\n\nds = offline_data.load_dataset({_string(info.id)})\n"
+            "batch = ds.sample(256)",
+            "python",
+        ),
+        "## Citation",
+        _citation(info),
+    )
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def plain(text: Any, longest: int = _LONGEST) -> str:
+    r"""Return a text on one line as Markdown that shows it as it is, without passwords of URLs.
+
+    Example:
+        >>> plain("a|b <script> [x](http://y) *z*\n# w")
+        'a\\|b &lt;script&gt; \\[x\\]\\(http\\://y\\) \\*z\\* \\# w'
+    """
+    line = _one_line(text)
+    cut = line if len(line) <= longest else f"{line[: longest - 1]}…"
+    escaped = _MARKUP.sub(r"\\\1", html.escape(cut, quote=False))
+    return _FIRST.sub(r"\1\\\2", escaped)
+
+
+def _one_line(text: Any) -> str:
+    words = " ".join(redact(str(text)).split())
+    return "".join(one if one.isprintable() else "\ufffd" for one in words)
+
+
+def _string(text: Any) -> str:
+    """Return a text as a string of YAML, which is one of JSON and of Python, too."""
+    return json.dumps(_one_line(text)[:_LONGEST], ensure_ascii=False)
+
+
+def _header(info: DatasetInfo) -> str:
+    licence = (info.licence or "unknown").strip()
+    known = licence.lower() in _LICENCES
+    lines = ["---", f"pretty_name: {_string(info.name)}"]
+    if known or not info.licence:
+        lines.append(f"license: {licence.lower()}")
+    else:
+        lines += ["license: other", f"license_name: {_string(licence)}"]
+    tags = dict.fromkeys(("offline-rl", "reinforcement-learning", info.source))
+    lines += ["task_categories:", "- reinforcement-learning", "tags:"]
+    lines += [f"- {_string(tag)}" for tag in tags]
+    return "\n".join([*lines, "size_categories:", f"- {size_category(info.transitions)}", "---"])
+
+
+def _description(info: DatasetInfo) -> Iterator[str]:
+    text = info.about.get("description")
+    if isinstance(text, str) and text.strip():
+        yield text
+
+
+def _schema(info: DatasetInfo) -> Iterator[tuple[str, ...]]:
+    for key, leaf in info.schema.items():
+        encoding = f" ({leaf['encoding']})" if "encoding" in leaf else ""
+        kind = "text" if leaf["text"] else leaf["dtype"] + encoding
+        yield key, kind, str(list(leaf["shape"])), leaf["rows"]
+
+
+def _statistics(stats: DatasetStats) -> Iterator[str]:
+    figures = [
+        (one.key, *map(_number, (one.min, one.max, one.mean, one.std)), str(one.nan + one.inf))
+        for one in stats.leaves
+    ]
+    yield _table(("Leaf", "Minimum", "Maximum", "Mean", "Std", "Not finite"), figures)
+    episodes = stats.per_episode
+    spreads = [
+        (name, *map(_number, (one.min, one.median, one.mean, one.max)))
+        for name, one in (("length", episodes.length), ("return", episodes.returns))
+        if one is not None
+    ]
+    yield _table(("Episodes", "Minimum", "Median", "Mean", "Maximum"), spreads)
+    yield (
+        f"{100 * episodes.terminated:.3g} % of the episodes end terminated and "
+        f"{100 * episodes.truncated:.3g} % truncated; {episodes.without_final_observation:,} lack "
+        "the observation after the last action."
+    )
+
+
+def _provenance(info: DatasetInfo) -> Iterator[str]:
+    yield f"- Source: {plain(info.source)}, {plain(info.name)}, revision {plain(info.revision)}"
+    program = f"{info.converter.get('name', 'offline-data')} {info.converter.get('version', '')}"
+    yield f"- Converted by {plain(program)}, {plain(info.created or 'at an unknown time')}"
+    for parent in info.parents:
+        yield f"- Made from {plain(parent)}"
+    for file in info.files[:_FILES]:
+        digest = f", sha256 {plain(file['sha256'])}" if file.get("sha256") else ""
+        yield f"- File {plain(file.get('path'))}, from {plain(file.get('url') or 'a disk')}{digest}"
+    if len(info.files) > _FILES:
+        yield f"- {len(info.files) - _FILES:,} more files"
+    if info.audit.get("rows"):
+        yield f"- {plain(info.audit['rows'])} rows were read back and equal the source"
+    for note in info.notes:
+        yield f"- {plain(note)}"
+    for leaf in info.dropped:
+        yield f"- Left out: {plain(leaf.get('key'))}, {plain(leaf.get('reason'))}"
+
+
+def _citation(info: DatasetInfo) -> str:
+    """Return BibTeX: the source's own, or an entry that notes its words."""
+    text = (info.citation or "").strip()
+    if text.startswith("@"):
+        lines = (_one_line(line) for line in text[:_LONGEST].splitlines())
+        return _fenced("\n".join(lines), "bibtex")
+    fields: Mapping[str, Any] = {"title": info.id, "note": text, "howpublished": info.source}
+    label = re.sub(r"\W+", "-", info.name)[:60].strip("-") or "dataset"
+    values = {name: re.sub(r"[{}%\\]", "", _one_line(value)) for name, value in fields.items()}
+    lines = (f"  {name} = {{{value}}}," for name, value in values.items() if value)
+    return _fenced("\n".join([f"@misc{{{label},", *lines, "}"]), "bibtex")
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return a code block whose fence is longer than any in the text."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    listed = list(rows)
+    lines = [
+        titles,
+        ["---"] * len(titles),
+        *([plain(c) for c in row] for row in listed[:_MOST_ROWS]),
+    ]
+    more = f"\n\nand {len(listed) - _MOST_ROWS:,} more" if len(listed) > _MOST_ROWS else ""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

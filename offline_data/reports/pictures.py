@@ -1,0 +1,365 @@
+"""Numbers behind the pictures of a dataset: plain arrays, for `plot`, `report` and others to draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.progress import SILENT
+from offline_data.reports.frames import image_layout
+from offline_data.reports.histograms import HISTOGRAM_BINS, QUANTILES, Histograms
+from offline_data.reports.stats import MOST_FEATURES, LeafStats, dataset_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from offline_data.progress import Progress
+    from offline_data.reports.stats import DatasetStats
+    from offline_data.store.reader import DatasetReader
+
+COVERAGE_ROWS = 1 << 17
+"""Observations that the principal components are computed of at most, evenly spread."""
+COVERAGE_FEATURES = 512
+"""Numbers in an observation that principal components are computed of at most."""
+COVERAGE_BINS = 48
+TIMELINE_POINTS = 2000
+_CHUNK_ITEMS = 1 << 20
+_MOST_MARKS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Counts of the finite values of one quantity in bins of equal width."""
+
+    label: str
+    """`return`, `length`, or a feature: `next/reward`, `action[0]`."""
+    unit: str
+    """What is counted: `episodes` or `transitions`."""
+    counts: NDArray[np.int64]
+    """`[bins]`; neither the first nor the last is empty."""
+    edges: NDArray[np.float64]
+    """`[bins + 1]`, ascending; bin `i` holds `edges[i] <= value < edges[i + 1]`."""
+    discrete: bool
+    """Whether the values are integers and each has a bin of its own, that begins there."""
+    not_finite: int
+    """Values that are NaN or infinite, which no bin holds."""
+
+    @property
+    def constant(self) -> bool:
+        """True if all values are in one bin."""
+        return len(self.counts) == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Range of each number in an observation leaf."""
+
+    label: str
+    """TED key, parts joined by `/`."""
+    names: tuple[str, ...]
+    """`[F]`: `[0]`, `[1]`, … or `[0, 2]`; the empty text for a leaf of one number."""
+    quantiles: NDArray[np.float64]
+    """`[F, levels]` at `DatasetPictures.levels`, of which the first is the minimum and the last
+    the maximum; NaN where no value is finite."""
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Rewards over one episode; at most `TIMELINE_POINTS` points, each of `every` steps."""
+
+    episode: int
+    """Its number in the dataset, from 0."""
+    length: int
+    """Transitions."""
+    every: int
+    step: NDArray[np.int64]
+    """`[n]` last step of each point, from 0."""
+    reward: NDArray[np.float64]
+    """`[n]` mean reward of the steps of a point."""
+    cumulated: NDArray[np.float64]
+    """`[n]` undiscounted sum of the rewards up to and including that step; NaN from the first NaN on."""
+    terminated: NDArray[np.int64]
+    """Steps with the flag set, the first 1000."""
+    truncated: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Density of observations along their first two principal components.
+
+    Each number is standardized with its mean and standard deviation first; constant ones are left
+    out. A histogram of evenly spread observations before actions.
+    """
+
+    counts: NDArray[np.int64]
+    """`[bins, bins]`: along the first component, then the second."""
+    edges: tuple[NDArray[np.float64], NDArray[np.float64]]
+    """`[bins + 1]` of each component, in standard deviations of one number."""
+    explained: tuple[float, float]
+    """Share of the variance of each component, in [0, 1]; the second is 0 if there is one number."""
+    components: NDArray[np.float64]
+    """`[2, F]` unit vectors."""
+    names: tuple[str, ...]
+    """`[F]` names of the numbers: `observation[0]`."""
+    rows: int
+    """Number of observations counted; those with NaN or infinity are not."""
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetPictures:
+    """Everything that is drawn of a dataset, and what cannot be."""
+
+    id: str
+    transitions: int
+    episodes: int
+    stats: DatasetStats
+    returns: Histogram | None
+    """Of the undiscounted returns of episodes; None if none is finite."""
+    lengths: Histogram
+    rewards: tuple[Histogram, ...]
+    """One for each number of the reward."""
+    actions: tuple[Histogram, ...]
+    """One for each number of the action."""
+    ranges: tuple[Ranges, ...]
+    """One for each observation leaf."""
+    timelines: tuple[Timeline, ...]
+    """Of the episodes with the least to the greatest return, evenly spread by rank."""
+    coverage: Coverage | None
+    left_out: tuple[tuple[str, str], ...]
+    """Pictures, or leaves of them, that are missing, and the reason."""
+    levels: tuple[float, ...] = QUANTILES
+
+
+def summarise(
+    reader: DatasetReader,
+    progress: Progress = SILENT,
+    *,
+    stats: DatasetStats | None = None,
+    episodes: int = 4,
+) -> DatasetPictures:
+    """Compute what is drawn of a dataset, with the pass over all rows of `dataset_stats`.
+
+    Then only rewards of a few episodes are read, and up to `COVERAGE_ROWS` observations, twice.
+
+    Args:
+        reader: Of the dataset.
+        progress: Of bytes.
+        stats: Those of the whole dataset, if they are known.
+        episodes: Number of timelines.
+
+    Raises:
+        ManifestError: A file is missing or damaged.
+    """
+    found = dataset_stats(reader, progress) if stats is None else stats
+    observed = {"/".join(key) for key in (*reader.observation_leaves, *reader.manifest.two_copies)}
+    observed = {key for key in observed if _root(key) != "info"}
+    actions, observations, left_out = list[LeafStats](), list[LeafStats](), list[tuple[str, str]]()
+    for leaf in found.leaves:
+        if leaf.key not in observed and _root(leaf.key) != "action":
+            continue
+        if image_layout(leaf.dtype, leaf.shape):
+            left_out.append((leaf.key, f"images, {leaf.kind}"))
+        elif leaf.features is None:
+            left_out.append((leaf.key, _unmeasured(leaf)))
+        elif prod(leaf.shape):
+            (observations if leaf.key in observed else actions).append(leaf)
+    left_out += [
+        (one.key, "text")
+        for one in found.texts
+        if one.key in observed or _root(one.key) == "action"
+    ]
+    returns = np.asarray(reader.episodes[("return",)])
+    coverage, missing = _coverage(reader, observations)
+    left_out += [] if coverage else [("coverage", missing)]
+    return DatasetPictures(
+        found.id,
+        found.transitions,
+        found.episodes,
+        found,
+        histogram_of("return", returns) if np.isfinite(returns).any() else None,
+        histogram_of("length", reader.lengths),
+        tuple(
+            one for leaf in found.leaves if leaf.key == "next/reward" for one in histograms_of(leaf)
+        ),
+        tuple(one for leaf in actions for one in histograms_of(leaf)),
+        tuple(_ranges(leaf) for leaf in observations),
+        tuple(_timeline(reader, number) for number in _by_rank(returns, episodes)),
+        coverage,
+        tuple(left_out),
+    )
+
+
+def _root(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _unmeasured(leaf: LeafStats) -> str:
+    many = f"more than {MOST_FEATURES:,} numbers a row"
+    return f"{leaf.kind}, {'complex numbers' if 'complex' in leaf.dtype else many}"
+
+
+def _names(leaf: LeafStats) -> tuple[str, ...]:
+    """Return the place of each number of a row, `[0]`; no text for the only one."""
+    if prod(leaf.shape) == 1:
+        return ("",)
+    return tuple(str(list(place)) for place in np.ndindex(*leaf.shape))
+
+
+def histograms_of(leaf: LeafStats) -> Iterator[Histogram]:
+    """Yield the histogram of each number of a row, of a leaf with `features`."""
+    features = leaf.features
+    assert features is not None  # noqa: S101 - leaves without are left out before
+    integers = "float" not in leaf.dtype
+    columns = (
+        features.histogram.counts.reshape(-1, HISTOGRAM_BINS),
+        features.histogram.edges.reshape(-1, HISTOGRAM_BINS + 1),
+        features.count.ravel(),
+    )
+    for name, counts, edges, finite in zip(_names(leaf), *columns, strict=True):
+        kind = (leaf.key + name, "transitions", integers, leaf.rows - int(finite))
+        yield _histogram(counts, edges, *kind)
+
+
+def histogram_of(label: str, values: NDArray[Any]) -> Histogram:
+    """Count one number of each episode, `[E]`, in fewer bins if there are few."""
+    finite = values[np.isfinite(values)]
+    seen = Histograms(1, values.dtype)
+    seen.add(finite[None], finite.min(keepdims=True), finite.max(keepdims=True))
+    bins = int(np.clip(3 * np.sqrt(len(finite)), 8, HISTOGRAM_BINS))
+    found = seen.histogram((), bins)
+    integers = values.dtype.kind != "f"
+    return _histogram(
+        found.counts, found.edges, label, "episodes", integers, len(values) - len(finite)
+    )
+
+
+def _histogram(
+    counts: NDArray[np.int64],
+    edges: NDArray[np.float64],
+    label: str,
+    unit: str,
+    integers: bool,
+    not_finite: int,
+) -> Histogram:
+    """Leave out the empty bins at both ends."""
+    filled = np.flatnonzero(counts)
+    begin, stop = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
+    edges = edges[begin : stop + 1]
+    discrete = integers and bool(len(edges) > 1 and edges[1] - edges[0] == 1)
+    return Histogram(label, unit, counts[begin:stop], edges, discrete, not_finite)
+
+
+def _ranges(leaf: LeafStats) -> Ranges:
+    features = leaf.features
+    assert features is not None  # noqa: S101 - leaves without are left out before
+    quantiles = features.quantiles.reshape(-1, len(QUANTILES))
+    return Ranges(leaf.key, _names(leaf), quantiles, features.mean.ravel(), features.std.ravel())
+
+
+def _by_rank(returns: NDArray[Any], count: int) -> list[int]:
+    """Return different episodes, evenly spread by the rank of their returns, least first."""
+    order = np.argsort(returns, kind="stable")  # NaN is last
+    order = order[: np.isfinite(returns).sum() or None]
+    places = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
+    return [int(number) for number in order[np.unique(places)]]
+
+
+def _timeline(reader: DatasetReader, episode: int) -> Timeline:
+    """Read the rewards and flags of an episode, some rows at a time."""
+    begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
+    every = -(-length // TIMELINE_POINTS)
+    rows = max(_CHUNK_ITEMS // every, 1) * every
+    sums, marks = [], {TERMINATED: [np.zeros(0, np.int64)], TRUNCATED: [np.zeros(0, np.int64)]}
+    for first in range(0, length, rows):
+        here = slice(begin + first, begin + min(first + rows, length))
+        rewards = np.asarray(reader.step(REWARD)[here], np.float64).ravel()
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums.append(np.add.reduceat(rewards, np.arange(0, len(rewards), every)))
+        for key, found in marks.items():
+            found.append(first + np.flatnonzero(reader.step(key)[here])[:_MOST_MARKS])
+    total = np.concatenate(sums)
+    step = np.minimum(np.arange(1, len(total) + 1) * every, length) - 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Timeline(
+            episode,
+            length,
+            every,
+            step,
+            total / np.diff(step, prepend=-1),
+            np.cumsum(total),
+            *(np.concatenate(found)[:_MOST_MARKS] for found in marks.values()),
+        )
+
+
+def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage | None, str]:
+    """Project observations on their principal components; or say why not."""
+    fitting = [leaf for leaf in leaves if prod(leaf.shape) <= COVERAGE_FEATURES]
+    count = sum(prod(leaf.shape) for leaf in fitting)
+    if not 0 < count <= COVERAGE_FEATURES:
+        limit = f"more than {COVERAGE_FEATURES} numbers an observation"
+        return None, limit if leaves else "no observation of numbers, other than images"
+    mean, std = (
+        np.concatenate([np.ravel(getattr(leaf.features, name)) for leaf in fitting])
+        for name in ("mean", "std")
+    )
+    kept = np.flatnonzero((std > 1e-12 * np.abs(mean)) & np.isfinite(std))
+    if not len(kept):
+        return None, "every observation is the same"
+    names = [leaf.key + name for leaf in fitting for name in _names(leaf)]
+    rows = np.unique(
+        np.linspace(0, reader.transitions - 1, min(COVERAGE_ROWS, reader.transitions)).astype(int)
+    )
+    step = max(_CHUNK_ITEMS // count, 1)
+
+    def standardized() -> Iterator[NDArray[np.float64]]:
+        for begin in range(0, len(rows), step):
+            some = rows[begin : begin + step]
+            columns = [_before(reader, leaf.key, some).reshape(len(some), -1) for leaf in fitting]
+            numbers = np.concatenate(columns, axis=1).astype(np.float64)[:, kept]
+            whole = numbers[np.isfinite(numbers).all(axis=1)]
+            yield (whole - mean[kept]) / std[kept]
+
+    used, total, products = 0, np.zeros(len(kept)), np.zeros((len(kept), len(kept)))
+    for chunk in standardized():
+        used, total, products = used + len(chunk), total + chunk.sum(0), products + chunk.T @ chunk
+    if not used:
+        return None, "every observation has a number that is not finite"
+    center = total / used
+    variances, vectors = np.linalg.eigh(products / used - np.outer(center, center))
+    variances = np.maximum(variances[::-1], 0)
+    if not variances[0] > 0:
+        return None, "every observation is the same"
+    components = np.zeros((2, len(kept)))
+    components[: min(2, len(kept))] = vectors.T[::-1][:2]
+    largest = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], 1)
+    components *= np.where(largest < 0, -1, 1)  # LAPACK gives either sign
+    points = np.concatenate([(chunk - center) @ components.T for chunk in standardized()])
+    low, high = points.min(0), points.max(0)
+    high = np.where(high > low, high, low + 1)
+    edges = tuple(np.linspace(low[i], high[i], COVERAGE_BINS + 1) for i in (0, 1))
+    counts, _, _ = np.histogram2d(points[:, 0], points[:, 1], bins=edges)
+    shares = (*(variances[:2] / variances.sum()), 0.0)
+    return Coverage(
+        counts.astype(np.int64),
+        (edges[0], edges[1]),
+        (float(shares[0]), float(shares[1])),
+        components,
+        tuple(names[place] for place in kept),
+        used,
+    ), ""
+
+
+def _before(reader: DatasetReader, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Gather an observation leaf before the actions of some rows."""
+    parts = tuple(key.split("/"))
+    if parts in reader.observation_leaves:
+        return np.asarray(reader.observations_at(parts, rows, after=False))
+    return np.asarray(reader.step(parts)[rows])  # stored twice, as `two_copies` says

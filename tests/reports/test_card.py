@@ -1,0 +1,165 @@
+"""Dataset cards as PyYAML, huggingface_hub and a reader of Markdown see them, from hostile texts too."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import DatasetCard
+
+import offline_data
+from offline_data import api
+from offline_data.reports.card import dataset_card, size_category
+from offline_data.reports.info import DatasetInfo
+from offline_data.reports.stats import DatasetStats
+from tests.reports.drawn import drawn_episodes
+
+SIZES = [
+    "n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B",
+    "1B<n<10B", "10B<n<100B", "100B<n<1T", "n>1T",
+]  # fmt: skip
+"""As huggingface.co lists them."""
+
+HOSTILE = (
+    "a: [b\n---\n# h\n<script>x</script> | `c` [d](https://e) ![f](g) ```\n* @misc{h, i = {j}}"
+)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[DatasetInfo, DatasetStats]:
+    root = tmp_path_factory.mktemp("root")
+    stored = api.convert(drawn_episodes(), "drawn", root=root)
+    found: Any = api.info(stored.path)
+    return found, api.stats(stored.path, progress=False)
+
+
+def _front(card: str) -> dict[str, Any]:
+    """Parse the header as the Hub does: between the first two lines of three hyphens."""
+    found = re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)
+    assert found
+    header: dict[str, Any] = yaml.safe_load(found[1])
+    return header
+
+
+def test_the_header(known: tuple[DatasetInfo, DatasetStats]) -> None:
+    info, stats = known
+    header = _front(dataset_card(replace(info, licence="CC-BY-4.0"), stats))
+    assert header == {
+        "pretty_name": "drawn",
+        "license": "cc-by-4.0",
+        "task_categories": ["reinforcement-learning"],
+        "tags": ["offline-rl", "reinforcement-learning", "local"],
+        "size_categories": ["n<1K"],
+    }
+    assert _front(dataset_card(replace(info, licence=None), stats))["license"] == "unknown"
+    other = _front(dataset_card(replace(info, licence="My: licence\n"), stats))
+    assert (other["license"], other["license_name"]) == ("other", "My: licence")
+
+
+def test_size_categories_are_those_of_the_hub() -> None:
+    counts = [0, *(count for power in range(3, 14) for count in (10**power - 1, 10**power))]
+    found = [size_category(count) for count in counts]
+    assert list(dict.fromkeys(found)) == SIZES
+    for count, name in zip(counts, found, strict=True):
+        limits = [
+            int(number) * 10 ** (3 * " KMBT".index(unit))
+            for number, unit in re.findall(r"(\d+)([KMBT])", name)
+        ]
+        if name.startswith("n>"):
+            assert count >= limits[0]
+        else:
+            assert ([0, *limits][-2] if len(limits) > 1 else 0) <= count < limits[-1]
+
+
+def test_the_hub_reads_it(known: tuple[DatasetInfo, DatasetStats]) -> None:
+    card = DatasetCard(dataset_card(*known))
+    assert card.data.pretty_name == "drawn"
+    assert card.data.task_categories == ["reinforcement-learning"]
+    assert card.data.size_categories == ["n<1K"]
+    assert card.text.lstrip().startswith("# local:drawn")
+
+
+def test_the_body_has_schema_figures_and_how_to_load(
+    known: tuple[DatasetInfo, DatasetStats],
+) -> None:
+    info, stats = known
+    card = dataset_card(info, stats)
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in card.splitlines()]
+    assert ["action/grip", "int64", r"\[\]", "steps"] in rows
+    assert ["observation/state", "float32", r"\[4\]", "observations"] in rows
+    arm: Any = stats["action/arm"]
+    figures = [f"{one:.4g}" for one in (arm.min, arm.max, arm.mean, arm.std)]
+    assert ["action/arm", *figures, "0"] in rows
+    code = card.partition("```python\n")[2].partition("```")[0]
+    line = next(line for line in code.splitlines() if "load_dataset" in line)
+    assert line == f'ds = offline_data.load_dataset("{info.id}")'
+    assert "```bibtex\n@misc{drawn," in card
+
+
+def _visible(card: str) -> str:
+    """Return the Markdown without code blocks and escaped characters."""
+    kept, fence = [], ""
+    for line in card.splitlines():
+        opened = re.match("`{3,}", line)
+        if fence:
+            closed = line.rstrip().strip("`") == "" and len(line) >= len(fence)
+            fence = "" if closed else fence
+        elif opened:
+            fence = opened[0]
+        else:
+            kept.append(re.sub(r"\\[^\w\s]", "", line))
+    assert not fence
+    return "\n".join(kept)
+
+
+def test_hostile_texts_are_only_text(known: tuple[DatasetInfo, DatasetStats]) -> None:
+    info, stats = known
+    leaf = {"dtype": "float32", "shape": (1,), "rows": "steps", "text": False}
+    hostile = replace(
+        info,
+        name=HOSTILE,
+        source=HOSTILE,
+        licence=HOSTILE,
+        citation=HOSTILE,
+        created=HOSTILE,
+        notes=[HOSTILE, "--- x", "1. y", "\x1b[31m\u202e"],
+        about={"description": HOSTILE},
+        parents=[HOSTILE],
+        schema={HOSTILE: leaf},
+        files=[{"path": HOSTILE, "url": f"https://me:secret@host/{HOSTILE}", "sha256": HOSTILE}],
+        dropped=[{"key": HOSTILE, "reason": HOSTILE}],
+        converter={"name": HOSTILE, "version": HOSTILE},
+    )
+    for citation in (HOSTILE, "@misc{a,\n title={```}\n}\n# h\n````", "@" + HOSTILE):
+        card = dataset_card(replace(hostile, citation=citation), stats)
+        header = _front(card)
+        assert header["pretty_name"] == " ".join(HOSTILE.split())
+        assert header["license_name"] == " ".join(HOSTILE.split())
+        assert set(header) == {
+            "pretty_name", "license", "license_name", "task_categories", "tags", "size_categories"
+        }  # fmt: skip
+        body = _visible(card.partition("\n---\n")[2])
+        headings = [line for line in body.splitlines() if line.startswith("#")]
+        assert len(headings) == 6 == len([line for line in headings if re.match("##? ", line)])
+        for markup in ("<script", "](", "![", "`", "://", "@misc", "secret", "\x1b", "\u202e"):
+            assert markup not in body, markup
+        tables = [line.count("|") for line in body.splitlines() if line.startswith("|")]
+        assert set(tables) == {5, 6, 7}
+        assert not re.search(r"^(---|\* |- - |\d+\. )", body, re.MULTILINE)
+
+
+def test_card_of_an_id(tmp_path: Path) -> None:
+    arrays = {
+        "observations": np.zeros((1000, 1)),
+        "actions": np.zeros(1000),
+        "rewards": np.zeros(1000),
+        "terminals": np.arange(1000) % 100 == 99,
+    }
+    offline_data.convert(arrays, "thousand", root=tmp_path)
+    header = _front(offline_data.card("local:thousand", root=tmp_path, progress=False))
+    assert header["size_categories"] == ["1K<n<10K"]
