@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
 from offline_data.files import human_bytes
 from offline_data.pages import charts, sections
-from offline_data.pages.distributions import REWARD, drawn_features, drawn_leaves, of_episodes
+from offline_data.pages.distributions import REWARD, drawn_features, drawn_leaves
 from offline_data.pages.page import Html, element, page, section, table
 from offline_data.progress import SILENT
 from offline_data.reports.info import entry_info
@@ -147,14 +147,26 @@ def common_bins(
 
 
 def _distributions(readers: Sequence[DatasetReader], found: dict[str, DatasetStats]) -> list[Html]:
-    whole: dict[str, dict[str, Histogram]] = {}
-    for reader, (name, stats) in zip(readers, found.items(), strict=True):
-        for one in of_episodes(reader, stats):
-            whole.setdefault(one.label, {})[name] = one
-    parts = [
-        charts.legend(list(found)),
-        element("div", (_overlaid(one) for one in whole.values()), class_="grid wide"),
-    ]
+    returns, lengths = (
+        {
+            name: np.asarray(one.episodes[(column,)])
+            for name, one in zip(found, readers, strict=True)
+        }
+        for column in ("return", "length")
+    )
+    rewards = {
+        name: one
+        for name, stats in found.items()
+        for leaf in stats.leaves
+        if leaf.key == REWARD
+        for one in drawn_features(leaf)
+    }
+    whole = (
+        _of_episodes("return", returns, "return"),
+        _of_episodes("length", lengths, "steps"),
+        _overlaid(rewards) if len(rewards) == len(found) else None,
+    )
+    parts = [charts.legend(list(found)), element("div", whole, class_="grid wide")]
     first, *others = found.values()
     for leaf in drawn_leaves(first)[0]:
         same = [other for one in others for other in one.leaves if other.key == leaf.key]
@@ -163,8 +175,8 @@ def _distributions(readers: Sequence[DatasetReader], found: dict[str, DatasetSta
         ):
             continue
         features: dict[str, dict[str, Histogram]] = {}
-        for name, one in zip(found, (leaf, *same), strict=True):
-            for histogram in drawn_features(one):
+        for name, of_dataset in zip(found, (leaf, *same), strict=True):
+            for histogram in drawn_features(of_dataset):
                 features.setdefault(histogram.label, {})[name] = histogram
         if leaf.key != REWARD:
             each = [_overlaid(one) for one in features.values() if len(one) == len(found)]
@@ -173,6 +185,16 @@ def _distributions(readers: Sequence[DatasetReader], found: dict[str, DatasetSta
                 element("div", each, class_="grid"),
             ]
     return parts
+
+
+def _of_episodes(title: str, values: dict[str, NDArray[Any]], x: str) -> Html | None:
+    """Return exact histograms of a number per episode; None where a dataset has no finite one."""
+    finite = {name: column[np.isfinite(column)] for name, column in values.items()}
+    if not all(map(len, finite.values())):
+        return None
+    edges = np.histogram_bin_edges(np.concatenate(list(finite.values())), _BINS)
+    shares = {name: np.histogram(one, edges)[0] / len(one) for name, one in finite.items()}
+    return charts.bars(title, edges, shares, x=x, y="episodes", share=True)
 
 
 def _overlaid(histograms: dict[str, Histogram]) -> Html:

@@ -82,7 +82,7 @@ def drawn_leaves(stats: DatasetStats) -> tuple[list[LeafStats], list[str]]:
 
     Flags are not drawn, and not among the others.
     """
-    leaves = [leaf for leaf in stats.leaves if leaf.dtype != "bool" and prod(leaf.shape)]
+    leaves = [leaf for leaf in stats.leaves if leaf.dtype != "bool" and prod(leaf.shape) > 0]
     leaves.sort(
         key=lambda leaf: (
             leaf.key != REWARD,
@@ -137,11 +137,11 @@ def _leaf(leaf: LeafStats) -> Html:
 def _chart(one: Histogram) -> Html:
     """Return a histogram as a chart, with a labelled bar for each of a few integers."""
     note = f"{one.not_finite:,} not finite" if one.not_finite else ""
-    named = {one.label: one.counts}
+    named, x = {one.label: one.counts}, "steps" if one.label == "length" else "value"
     if one.discrete and len(one.counts) <= _MOST_LABELS:
         labels = one.edges[:-1].astype(np.int64).tolist()
-        return charts.categories(one.label, labels, named, x="value", y=one.unit, note=note)
-    return charts.bars(one.label, one.edges, named, x="value", y=one.unit, note=note)
+        return charts.categories(one.label, labels, named, x=x, y=one.unit, note=note)
+    return charts.bars(one.label, one.edges, named, x=x, y=one.unit, note=note)
 
 
 def _figures(leaf: LeafStats) -> tuple[float | None, ...]:

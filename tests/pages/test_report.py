@@ -140,6 +140,9 @@ def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_
     assert (other.sum(), rich.sum()) == pytest.approx((1, 1))
     expected = np.histogram(np.arange(38.0), edges)[0] / 38
     assert abs(np.cumsum(rich - expected)).max() <= 1 / 38 + 1e-9
+    assert shown["length"]["edges"] == pytest.approx(np.linspace(1, 30, 33), abs=1e-4)
+    third_of = pytest.approx([1 / 3, 1 / 3, 1 / 3], abs=1e-6)
+    assert [share for share in shown["length"]["series"][1]["values"] if share] == third_of
     third = write(tmp_path, "third", flat_batch(np.ones((9, 3))))
     rows = [
         [cell.text for cell in row.all("td")]
