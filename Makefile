@@ -18,6 +18,10 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+# Tests start many programs: where the environment forbids .pyc files, each would compile everything
+# it imports, and each worker all test modules.
+unit slow: export PYTHONDONTWRITEBYTECODE =
+
 unit: $(VENV)/.test
 	$(BIN)/pytest -n 2
 

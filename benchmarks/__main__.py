@@ -20,8 +20,10 @@ NAMES = (
     "cold",
     "preprocess",
     "decode",
+    "checks",
     "rlds",
     "streaming",
+    "tokenizing",
 )
 
 

@@ -11,12 +11,14 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from offline_data.config import resolve_settings
 from offline_data_cli.commands import (
+    check,
     copies,
     demo,
     download,
     environment,
     inspection,
     listing,
+    lock,
     manage,
     pages,
     pictures,
@@ -45,11 +47,15 @@ _VERBS: dict[str, dict[str, Command]] = {
         "card": pictures.card,
         "path": inspection.path,
         "open": inspection.open_,
+        "diff": lock.diff,
+        "check": check.check,
+        "rule": check.rule,
         "report": pages.report,
         "compare": pages.compare,
         "browse": pages.browse,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
+    "Project": {"lock": lock.lock, "sync": lock.sync},
     "Transform": {
         "preprocess": preprocess.preprocess,
         "step": preprocess.step,

@@ -96,9 +96,9 @@ def _sources(_settings: Settings) -> Iterable[tuple[str, str]]:
 
 
 def _steps(_settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.preprocess.steps.describe import describe_steps
+    from offline_data.preprocess.steps.registry import describe_step, step_names
 
-    return [(step.name, step.does) for step in describe_steps()]
+    return [(name, describe_step(name)["does"]) for name in step_names()]
 
 
 def _kinds(_settings: Settings) -> Iterable[tuple[str, str]]:
@@ -113,10 +113,17 @@ def _keys(_settings: Settings) -> Iterable[tuple[str, str]]:
     return [(key, "") for key in CONFIG_KEYS]
 
 
+def _rules(_settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.checks.reference import rule_texts
+
+    return [(one.code, one.summary) for one in rule_texts().values()]
+
+
 ids_here = _offers(_local_ids)
 all_ids = _offers(_all_ids)
 sources = _offers(_sources)
 steps = _offers(_steps)
+rules = _offers(_rules)
 kinds = _offers(_kinds)
 config_keys = _offers(_keys)
 shells = _offers(lambda _: [(shell, f"completion script for {shell}") for shell in SCRIPTS])

@@ -20,6 +20,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "card": ("card local:mine", "card local:mine --out README.md"),
     "path": ("path local:mine", "path door"),
     "open": ("open local:mine",),
+    "diff": ("diff minari:D4RL/door/human-v2@3f2a local:mine", "diff door ./copy --json"),
+    "lock": ("lock", "lock --upgrade door", "lock --check"),
+    "sync": ("sync --locked", "sync --dry-run"),
+    "check": (
+        "check local:mine",
+        "check --all --ignore RL021 --fail-on warning --output check.sarif",
+        "check --all --write-baseline checks.json",
+    ),
+    "rule": ("rule", "rule RL020", "rule constant-feature"),
     "report": ("report local:mine", "report local:mine --out mine.html --force"),
     "compare": ("compare local:mine local:yours --out both.html",),
     "browse": ("browse", "browse --port 8000 --no-open"),
@@ -84,7 +93,6 @@ SYNONYMS: dict[str, str] = {
     "mv": "rename",
     "move": "rename",
     "copy": "cp",
-    "check": "verify",
     "validate": "verify",
     "process": "preprocess",
     "map": "preprocess",
@@ -97,6 +105,10 @@ SYNONYMS: dict[str, str] = {
     "explore": "browse",
     "settings": "config",
     "doctor": "env",
+    "freeze": "lock",
+    "lint": "check",
+    "rules": "rule",
+    "explain": "rule",
 }
 """Synonyms of verbs: their names in other programs."""
 

@@ -1,6 +1,5 @@
 """Inputs of commands: a `Context`, the global options, and shared options."""
 
-import re
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import partial
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from offline_data.config import Settings
-from offline_data.errors import UsageError
 from offline_data.progress import Progress
 from offline_data_cli import complete
 from offline_data_cli.render import Display, Mode
@@ -189,6 +187,55 @@ ImageStorage = Annotated[
         "decode them when sampled. (default: as the source has them)"
     ),
 ]
+_text = partial(option, rich_help_panel="Text (hf, text)")
+Tokenizer = Annotated[
+    str | None,
+    _text(
+        "Tokenize with this: a name on the Hugging Face hub, a folder, or a tokenizer.json.",
+        metavar="NAME|PATH",
+    ),
+]
+TokenizerRevision = Annotated[
+    str | None, _text("Commit, branch or tag of a tokenizer on the hub.", metavar="REV")
+]
+
+
+class TextForm(str, Enum):
+    """Forms of rows of text."""
+
+    text = "text"
+    prompt = "prompt"
+    pairs = "pairs"
+    messages = "messages"
+
+
+TextForms = Annotated[
+    TextForm | None,
+    _text(
+        "text: one text. prompt: prompt and completion. pairs: prompt, chosen and rejected. "
+        "messages: a conversation. (default: by the dataset and its columns)",
+        "--form",
+    ),
+]
+TextColumns = Annotated[
+    list[str] | None,
+    _text(
+        "Column of a role (text, prompt, completion, chosen, rejected, messages, score).",
+        "--column",
+        metavar="ROLE=NAME",
+    ),
+]
+Split = Annotated[str | None, _text("Split to read. (default: train)", metavar="NAME")]
+MaxLength = Annotated[
+    int | None, _text("Cut documents off after N tokens. (default: keep all)", metavar="N", min=1)
+]
+Pad = Annotated[
+    bool, _text("Store documents as rows of --max-length tokens (default: a row is a token).")
+]
+Separator = Annotated[
+    str | None, _text("Text between prompt and completion. (default: none)", metavar="TEXT")
+]
+KeepText = Annotated[bool, _text("Store the texts, too.")]
 Audit = Annotated[
     str,
     option(
@@ -218,24 +265,3 @@ Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FIL
 
 DEFAULT_AUDIT = "0.01"
 """The default of `offline_data.store.audit`; importing that would make `--help` import numpy."""
-_MOST_DIGITS = 18
-"""Maximum digits of an episode's number: more do not fit into int64."""
-
-
-def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:
-    """Parse `A:B`, where either side may be omitted; raises `UsageError` naming the option."""
-    if text is None:
-        return None
-    first, colon, stop = text.partition(":")
-    sides = [side.strip() for side in (first, stop)]
-    given = f"{name} is {text[:40]!r}"
-    if not colon or not all(re.fullmatch("[0-9]*", side) for side in sides):
-        raise UsageError(f"{given}; expected A:B", hint=f"{name} 0:10 takes the first ten")
-    digits = max(map(len, sides))
-    if digits > _MOST_DIGITS:
-        raise UsageError(
-            f"{given}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
-            hint="leave B out to take all from A on",
-        )
-    begin, end = (int(side) if side else None for side in sides)
-    return begin, end

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.urls import redact
-from offline_data_cli.result import Drawing, Fields, Table
+from offline_data_cli.result import Drawing, Fields, Lines, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,10 @@ _STYLES = {
     "damaged": "bold red",
     "missing": "bold red",
     "installed": "green",
+    "error": "bold red",
+    "warning": "yellow",
+    "info": "blue",
+    "hint": "cyan",
 }
 """Styles by name of a column or field, or by value."""
 
@@ -290,6 +294,8 @@ def _plain_lines(block: Block) -> list[str]:
     """Return a block as lines for a pipe: a heading, then cells separated by tabs."""
     if isinstance(block, str):
         return [clean(block)]
+    if isinstance(block, Lines):
+        return [clean("".join(text for text, _ in line)) for line in block.lines]
     if isinstance(block, Drawing):
         return [clean(line) for line in block.draw(_PIPE)]
     heading = [block.title] if block.title else []
@@ -314,9 +320,13 @@ def _print_rich(block: Block, console: Console) -> None:
     if isinstance(block, str):
         console.print(_marked(block), soft_wrap=not _display.truncate)
         return
+    if isinstance(block, Lines):
+        for line in block.lines:
+            _print_line(line, console, wrap=block.wrap and _display.truncate)
+        return
     if isinstance(block, Drawing):
-        for line in block.draw(console.width if _display.truncate else _PIPE):
-            text = Text(clean(line), no_wrap=True)
+        for drawn in block.draw(console.width if _display.truncate else _PIPE):
+            text = Text(clean(drawn), no_wrap=True)
             text.highlight_regex("[▁-█▏-▓]+", "cyan")
             console.print(text, overflow="ellipsis")
         return
@@ -367,6 +377,21 @@ def _print_rich(block: Block, console: Console) -> None:
     if gone:
         note = f"{', '.join(gone)} not shown: widen the terminal, or use --no-truncate"
         console.print(note, style="dim")
+
+
+def _print_line(line: Sequence[tuple[str, str]], console: Console, *, wrap: bool) -> None:
+    """Print a line; the rest of a wrapped one is indented, unless it is a paragraph."""
+    from rich.text import Text
+
+    text = Text.assemble(*((clean(part), _STYLES.get(role, "")) for part, role in line))
+    if not wrap or text.cell_len <= console.width:
+        console.print(text, soft_wrap=True)
+        return
+    indented = len(text.plain) - len(text.plain.lstrip())
+    hang = " " * (indented + 4) if indented or len(line) > 1 else ""
+    for number, part in enumerate(text.wrap(console, max(20, console.width - len(hang)))):
+        part.rstrip()
+        console.print(Text(hang if number else "").append_text(part), soft_wrap=True)
 
 
 def _style(label: str, value: Any) -> str:

@@ -55,6 +55,14 @@ class Fields:
         self.fields, self.title = fields, title
 
 
+class Lines(NamedTuple):
+    """Lines of parts, each with a role that has a style; see `render`."""
+
+    lines: Sequence[Sequence[tuple[str, str]]]
+    wrap: bool = True
+    """Whether a terminal wraps them; False for formats that programs read."""
+
+
 class Drawing(NamedTuple):
     """Lines that are drawn for a width."""
 
@@ -62,7 +70,7 @@ class Drawing(NamedTuple):
     """Takes the width in characters; a pipe has 80."""
 
 
-Block: TypeAlias = Table | Fields | Drawing | str
+Block: TypeAlias = Table | Fields | Lines | Drawing | str
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offline_data.api import card as card
+    from offline_data.api import check as check
     from offline_data.api import convert as convert
+    from offline_data.api import diff as diff
     from offline_data.api import download as download
     from offline_data.api import info as info
     from offline_data.api import list_datasets as list_datasets
     from offline_data.api import load_arrays as load_arrays
+    from offline_data.api import lock as lock
     from offline_data.api import plot as plot
     from offline_data.api import remove as remove
     from offline_data.api import search as search
     from offline_data.api import stats as stats
+    from offline_data.api import sync as sync
     from offline_data.api import verify as verify
     from offline_data.buffers.bridges.agile import ReplayDataset as ReplayDataset
     from offline_data.buffers.bridges.agile import Transition as Transition
@@ -108,13 +112,17 @@ if TYPE_CHECKING:
         TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
     )
     from offline_data.buffers.writers import Writer as Writer
+    from offline_data.checks.finding import Finding as Finding
     from offline_data.preprocess.steps.base import Step as Step
     from offline_data.preprocess.steps.registry import register_step as register_step
 
     __version__: str
 
 _NAMES = {
-    "api": "card convert download info list_datasets load_arrays plot remove search stats verify",
+    "api": (
+        "card check convert diff download info list_datasets load_arrays lock plot remove search stats "
+        "sync verify"
+    ),
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
@@ -146,6 +154,7 @@ _NAMES = {
         "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "
         "TensorDictRoundRobinWriter Writer"
     ),
+    "checks.finding": "Finding",
     "preprocess.steps.base": "Step",
     "preprocess.steps.registry": "register_step",
 }

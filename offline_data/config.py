@@ -53,6 +53,7 @@ _TOOLS = {
 }
 """Environment variables of other tools, by setting."""
 _MAX_NAME = 255
+_QUOTES = "put text and URLs in quotes: root = '/data'"
 _PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
 _REPLACEMENT = re.compile(r"(?:(?:https?|hf)://[^\s/]\S*|file:///\S*)\Z")
 _EXAMPLE = "for example http://host/data/=https://mirror/data/ or http://host/data/=/mnt/data/"
@@ -264,11 +265,11 @@ def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
         raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
     except AccessError as error:
         raise AccessError(error.message, hint=hint) from error
-    return _checked(_parse_config(text, path), path)
+    return _checked(parse_toml(text, path, _QUOTES), path)
 
 
-def _parse_config(text: str, path: Path) -> dict[str, Any]:
-    """Parse the text of a config file, unchecked; raises `UsageError`."""
+def parse_toml(text: str, path: Path, hint: str) -> dict[str, Any]:
+    """Parse the text of a TOML file, unchecked; raises `UsageError` with the hint."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -276,9 +277,7 @@ def _parse_config(text: str, path: Path) -> dict[str, Any]:
     try:
         value: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is not TOML: {error}", hint="put text and URLs in quotes: root = '/data'"
-        ) from error
+        raise UsageError(f"{path} is not TOML: {error}", hint=hint) from error
     return value
 
 
@@ -351,7 +350,7 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
     if not replaced:
         ended = top if not top or top.endswith("\n") else f"{top}\n"
         top = f"{ended}{line}"
-    _checked(_parse_config(top + tables, path), path)
+    _checked(parse_toml(top + tables, path, _QUOTES), path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, (top + tables).encode())

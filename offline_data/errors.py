@@ -63,6 +63,12 @@ class InvalidIdError(UsageError):
     code = "invalid_id"
 
 
+class LockError(OfflineDataError):
+    """`datasets.lock` is not up to date with `datasets.toml`."""
+
+    code = "lock"
+
+
 class NotFoundError(OfflineDataError, LookupError):
     """A source, dataset, episode or file does not exist."""
 

@@ -115,6 +115,22 @@ def write_durably(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def write_named(path: Path, content: bytes) -> None:
+    """Write a file that the user has named; raises `AccessError`, `NoSpaceError`.
+
+    Atomically, unless it is a link or no plain file (`/dev/stdout`), which a rename would replace.
+    """
+    try:
+        with disk_errors(path.parent):
+            if path.is_symlink() or (path.exists() and not is_file(path)):
+                path.write_bytes(content)
+            else:
+                write_durably(path, content)
+    except AccessError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error.message
+        raise AccessError(f"{path} cannot be written: {reason}") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make created and deleted names in `folder` durable."""
     handle = os.open(folder, os.O_RDONLY)

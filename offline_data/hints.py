@@ -6,15 +6,19 @@ import re
 import shlex
 
 FUNCTIONS = {
+    "check": "check",
     "card": "card",
     "convert": "convert",
+    "diff": "diff",
     "download": "download",
     "info": "info",
     "list": "list_datasets",
+    "lock": "lock",
     "plot": "plot",
     "rm": "remove",
     "search": "search",
     "stats": "stats",
+    "sync": "sync",
     "verify": "verify",
 }
 """Public function of each command that has one; other commands stay commands."""

@@ -94,6 +94,8 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
         source, name = str(default_source), text
     _check(_SOURCE, source, "source", text)
     name, at, revision = name.partition("@")
+    if source == "hf":
+        name = name.replace(":", "/")  # a configuration: hf:openai/gsm8k:main
     if at:
         _check(_REVISION, revision, "revision", text)
     remote = _REMOTE.match(name)

@@ -70,7 +70,7 @@ def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
             parse_float=_finite if finite else float,
             parse_constant=_finite if finite else float,
         )
-        _check_depth(value)
+        check_depth(value)
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeError as error:
@@ -124,7 +124,8 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check_depth(value: object) -> None:
+def check_depth(value: object) -> None:
+    """Raise `ValueError` if containers are nested deeper than `MAX_DEPTH`."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

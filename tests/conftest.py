@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from offline_data.config import Settings
+from offline_data.fetch import retry
 from offline_data.testing.toy import toy_batch, write_toy
 
 REALDATA = Path(__file__).resolve().parents[2] / "shared" / "realdata"
@@ -56,6 +57,12 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(
         root=tmp_path / "root", offline=True, workers=1, minari_path=tmp_path / "minari"
     )
+
+
+@pytest.fixture
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that fails is tried again at once, by this process."""
+    monkeypatch.setattr(retry, "wait_before", lambda *_: 0.0)
 
 
 @pytest.fixture(scope="session")

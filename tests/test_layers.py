@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     {"offline_data_cli"},
     {"api"},
-    {"ingest", "preprocess", "buffers", "checks", "reports", "pages"},
+    {"ingest", "preprocess", "buffers", "checks", "project", "reports", "pages"},
     {"store", "sources"},
     {"executors", "readers", "fetch", "episodes"},
     {
@@ -204,7 +204,7 @@ def _top(found: Import) -> str:
     return found.module.partition(".")[0]
 
 
-OWN_PIPES = {"offline_data/processes/forked.py", "offline_data/processes/child.py"}
+OWN_PIPES = {"offline_data/processes/child.py"}
 """A child process: its standard streams are pipes to the process that started it."""
 
 REDIRECTS = {"offline_data/executors/ray.py"}

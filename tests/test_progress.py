@@ -124,8 +124,9 @@ print("verified")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
-@pytest.mark.parametrize("given", ["bars", "off", "on"])
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    ("given", "terminal"), [("bars", True), ("off", True), ("on", True), ("bars", False)]
+)
 def test_stderr_is_a_terminal_or_not(toys: Callable[..., Path], given: str, terminal: bool) -> None:
     run = [sys.executable, "-c", CODE, str(toys([3, 2])), given]
     plain = {name: os.environ[name] for name in os.environ if name not in _FORCING}

@@ -24,16 +24,25 @@ from offline_data_cli.options import (
     Episodes,
     ImageStorage,
     KeepEpisodes,
+    KeepText,
     Layout,
+    MaxLength,
+    Pad,
     Plan,
     PlanOnly,
     RunsOn,
+    Separator,
     SkipBadEpisodes,
+    Split,
     Strict,
+    TextColumns,
+    TextForm,
+    TextForms,
+    Tokenizer,
+    TokenizerRevision,
     Workers,
     argument,
     option,
-    parse_range,
 )
 from offline_data_cli.render import choose
 from offline_data_cli.result import Field, Fields, Result, Table, columns, combine
@@ -42,6 +51,7 @@ if TYPE_CHECKING:
     from offline_data import ingest
     from offline_data.executors.base import Executor
     from offline_data.ingest.shard_plan import ShardPlan
+    from offline_data.sources.text_options import TextOptions
 
 _transfer = partial(option, rich_help_panel="Transfer")
 _MOST_NAMED = 20
@@ -70,6 +80,15 @@ def download(
     skip_bad_episodes: SkipBadEpisodes = False,
     checkpoints: Checkpoints = None,
     images: ImageStorage = None,
+    tokenizer: Tokenizer = None,
+    tokenizer_revision: TokenizerRevision = None,
+    form: TextForms = None,
+    column: TextColumns = None,
+    split: Split = None,
+    max_length: MaxLength = None,
+    pad: Pad = False,
+    separator: Separator = None,
+    keep_text: KeepText = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     dry_run: DryRun = False,
@@ -103,7 +122,10 @@ def download(
 
     flags = {"force": force, "keep_raw": keep_raw, "keep_episodes": keep_episodes, "strict": strict}
     flags["skip_bad_episodes"] = skip_bad_episodes
-    options = _options(layout, episodes, checkpoints, images, audit, **flags)
+    told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
+    told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
+    text = _text_options(context, tokenizer, form, column, told)
+    options = _options(layout, episodes, checkpoints, images, audit, text, **flags)
     executor = executor_of(engine, address, workers, plan)
     check_plan(plan, {"--dry-run": dry_run, "--raw-only": raw_only}, plan_only=plan_only)
     if plan is not None and len(datasets) > 1:
@@ -208,6 +230,15 @@ def convert(
     skip_bad_episodes: SkipBadEpisodes = False,
     checkpoints: Checkpoints = None,
     images: ImageStorage = None,
+    tokenizer: Tokenizer = None,
+    tokenizer_revision: TokenizerRevision = None,
+    form: TextForms = None,
+    column: TextColumns = None,
+    split: Split = None,
+    max_length: MaxLength = None,
+    pad: Pad = False,
+    separator: Separator = None,
+    keep_text: KeepText = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     dry_run: DryRun = False,
@@ -222,7 +253,10 @@ def convert(
 
     flags = {"force": force, "keep_episodes": keep_episodes, "strict": strict}
     flags["skip_bad_episodes"] = skip_bad_episodes
-    options = _options(layout, episodes, checkpoints, images, audit, **flags)
+    told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
+    told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
+    text = _text_options(context, tokenizer, form, column, told)
+    options = _options(layout, episodes, checkpoints, images, audit, text, **flags)
     executor = executor_of(engine, address, workers, plan)
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
     settings = _with_workers(context, workers)
@@ -365,10 +399,12 @@ def _options(
     checkpoints: Checkpoints,
     images: ImageStorage,
     audit: Audit,
+    text: "TextOptions | None",
     **flags: bool,
 ) -> "ingest.Options":
     """Parse the options that both commands share; `flags` are those of `ingest.Options`."""
     from offline_data import ingest
+    from offline_data.ingest.options import parse_range
     from offline_data.store.layout import parse_audit
 
     return ingest.Options(
@@ -377,8 +413,35 @@ def _options(
         checkpoints=parse_range(checkpoints, "--checkpoints"),
         images=images.value if images else None,
         audit=parse_audit(audit),
+        text=text,
         **flags,
     )
+
+
+def _text_options(
+    context: Context,
+    tokenizer: str | None,
+    form: TextForm | None,
+    columns: list[str] | None,
+    told: Mapping[str, Any],
+) -> "TextOptions | None":
+    """Parse the options of the panel "Text"; None if none was given."""
+    given = {name: value for name, value in told.items() if value not in (None, False)}
+    if not (tokenizer or form or columns or given):
+        return None
+    from offline_data.sources.text.tokenizer import pinned
+    from offline_data.sources.text_options import TextOptions
+
+    named = {}
+    for one in columns or []:
+        role, equals, name = one.partition("=")
+        if not equals or not name:
+            raise UsageError(
+                f"--column is {one!r}; expected ROLE=NAME, as in --column prompt=question"
+            )
+        named[role] = name
+    options = TextOptions(tokenizer or "", form.value if form else None, named or None, **given)
+    return pinned(options, offline=context.settings.offline)
 
 
 def stored_result(stored: "ingest.Stored") -> Result:

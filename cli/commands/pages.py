@@ -2,9 +2,12 @@
 
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from offline_data_cli.commands.pictures import Replace, new_file, written
+from offline_data.config import user_path
+from offline_data.errors import UsageError
+from offline_data.files import disk_errors, write_durably
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
 from offline_data_cli.render import say, stderr_is_terminal
@@ -13,6 +16,7 @@ from offline_data_cli.result import Result
 if TYPE_CHECKING:
     from offline_data.store.library import Entry
 
+Replace = Annotated[bool, option("Replace an existing file.", "--force")]
 Out = Annotated[
     str | None, option("File to write. (default: NAME.html in this folder)", metavar="FILE")
 ]
@@ -32,7 +36,6 @@ def compare(
     context: Context, datasets: Datasets, out: Out = None, force: Replace = False
 ) -> Result:
     """Write one HTML page that shows several datasets side by side."""
-    from offline_data.errors import UsageError
     from offline_data.pages.compare import compare_page
 
     entries = list({one.path: one for one in (entry_named(context, d) for d in datasets)}.values())
@@ -48,9 +51,9 @@ def browse(
     port: Annotated[
         int, option("Port of the loopback address. (default: any free one)", min=0, max=65535)
     ] = 0,
-    open_: Annotated[
-        bool, option("Open the page in a browser. (default: in a terminal)", "--open/--no-open")
-    ] = True,
+    no_open: Annotated[
+        bool, option("Do not open the page in a browser. (default: open it, in a terminal)")
+    ] = False,
 ) -> Result:
     """Serve a read-only page about all datasets on this disk, to this machine only."""
     import typer
@@ -60,7 +63,7 @@ def browse(
     with DatasetServer(context.settings, port) as server, suppress(KeyboardInterrupt):
         say(f"Datasets of {context.settings.root}: {server.url}")
         say("Ctrl-C stops the server.")
-        if open_ and stderr_is_terminal():
+        if not no_open and stderr_is_terminal():
             with suppress(OSError):
                 typer.launch(server.url)
         server.serve_forever()
@@ -70,3 +73,21 @@ def browse(
 def _file_name(entry: "Entry") -> str:
     """Return the name of a dataset as that of a file."""
     return re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] or "dataset"
+
+
+def new_file(out: str, force: bool) -> Path:
+    """Return the path of a file to write; raises `UsageError` if it exists, unless `force`."""
+    path = user_path(out, "--out")
+    if path.is_dir() or not path.parent.is_dir():
+        wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+        raise UsageError(f"{path} cannot be written: {wrong}", hint="--out FILE")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", hint="choose another name, or replace it with --force")
+    return path
+
+
+def written(name: str | list[str], path: Path, content: bytes) -> Result:
+    """Write a file about one dataset or several, by id, and return its path as a result."""
+    with disk_errors(path.parent):
+        write_durably(path, content)
+    return Result({"id": name, "path": path, "bytes": len(content)}, (str(path),), (str(path),))

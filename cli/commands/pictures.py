@@ -1,17 +1,13 @@
 """`plot`, `view` and `card`: a dataset as a figure, a film of an episode, a dataset card."""
 
 import re
-from pathlib import Path
 from typing import Annotated
 
-from offline_data.config import user_path
 from offline_data.errors import UsageError
-from offline_data.files import disk_errors, write_durably
+from offline_data_cli.commands.pages import Replace, new_file, report, written
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, argument, option
 from offline_data_cli.result import Drawing, Result
-
-Replace = Annotated[bool, option("Replace an existing file.", "--force")]
 
 
 def plot(
@@ -19,14 +15,16 @@ def plot(
     dataset: Dataset,
     out: Annotated[
         str | None,
-        option("Write a figure as .png, .svg, .pdf or .html. (default: draw here)", metavar="FILE"),
+        option(
+            "Write a figure as .png, .svg or .pdf, or the page of `report` as .html. "
+            "(default: draw here)",
+            metavar="FILE",
+        ),
     ] = None,
     force: Replace = False,
 ) -> Result:
     """Draw returns, lengths, rewards, actions, observations, episodes and coverage."""
     if out is not None and out.lower().endswith(".html"):
-        from offline_data_cli.commands.pages import report
-
         return report(context, dataset, out, force)
     from offline_data.reports import figure
     from offline_data.reports.pictures import summarise
@@ -105,21 +103,3 @@ def card(
     if path:
         return written(str(entry.id), path, text.encode())
     return Result({"id": str(entry.id), "card": text}, (text.rstrip("\n"),), (str(entry.id),))
-
-
-def new_file(out: str, force: bool) -> Path:
-    """Return the path of a file to write; raises `UsageError` if it exists, unless `force`."""
-    path = user_path(out, "--out")
-    if path.is_dir() or not path.parent.is_dir():
-        wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
-        raise UsageError(f"{path} cannot be written: {wrong}", hint="--out FILE")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists", hint="choose another name, or replace it with --force")
-    return path
-
-
-def written(name: str | list[str], path: Path, content: bytes) -> Result:
-    """Write a file about one dataset or several, by id, and return its path as a result."""
-    with disk_errors(path.parent):
-        write_durably(path, content)
-    return Result({"id": name, "path": path, "bytes": len(content)}, (str(path),), (str(path),))

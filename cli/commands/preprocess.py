@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
     from offline_data.ingest.planned import Share
     from offline_data.preprocess.engine import DryRun as WouldMake
-    from offline_data.preprocess.steps.describe import StepArgument
     from offline_data.preprocess.worker import JobPlan
 
 _ARGUMENTS = columns("ARGUMENT", "TYPE", "DEFAULT", "WHAT")
@@ -143,10 +142,14 @@ def preprocess(
     from offline_data.preprocess.engine import dry_run as plan_run
     from offline_data.preprocess.engine import preprocess as run
     from offline_data.preprocess.job import Job, RunOptions
-    from offline_data.preprocess.recipe import Calling
     from offline_data.store.layout import parse_audit
 
     options = RunOptions(
+        batched=batched,
+        by=by.value,
+        on=on.value,
+        vectorize=not no_vectorize,
+        seed=seed or 0,
         num_frames=num_frames,
         layout=layout.value if layout else None,
         workers=workers,
@@ -156,9 +159,8 @@ def preprocess(
         resume=resume,
         force=force,
     )
-    calling = Calling(batched, by.value, on.value, not no_vectorize, seed or 0)
     parent = entry_named(context, dataset)
-    job = Job(parent.path, stages, calling, out, dest, options)
+    job = Job(parent.path, stages, out, dest, options)
     if plan is not None:
         from offline_data.preprocess.worker import plan_job
 
@@ -271,22 +273,25 @@ def _dry_run_result(found: "WouldMake") -> Result:
         "id": str(found.id),
         "parent": str(found.parent),
         "destination": found.destination,
-        "existed": found.existed,
+        "existed": found.plan is None,
         "replaces": [str(one) for one in found.replaces],
         "free_bytes": found.free_bytes,
     }
     if found.plan is not None:
+        from offline_data.preprocess.finish import recipe_json
+
         plan = found.plan
+        seconds = plan.seconds * (plan.count - found.finished) / plan.count
         data |= {
             "layout": plan.layout,
-            "recipe": found.recipe,
+            "recipe": recipe_json(plan.recipe),
             "transitions": plan.chosen.transitions,
             "episodes": len(plan.chosen.episodes),
             "same_lengths": plan.recipe.keeps_rows,
             "tasks": plan.count,
             "finished": found.finished,
             "bytes": plan.bytes,
-            "estimated_seconds": round(found.seconds, 1),
+            "estimated_seconds": round(seconds, 1),
             "executor": found.executor,
         }
     data["dry_run"] = True
@@ -298,7 +303,7 @@ def _dry_run_result(found: "WouldMake") -> Result:
         Field("id", data["id"]),
         Field("made from", data["parent"]),
         Field("destination", found.destination),
-        Field("already exists", EXISTS if found.existed else None),
+        Field("already exists", None if found.plan else EXISTS),
         Field("replaces", data["replaces"]),
         _functions(data.get("recipe", ())),
         *counts,
@@ -374,49 +379,38 @@ def step(
     ] = None,
 ) -> Result:
     """Show what steps do and take: arguments, types, defaults, and an example."""
-    from offline_data.preprocess.steps.describe import describe_step, describe_steps
+    from offline_data.preprocess.steps.registry import describe_step, step_names
 
-    described = describe_steps() if name is None else [describe_step(name)]
-    rows = [
-        (one.name, each.name, each.type, _default(each), each.text)
-        for one in described
-        for each in one.arguments
-    ]
+    described = [describe_step(one) for one in ([name] if name else step_names())]
     if name is not None:
         (one,) = described
         about = Fields(
-            Field("step", one.name),
-            Field("does", one.does),
-            Field("example", f"--step {shlex.quote(one.example)}"),
+            Field("step", one["name"]),
+            Field("does", one["does"]),
+            Field("example", f"--step {shlex.quote(one['example'])}"),
         )
         blocks: list[Block] = [about]
-        if rows:
-            blocks.append(Table(_ARGUMENTS, [row[1:] for row in rows]))
-        if one.details:
-            blocks.append(one.details)
-        return Result(one, blocks, (one.name,))
-    fields = [
-        Field(
-            one.name,
-            (
-                one.does,
-                *(
-                    f"{each.name}: {each.type}, {_default(each)}"
-                    + f". {each.text}" * bool(each.text)
-                    for each in one.arguments
-                ),
-                f"--step {shlex.quote(one.example)}",
-            ),
-        )
-        for one in described
-    ]
+        if one["arguments"]:
+            rows = [(a["name"], a["type"], _default(a), a["text"]) for a in one["arguments"]]
+            blocks.append(Table(_ARGUMENTS, rows))
+        if one["details"]:
+            blocks.append(one["details"])
+        return Result(one, blocks, (one["name"],))
+    fields = []
+    for one in described:
+        arguments = [
+            f"{a['name']}: {a['type']}, {_default(a)}" + f". {a['text']}" * bool(a["text"])
+            for a in one["arguments"]
+        ]
+        example = f"--step {shlex.quote(one['example'])}"
+        fields.append(Field(one["name"], (one["does"], *arguments, example)))
     note = "one step in full: offline-data step NAME; functions are steps too: --step fn:FILE.py:FN"
-    return Result(described, (Fields(*fields),), [one.name for one in described], (note,))
+    return Result(described, (Fields(*fields),), [one["name"] for one in described], (note,))
 
 
-def _default(argument: "StepArgument") -> str:
-    if argument.required:
+def _default(argument: Mapping[str, Any]) -> str:
+    if argument["required"]:
         return "required"
-    value = argument.default
+    value = argument["default"]
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
     return f"default {'none' if value in (None, ()) else shown}"

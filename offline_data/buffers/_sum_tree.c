@@ -1,10 +1,10 @@
-/* Walks and updates the tree of `samplers/sum_tree.py`, which says what it looks like, and stores
- * priorities for `samplers/prioritized.py`.
+/* Samples from and updates the sum tree described in `samplers/sum_tree.py`, and stores priorities
+ * for `samplers/prioritized.py`.
  *
- * Plain C on CPython's stable ABI. In the tree it does the same arithmetic in the same order as the
- * Python there, so that both give the same numbers to the last bit. These two are the only users
- * and own all memory; rows and values are checked here, because they are data. The GIL is kept: a
- * call takes microseconds, and nobody sees a tree that is half updated.
+ * Plain C, CPython's stable ABI. Sums are computed in the same order as in the Python version, so
+ * results are identical to the last bit. The two callers own all memory; rows and values are
+ * validated here because they come from the user. The GIL is held: a call takes microseconds, and no
+ * thread sees a partially updated tree.
  */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -13,14 +13,14 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { WIDTH = 8, SHIFT = 3, MAX_LEVELS = 16 }; /* eight numbers are a line of the cache */
+enum { WIDTH = 8, SHIFT = 3, MAX_LEVELS = 16 }; /* eight doubles: one cache line */
 
-/* An array of int64 for Python, which packs it. Level 0 has the leaves. */
+/* Packed by Python as an array of int64. Level 0 holds the leaves. */
 typedef struct {
-    int64_t sums, minima; /* addresses; minima have no level 0 */
-    int64_t leaves;       /* that may be set; there are more, to fill up whole nodes */
+    int64_t sums, minima; /* addresses; minima start at level 1 */
+    int64_t leaves;       /* usable leaves; the rest pad the last node */
     int64_t levels;
-    int64_t first[MAX_LEVELS + 1]; /* number of the first node of each level; then of all nodes */
+    int64_t first[MAX_LEVELS + 1]; /* index of the first node of each level, then the node count */
 } Tree;
 
 static double *sums_at(const Tree *tree, int64_t level)
@@ -72,7 +72,7 @@ static void renew(const Tree *tree, int64_t level, int64_t node)
     minima_at(tree, level)[node] = minimum_of(minima_at(tree, level - 1) + node * WIDTH);
 }
 
-/* Bring a level in line with the one below it, where leaves `rows` have changed. */
+/* Recompute the nodes of a level above the changed leaves `rows`. */
 static void renew_level(const Tree *tree, int64_t level, const int64_t *rows, int64_t count)
 {
     int64_t nodes = (tree->first[level] - tree->first[level - 1]) / WIDTH, last = -1;
@@ -90,7 +90,7 @@ static void renew_level(const Tree *tree, int64_t level, const int64_t *rows, in
     }
 }
 
-/* Return the number of the first row or weight that is not sound, or -1. */
+/* Return the index of the first invalid row or weight, or -1. */
 static int64_t unsound(const Tree *tree, const int64_t *rows, const double *weights, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -99,7 +99,7 @@ static int64_t unsound(const Tree *tree, const int64_t *rows, const double *weig
     return -1;
 }
 
-/* Go from the top down, all draws a level at a time, so that they wait for memory together. */
+/* Descend level by level for all draws at once, so that cache misses overlap. */
 static void draw_all(const Tree *tree, const double *fractions, int64_t count, int64_t *rows,
                      double *values)
 {
@@ -118,7 +118,7 @@ static void draw_all(const Tree *tree, const double *fractions, int64_t count, i
                 upto[c + 1] = upto[c] + below[c];
                 chosen += upto[c + 1] <= mass;
             }
-            if (chosen == WIDTH) /* by rounding: then it is the last that can be drawn */
+            if (chosen == WIDTH) /* rounding error: take the last nonzero child */
                 for (chosen = WIDTH - 1; chosen > 0 && below[chosen] <= 0; chosen--)
                     ;
             rows[i] = rows[i] * WIDTH + chosen;
@@ -145,8 +145,8 @@ static int read_tree(const char *bytes, Py_ssize_t size, Tree *tree)
     return 1;
 }
 
-/* set(tree, address of rows, address of values, count) -> number of the first that is not sound,
- * in which case nothing has changed, or -1 */
+/* set(tree, address of rows, address of values, count)
+ * -> -1, or the index of the first invalid one, in which case nothing is changed */
 static PyObject *set(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *bytes;
@@ -181,10 +181,10 @@ static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* An update of priorities; the arrays are `count` long. */
+/* Arguments of `update`; arrays have `count` elements. */
 typedef struct {
     Py_ssize_t rows, priorities, count;
-    int wide; /* whether priorities, and so weights, are doubles, not floats */
+    int wide; /* priorities and weights are double, not float */
     double eps, alpha;
 } Update;
 
@@ -201,8 +201,8 @@ static double weight_of(const Update *update, double priority)
     return powf((float)priority + (float)update->eps, (float)update->alpha);
 }
 
-/* Return the number of the first row or priority that is not sound, or -1; all that the sound ones
- * will touch is asked for on the way. */
+/* Return the index of the first invalid row or priority, or -1. Prefetches the memory that the
+ * update will access. */
 static int64_t unsound_update(const Tree *tree, const Update *update, const double *stored,
                               double limit)
 {
@@ -219,8 +219,8 @@ static int64_t unsound_update(const Tree *tree, const Update *update, const doub
     return -1;
 }
 
-/* Store priorities, and weights of rows that are allowed as leaves. Where a row comes again, the
- * greatest of its priorities counts, or the least. Returns the greatest that was there before. */
+/* Store priorities, and as leaves the weights of allowed rows. Of a repeated row the greatest
+ * priority is kept, or the least. Returns the greatest priority these rows had before. */
 static double store(const Tree *tree, const Update *update, double *stored, const uint8_t *allowed,
                     int greatest)
 {
@@ -228,7 +228,7 @@ static double store(const Tree *tree, const Update *update, double *stored, cons
     double before = -1;
     for (int64_t i = 0; i < update->count; i++) {
         before = stored[rows[i]] > before ? stored[rows[i]] : before;
-        stored[rows[i]] = NAN; /* not written yet; `before` stays as it is where a row comes again */
+        stored[rows[i]] = NAN; /* marks rows not yet written, so that a repeated row is recognised */
     }
     for (int64_t i = 0; i < update->count; i++) {
         double *one = stored + rows[i], priority = priority_at(update, i);
@@ -243,8 +243,8 @@ static double store(const Tree *tree, const Update *update, double *stored, cons
 
 /* update(tree, address of stored priorities, address of allowed, limit, greatest, address of rows,
  * address of priorities, count, wide, eps, alpha)
- * -> number of the first that is not sound, in which case nothing has changed, or -1; the greatest
- * priority of these rows now; the greatest of them before */
+ * -> (-1, or the index of the first invalid one, in which case nothing is changed; the greatest
+ * priority of these rows now; the greatest before) */
 static PyObject *update(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *bytes;

@@ -34,7 +34,7 @@ IMAGE_DIMENSIONS = (2, 3)
 _LEAST_SIDE = 8
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a value is."""
 
     leaf: str
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     """Transition, counted from 0 over the whole dataset."""
 
 
-class Block:
+class RowBlock:
     """Some consecutive transitions of a dataset; arrays are made when first asked for, and shared.
 
     Args:
@@ -122,23 +122,18 @@ class Block:
             self._extremes[key] = np.asarray(values.min(0)), np.asarray(values.max(0))
         return self._extremes[key]
 
-    def before(self, key: Key) -> NDArray[Any]:
-        """Return an observation leaf before each action, `[n, …]`."""
-        return np.asarray(np.delete(self.numbers(key), _final_rows(self.known_ends), axis=0))
+    def row_place(self, key: Key, row: int) -> RowPlace:
+        """Return the place of transition `row` of the block."""
+        return RowPlace(join_key(key), int(self.episodes[row]), self.first + row)
 
-    def after(self, key: Key) -> NDArray[Any]:
-        """Return an observation leaf after each action, `[n, …]`; see `DatasetReader.observations_at`."""
-        rows = np.arange(self.first, self.stop)
-        return self.reader.observations_at(key, rows, after=True)
-
-    def place(self, key: Key, index: int) -> Place:
+    def place(self, key: Key, index: int) -> RowPlace:
         """Return the place of row `index` of `values(key)`."""
         if key not in self.reader.observation_leaves:
-            return Place(join_key(key), int(self.episodes[index]), self.first + index)
+            return self.row_place(key, index)
         finals = _final_rows(self.known_ends)
         at = index - int(np.searchsorted(finals, index, side="right"))
         leaf = join_key(next_of(key) if index in finals else key)
-        return Place(leaf, int(self.episodes[at]), self.first + at)
+        return RowPlace(leaf, int(self.episodes[at]), self.first + at)
 
     def _read(self, key: Key) -> NDArray[Any] | EncodedColumn:
         reader, chosen = self.reader, slice(self.first, self.stop)
@@ -161,11 +156,11 @@ def _final_rows(ends: NDArray[np.int64]) -> NDArray[np.int64]:
     return ends + np.arange(len(ends)) + 1
 
 
-def blocks(reader: DatasetReader, leaves: Iterable[LeafSpec], items: int) -> Iterator[Block]:
+def blocks(reader: DatasetReader, leaves: Iterable[LeafSpec], items: int) -> Iterator[RowBlock]:
     """Cut a dataset into blocks of about `items` numbers of these leaves."""
     step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
     for first in range(0, reader.transitions, step):
-        yield Block(reader, first, min(first + step, reader.transitions))
+        yield RowBlock(reader, first, min(first + step, reader.transitions))
 
 
 def leaves_by_file(reader: DatasetReader) -> list[dict[Key, LeafSpec]]:

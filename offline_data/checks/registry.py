@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from offline_data.checks.finding import SEVERITIES
 from offline_data.checks.rule import Rule
-from offline_data.errors import UsageError
+from offline_data.errors import OfflineDataError, UsageError
 from offline_data.ids import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from importlib.metadata import EntryPoint
 
+    from offline_data.checks.finding import Finding
+    from offline_data.checks.rule import Measured
+
+RewardFunction: TypeAlias = Callable[[Any, Any, Any], Any]
+"""`reward(observation, action, next_observation)` returns the rewards of some transitions."""
+
+_ATTRIBUTES = ("code", "name", "severity")
 _MODULES = ("actions", "duplicates", "ends", "files", "images", "published", "rewards", "values")
 """Modules of `offline_data.checks.rules`."""
 
@@ -25,56 +36,79 @@ ENTRY_POINTS = "offline_data.rules"
 def all_rules() -> dict[str, type[Rule]]:
     """Return the classes of all rules, ordered by code.
 
-    Raises:
-        UsageError: A rule of another package cannot be imported, is no `Rule`, or has a code that
-            is taken.
+    A rule of another package that cannot be used is replaced by one of that name that always fails,
+    so that a run names it (`RL000`), and exits 1, but runs the other rules.
     """
     found: dict[str, type[Rule]] = {}
     for module in _MODULES:
         for value in vars(import_module(f"offline_data.checks.rules.{module}")).values():
             if isinstance(value, type) and issubclass(value, Rule) and "code" in vars(value):
                 found[value.code] = value
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            rule = point.load()
-        except Exception as error:
-            raise UsageError(
-                f"Rule {point.name} of {point.value} cannot be imported: "
-                f"{type(error).__name__}: {error}",
-                hint="update or uninstall the package that offers it",
-            ) from error
-        if not (isinstance(rule, type) and issubclass(rule, Rule)):
-            raise UsageError(f"Entry point {point.name} names {point.value}, which is no Rule")
-        if rule.code in found:
-            raise UsageError(f"Rule {rule.code} of {point.value} is already taken")
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: (one.name, one.value)):
+        rule = _loaded(point, found)
         found[rule.code] = rule
     return dict(sorted(found.items()))
+
+
+def _loaded(point: EntryPoint, known: Mapping[str, type[Rule]]) -> type[Rule]:
+    """Return the rule that an entry point names, or one that fails with the reason."""
+    where = point.value + (f" of the package {point.dist.name}" if point.dist else "")
+    try:
+        rule = point.load()
+        if not (isinstance(rule, type) and issubclass(rule, Rule)):
+            problem = "is no subclass of offline_data.checks.Rule"
+        elif missing := [n for n in _ATTRIBUTES if not isinstance(getattr(rule, n, None), str)]:
+            problem = f"has no {' and no '.join(missing)}"
+        elif rule.severity not in SEVERITIES:
+            problem = f"has the severity {rule.severity!r}; expected one of {', '.join(SEVERITIES)}"
+        elif rule.code in known:
+            problem = f"has the code {rule.code}, which another rule has"
+        else:
+            return rule
+    except Exception as error:  # noqa: BLE001 -- a package may be anybody's
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+    return _failing(point.name if point.name not in known else point.value, f"{where} {problem}")
+
+
+def _failing(named: str, problem: str) -> type[Rule]:
+    class Unusable(Rule):
+        __doc__ = f"{problem}."
+        code = name = named
+        severity = "error"
+        hint = "update or uninstall the package that offers it"
+
+        def findings(self, measured: Measured) -> Iterable[Finding]:
+            del measured
+            raise ImportError(problem)
+
+    return Unusable
 
 
 def select_rules(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
+    reward: RewardFunction | None = None,
 ) -> list[Rule]:
     """Return the rules of a run, by code, with their thresholds.
 
     Args:
         select: Codes, their beginnings (`RL03` for all rules of actions), or names; empty: all.
         ignore: The same, to leave out; wins over `select` unless `select` is longer.
-        thresholds: By code.
+        thresholds: By code or name.
+        reward: Passed to rules whose constructor has an argument of that name.
 
     Raises:
         UsageError: A selector matches no rule, or a rule has no such threshold.
     """
-    known, given = all_rules(), dict(thresholds or {})
-    for selector in (*select, *ignore, *given):
-        if not any(_matches(selector, rule) for rule in known.values()):
-            names = [*known, *(rule.name for rule in known.values())]
-            near = nearest(selector, names)
-            raise UsageError(
-                f"No rule matches {selector!r}",
-                hint=f"did you mean {near[0]}?" if near else "`offline-data rule` lists them",
-            )
+    known, given = all_rules(), dict[str, Mapping[str, float]]()
+    for selector in (*select, *ignore):
+        rules_matching(selector)
+    for one, values in (thresholds or {}).items():
+        (rule, *more) = rules_matching(one)
+        if more:
+            raise UsageError(f"Thresholds of {one!r}: {len(more) + 1} rules match; name one")
+        given[rule.code] = values
 
     def longest(selectors: Iterable[str], rule: type[Rule]) -> int:
         lengths = [
@@ -86,10 +120,46 @@ def select_rules(
 
     chosen = list(select) or [""]
     return [
-        rule(given.get(code))
+        _made(rule, given.get(code), reward)
         for code, rule in known.items()
         if longest(chosen, rule) > longest(list(ignore), rule)
     ]
+
+
+def _made(
+    rule: type[Rule], thresholds: Mapping[str, float] | None, reward: RewardFunction | None
+) -> Rule:
+    try:
+        if reward is not None and "reward" in inspect.signature(rule).parameters:
+            return rule(thresholds, reward=reward)  # type: ignore[call-arg]
+        return rule(thresholds)
+    except OfflineDataError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- a rule may be anybody's
+        return _failing(rule.code, f"it cannot be made: {type(error).__name__}: {error}")()
+
+
+def rules_matching(selector: str) -> list[type[Rule]]:
+    """Return the rules of a code, the beginning of a code, or a name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    known = all_rules()
+    found = [rule for rule in known.values() if selector and _matches(selector, rule)]
+    if not found:
+        names = [*known, *(rule.name for rule in known.values())]
+        near = nearest(selector, names)
+        raise UsageError(
+            f"No rule matches {selector[:80]!r}",
+            hint=f"did you mean {near[0]}?" if near else "`offline-data rule` lists them",
+        )
+    return found
+
+
+def matches(selector: str, finding: Finding) -> bool:
+    """Return True if a selector is the code of a finding, its beginning, or the rule's name."""
+    return finding.code.startswith(selector.upper()) or selector == finding.rule
 
 
 def _matches(selector: str, rule: type[Rule]) -> bool:

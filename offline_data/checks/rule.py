@@ -12,7 +12,7 @@ from offline_data.ids import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from offline_data.checks.block import Block, Place
+    from offline_data.checks.block import RowBlock, RowPlace
     from offline_data.checks.finding import Severity
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
@@ -74,7 +74,7 @@ class Rule(ABC):
         del reader
         return ()
 
-    def measure(self, block: Block, key: Key) -> Any:
+    def measure(self, block: RowBlock, key: Key) -> Any:
         """Measure one leaf in one block; None if there is nothing to remember.
 
         Called in threads: must not change the rule.
@@ -99,7 +99,7 @@ class Rule(ABC):
         self,
         reader: DatasetReader,
         message: str,
-        place: Place | None = None,
+        place: RowPlace | None = None,
         *,
         leaf: str | None = None,
         episode: int | None = None,

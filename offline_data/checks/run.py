@@ -15,11 +15,11 @@ from offline_data.progress import SILENT
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
-    from offline_data.checks.block import Block
+    from offline_data.checks.block import RowBlock
     from offline_data.checks.rule import Rule
     from offline_data.episodes.fields import Key
     from offline_data.progress import Progress
@@ -61,7 +61,7 @@ def run_checks(
     for path in paths:
         try:
             reader = open_reader(path)
-            states = _measure(reader, rules, workers, progress, block_items)
+            states, findings = _check(reader, rules, workers, progress, block_items)
         except OfflineDataError as error:
             found[_unreadable(str(path), error)] = None
             datasets.append(CheckedDataset(str(path), path, 0, 0, 0))
@@ -70,8 +70,7 @@ def run_checks(
         counts = (reader.transitions, reader.episode_count, manifest.bytes)
         datasets.append(CheckedDataset(manifest.id, path, *counts))
         measured.append((reader, states))
-        for rule in rules:
-            found |= dict.fromkeys(_findings_of(rule, reader, states))
+        found |= dict.fromkeys(one for rule in rules for one in findings[rule])
     if len(measured) > 1:
         for rule in rules:
             every = [Measured(reader, states.get(rule, {})) for reader, states in measured]
@@ -88,14 +87,17 @@ def run_checks(
     return CheckReport(tuple(datasets), codes, tuple(sorted(kept, key=rank)))
 
 
-def _measure(
+def _check(
     reader: DatasetReader,
     rules: Sequence[Rule],
     workers: int,
     progress: Progress,
     block_items: int,
-) -> States:
-    """Pass every leaf that a rule wants to it, block by block, and merge in order of rows."""
+) -> tuple[States, dict[Rule, list[Finding]]]:
+    """Pass every leaf that a rule wants to it, block by block, and merge in order of rows.
+
+    Rules that want none (checksums of files take longest) find theirs meanwhile.
+    """
     states: States = {}
     wanted: dict[Key, list[Rule]] = {}
     for rule in rules:
@@ -115,6 +117,8 @@ def _measure(
         progress.task(f"check {reader.manifest.name}", size, "B") as task,
         ThreadPoolExecutor(max(1, workers), "offline-data-check") as pool,
     ):
+        idle = [rule for rule in rules if not any(rule in some for some in wanted.values())]
+        early = {rule: pool.submit(_findings_of, rule, reader, states) for rule in idle}
         running: deque[Future[States]] = deque()
         try:
             for group in filter(None, groups):
@@ -127,13 +131,15 @@ def _measure(
                     task.advance(row * len(block))
             while running:
                 _merge(states, running.popleft().result())
+            return states, {
+                rule: early[rule].result() if rule in early else _findings_of(rule, reader, states)
+                for rule in rules
+            }
         finally:
-            for future in running:
-                future.cancel()
-    return states
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _measure_block(block: Block, wanted: dict[Key, list[Rule]]) -> States:
+def _measure_block(block: RowBlock, wanted: dict[Key, list[Rule]]) -> States:
     found: States = {}
     for key, rules in wanted.items():
         for rule in rules:
@@ -169,13 +175,12 @@ def _failure(measured: Measured) -> Exception | None:
     return next(raised, None)
 
 
-def _findings_of(rule: Rule, reader: DatasetReader, states: States) -> Iterator[Finding]:
+def _findings_of(rule: Rule, reader: DatasetReader, states: States) -> list[Finding]:
     measured = Measured(reader, states.get(rule, {}))
     failure = _failure(measured)
     if failure is not None:
-        yield _failed(rule, reader, failure)
-    else:
-        yield from _attempt(rule, reader, partial(rule.findings, measured))
+        return [_failed(rule, reader, failure)]
+    return _attempt(rule, reader, partial(rule.findings, measured))
 
 
 def _attempt(

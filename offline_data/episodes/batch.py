@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offline_data.episodes.fields import (
+    ACTION_ROOTS,
     RESERVED_ROOTS,
     REWARD,
     TERMINATED,
@@ -66,7 +67,7 @@ class EpisodeBatch:
     lengths: NDArray[np.int64]
     """`[E]` transitions of each episode, at least 1."""
     steps: Mapping[Key, NDArray[np.generic]]
-    """`[N, …]` columns by TED key: `("action", …)`, and results of the action under `"next"`;
+    """`[N, …]` columns by TED key: `("action", …)` or tokens, and results of the action under `"next"`;
     `("next", "reward")` real `[N, 1]`, `("next", "terminated")` and `("next", "truncated")` bool
     `[N, 1]` are required."""
     observations: Mapping[Key, NDArray[np.generic]]
@@ -103,7 +104,7 @@ class EpisodeBatch:
                 raise FormatError(f"{join_key(key)!r} must be [N, 1], not {list(column.shape)}")
             if key != REWARD and column.dtype != np.bool_:
                 raise FormatError(f"{join_key(key)!r} must be bool, not {column.dtype}")
-        if not any(key[0] == "action" for key in self.steps):
+        if not any(key[0] in ACTION_ROOTS for key in self.steps):
             raise FormatError("No step leaf 'action'")
 
     @classmethod

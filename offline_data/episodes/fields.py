@@ -16,6 +16,9 @@ TERMINATED: Key = ("next", "terminated")
 TRUNCATED: Key = ("next", "truncated")
 DONE: Key = ("next", "done")
 
+ACTION_ROOTS = frozenset({"action", "input_ids", "chosen_data"})
+"""First parts of keys of what a policy puts out, one of which every dataset has: actions or tokens."""
+
 RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", "episode"})
 """First parts of keys that TED reserves, so that no observation column can have them."""
 

@@ -25,13 +25,14 @@ from offline_data.ingest.build import (
     destination_of,
 )
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish
-from offline_data.ingest.options import DownloadPlan, Options, Stored
+from offline_data.ingest.options import DownloadPlan, Options, Stored, format_range
 from offline_data.ingest.raw import (
     described,
     fetch_files,
     forgetting_damaged,
     local_files,
     opening_files,
+    with_digests,
 )
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import ShardedJob, convert_shards, convert_whole
@@ -54,7 +55,7 @@ from offline_data.store.publish import dataset_lock, staging_folder
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
@@ -71,6 +72,7 @@ def download(
     progress: Progress = SILENT,
     *,
     executor: Executor | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Stored:
     """Fetch and convert a dataset, unless it is on this disk already.
 
@@ -85,9 +87,11 @@ def download(
         options: Layout, episodes, audit, raw files to keep.
         progress: Receives progress and notes.
         executor: Fetches and converts shards; None: local processes.
+        digests: Digests that raw files must have, sha256 in hex by path, whatever is published.
 
     Raises:
         NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
+        IntegrityError: A raw file has another digest; nothing is published.
         FormatError, AuditError: Its files are damaged or invalid; nothing is published.
         NoSpaceError, AccessError: Of the disk.
     """
@@ -100,7 +104,7 @@ def download(
     source = get_source(dataset.source)
     with naming_the_command(dataset, settings, options) as asking:
         release = source.resolve(dataset.name, dataset.revision, asking)
-        release = options.apply_to(release, dataset.source)
+        release = with_digests(options.apply_to(release, dataset.source), digests or {})
         entry, existed = _build_release(
             dataset, source, release, settings, options, progress, executor
         )
@@ -410,9 +414,11 @@ def online_command(
         words += ["--layout", options.layout]
     for name in ("checkpoints", "episodes"):
         if (given := getattr(options, name)) is not None:
-            words += [f"--{name}", _range(given)]
+            words += [f"--{name}", format_range(given)]
     if options.images:
         words += ["--images", options.images]
+    if options.text:
+        words += options.text.arguments()
     flags = {
         "--force": options.force,
         "--keep-episodes": options.keep_episodes,
@@ -427,12 +433,8 @@ def _missing(dataset: DatasetId, options: Options) -> str:
     if options.force:
         return f"{dataset} cannot be fetched again from this disk"
     if options.episodes:
-        return f"Episodes {_range(options.episodes)} of {dataset} are not on this disk"
+        return f"Episodes {format_range(options.episodes)} of {dataset} are not on this disk"
     return f"{dataset} is not on this disk"
-
-
-def _range(episodes: tuple[int | None, int | None]) -> str:
-    return ":".join("" if end is None else str(end) for end in episodes)
 
 
 def _did_you_mean(dataset: DatasetId, settings: Settings) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
     from offline_data.fetch.plan import FetchPlan
     from offline_data.ids import DatasetId
     from offline_data.sources.base import Release
+    from offline_data.sources.text_options import TextOptions
     from offline_data.store.layout import LayoutName
     from offline_data.store.manifest import Manifest
+
+_MOST_DIGITS = 18
+"""Maximum digits of an episode's number: more do not fit into int64."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Options:
     None: the same, and an existing dataset of either kind is accepted."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, for sources that have them; None: all."""
+    text: TextOptions | None = None
+    """How text is tokenized; None: it is no text, and an existing dataset of any kind is accepted."""
 
     def __post_init__(self) -> None:
         for name, given in (("episodes", self.episodes), ("checkpoints", self.checkpoints)):
@@ -67,7 +74,7 @@ class Options:
             if given is not None:
                 first, stop = given
                 revision += f"+{name}-{first or 0}-{'end' if stop is None else stop}"
-        return revision
+        return revision if self.text is None else f"{revision}+text-{self.text.digest}"
 
     @property
     def whole(self) -> bool:
@@ -79,12 +86,15 @@ class Options:
         recorded = manifest.converter.get("options") or {}
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
+            and (self.text is None or recorded.get("text") == self.text.recorded())
         )
 
     def apply_to(self, release: Release, source: str) -> Release:
         """Return a release with these options; raises `UsageError` if its source lacks one."""
         if self.checkpoints is not None:
             release = get_source(source).narrowed(release, self.checkpoints)
+        if self.text is not None:
+            release = get_source(source).texts(release, self.text)
         return replace(
             release, keep_episodes=self.keep_episodes, skip_bad_episodes=self.skip_bad_episodes
         )
@@ -100,7 +110,37 @@ class Options:
             "skip_bad_episodes": self.skip_bad_episodes,
             "images": self.images,
             "checkpoints": list(self.checkpoints) if self.checkpoints else None,
+            "text": self.text.recorded() if self.text else None,
         }
+
+
+def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:
+    """Parse `A:B`, where either side may be omitted; raises `UsageError` naming the option."""
+    if text is None:
+        return None
+    first, colon, stop = text.partition(":")
+    sides = [side.strip() for side in (first, stop)]
+    given = f"{name} is {text[:40]!r}"
+    if not colon or not all(re.fullmatch("[0-9]*", side) for side in sides):
+        raise UsageError(f"{given}; expected A:B", hint=f"{name} 0:10 takes the first ten")
+    digits = max(map(len, sides))
+    if digits > _MOST_DIGITS:
+        raise UsageError(
+            f"{given}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
+            hint="leave B out to take all from A on",
+        )
+    begin, end = (int(side) if side else None for side in sides)
+    return begin, end
+
+
+def format_range(given: tuple[int | None, int | None]) -> str:
+    """Return a range in the form that `parse_range` reads.
+
+    Example:
+        >>> format_range((10, None))
+        '10:'
+    """
+    return ":".join("" if end is None else str(end) for end in given)
 
 
 @dataclass(frozen=True)

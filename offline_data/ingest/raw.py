@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import (
@@ -58,6 +59,25 @@ def opening_files(release: Release) -> tuple[RemoteFile, ...]:
     if release.opening is None:
         return release.files
     return tuple(file for file in release.files if file.path in release.opening)
+
+
+def with_digests(release: Release, digests: Mapping[str, str]) -> Release:
+    """Return a release whose files must have these digests, sha256 in hex by path.
+
+    Raises `IntegrityError` if its source no longer has one of the files.
+    """
+    gone = sorted(digests.keys() - {file.path for file in release.files})
+    if gone and release.local is None:
+        raise IntegrityError(
+            f"{release.name} at {release.revision} has no file {', '.join(gone[:3])}"
+            + (f" and {len(gone) - 3} more" if len(gone) > 3 else ""),
+            hint="its source has published other files under the same revision",
+        )
+    files = (
+        replace(file, digest=f"sha256:{digests[file.path]}") if file.path in digests else file
+        for file in release.files
+    )
+    return replace(release, files=tuple(files))
 
 
 def files_of(release: Release, shard: Shard) -> tuple[RemoteFile, ...]:

@@ -18,6 +18,7 @@ from offline_data.ingest.options import Options
 from offline_data.ingest.planned import PlanFile, PlannedWork, check_shape, plan_lock
 from offline_data.ingest.shards import ShardedJob, ShardedRun, convert_shards
 from offline_data.sources.base import Release, Shard
+from offline_data.sources.text_options import TextOptions
 from offline_data.store.library import has_manifest
 from offline_data.store.publish import dataset_lock
 
@@ -223,6 +224,7 @@ _JOB: dict[str, Any] = {
     "shards": [_SHARD],
     "options": _OPTIONS,
     **dict.fromkeys(_RANGES, (list, None)),
+    "text": (dict, None),
     "stated": [_NUMBER],
 }
 """Types of the fields of the file."""
@@ -244,6 +246,7 @@ def _json_of(job: ShardedJob) -> dict[str, Any]:
         "shards": [asdict(shard) for shard in job.shards],
         "options": {name: getattr(job.options, name) for name in _OPTIONS},
         **{name: getattr(job.options, name) for name in _RANGES},
+        "text": release.text.to_json() if release.text else None,
         "stated": [job.transitions, job.episodes],
     }
 
@@ -270,9 +273,10 @@ def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
         opening=None if told["opening"] is None else tuple(map(str, told["opening"])),
         local=None if told["local"] is None else user_path(told["local"], "local"),
         checkpoints=ranges["checkpoints"],
+        text=None if value["text"] is None else TextOptions.from_json(value["text"]),
     )
     given: dict[str, Any] = {name: value["options"][name] for name in _OPTIONS}
-    options = Options(**given, **ranges)
+    options = Options(**given, **ranges, text=release.text)
     shards = tuple(Shard(**{**one, "files": tuple(one["files"])}) for one in value["shards"])
     build = BuildJob(
         parse_id(name),

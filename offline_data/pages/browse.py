@@ -85,7 +85,7 @@ class DatasetServer(ThreadingHTTPServer):
         self.settings, self.token = settings, secrets.token_urlsafe(24)
         self._computing, self._computed = threading.Lock(), dict[tuple[str, ...], Html]()
         try:
-            super().__init__((LOOPBACK, port), _Handler)
+            super().__init__((LOOPBACK, port), _DatasetHandler)
         except (OSError, OverflowError) as error:
             raise AccessError(
                 f"Port {port} of {LOOPBACK} cannot be used: {error}",
@@ -119,7 +119,7 @@ class DatasetServer(ThreadingHTTPServer):
             return self._computed[key]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _DatasetHandler(BaseHTTPRequestHandler):
     server: DatasetServer
     server_version, sys_version = "offline-data", ""
     timeout = 60

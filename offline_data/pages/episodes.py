@@ -65,7 +65,7 @@ class Frames:
 
 
 @dataclass(frozen=True, eq=False)
-class Episode:
+class ExampleEpisode:
     """Steps `[first, stop)` of an episode."""
 
     number: int
@@ -114,7 +114,7 @@ def read_episode(
     pictures: int = 8,
     film: int = 0,
     budget: int = 1 << 20,
-) -> Episode:
+) -> ExampleEpisode:
     """Read steps `[first, stop)` of an episode.
 
     Args:
@@ -164,7 +164,7 @@ def read_episode(
     def of_episode(name: str) -> Any:
         return np.asarray(reader.episodes[(name,)])[number].item()
 
-    return Episode(
+    return ExampleEpisode(
         number,
         length,
         of_episode("return"),

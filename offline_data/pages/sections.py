@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offline_data.checks.finding import CheckReport, Finding
-    from offline_data.pages.episodes import Episode, Frames
+    from offline_data.pages.episodes import ExampleEpisode, Frames
     from offline_data.reports.info import DatasetInfo
     from offline_data.reports.stats import DatasetStats
 
@@ -129,7 +129,7 @@ def findings(report: CheckReport) -> Html:
     return joined((element("p", count, class_="soft"), each, more))
 
 
-def episode_parts(episode: Episode) -> Html:
+def episode_parts(episode: ExampleEpisode) -> Html:
     """Return pictures, curves and texts of some steps of an episode."""
     marks = []
     if episode.stop == episode.length:
@@ -160,7 +160,7 @@ def episode_parts(episode: Episode) -> Html:
     )
 
 
-def episode_summary(episode: Episode) -> str:
+def episode_summary(episode: ExampleEpisode) -> str:
     """Return length, return and end of an episode as a sentence."""
     ends = [name for name in ("terminated", "truncated") if getattr(episode, name)]
     unknown = "" if episode.final_observation else "; the observation after it is unknown"

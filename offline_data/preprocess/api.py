@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offline_data.executors.base import Executor
     from offline_data.preprocess.chunk import EpisodeSelection
     from offline_data.preprocess.functions.ted import On
-    from offline_data.preprocess.recipe import Stage
+    from offline_data.preprocess.job import Stage
     from offline_data.progress import Progress
     from offline_data.store.layout import AuditMode, LayoutName
 
@@ -162,7 +162,6 @@ class Preprocesses:
         from offline_data.config import resolve_settings
         from offline_data.preprocess import engine as making
         from offline_data.preprocess.job import Job, RunOptions
-        from offline_data.preprocess.recipe import Calling
         from offline_data.progress import ProgressBars, progress_of
         from offline_data.store.layout import DEFAULT_AUDIT
 
@@ -183,6 +182,11 @@ class Preprocesses:
         seed = (seed or 0) if generator is None else generator.initial_seed()
         stages = fn if isinstance(fn, (list, tuple)) else [cast("Stage", fn)]
         options = RunOptions(
+            batched=batched,
+            by=by,
+            on=on,
+            vectorize=vectorize,
+            seed=seed,
             num_frames=num_frames,
             view=_view_of(self.storage),
             layout=layout,
@@ -196,9 +200,8 @@ class Preprocesses:
             resume=resume,
             force=force,
         )
-        calling = Calling(batched, by, on, vectorize, seed)
         place = None if dest is None else Path(dest)
-        job = Job(self.data_path, tuple(stages), calling, name, place, options)
+        job = Job(self.data_path, tuple(stages), name, place, options)
         bar = pbar and isinstance(progress, bool)
         shown = ProgressBars(0, everywhere=True) if bar else progress_of(progress)
         return DatasetStorage(making.preprocess(job, resolve_settings(root=root), shown).path)

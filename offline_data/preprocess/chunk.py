@@ -66,10 +66,23 @@ class EpisodeChunk:
         """`[N]` number in the parent of the episode of every transition."""
         return self.episodes[self.batch.episode_of]
 
-    def place(self, transition: int) -> str:
-        """Describe where a transition of the batch comes from, for a message."""
-        row, step = int(self.row_numbers[transition]), int(self.step_numbers[transition])
-        return f"row {row} (episode {int(self.episode_numbers[transition])}, step {step})"
+    def place(self, row: int, *, observed: bool = False) -> str:
+        """Describe where a row of a step column, or `observed` column, comes from, for a message.
+
+        Example:
+            >>> from offline_data.testing.chunks import toy_chunk
+            >>> toy_chunk([2, 1]).place(2, observed=True)
+            'the observation after row 1 (episode 0, step 1)'
+        """
+        side = ""
+        if observed:
+            ends = self.batch.last_rows + np.arange(len(self.batch.lengths)) + 1
+            at = int(np.searchsorted(ends, row))
+            side = f"the observation {'after' if row == ends[at] else 'before'} "
+            row -= at + int(row == ends[at])
+        found = (self.row_numbers, self.episode_numbers, self.step_numbers)
+        number, episode, step = (int(numbers[row]) for numbers in found)
+        return f"{side}row {number} (episode {episode}, step {step})"
 
     def having(
         self,

@@ -14,7 +14,7 @@ from offline_data.errors import UsageError
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
-from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
+from offline_data.preprocess.finish import IncrementalHasher, finish, header_of
 from offline_data.preprocess.job import Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
 from offline_data.preprocess.recipe import recipe_of
@@ -47,9 +47,7 @@ _REVISION_DIGITS = 12
 _START_SECONDS = {False: 1.0, True: 5.0}
 """Seconds that worker processes take to start, by whether they import torch."""
 
-_SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that are deferred while a dataset is being published."""
 
 
@@ -71,7 +69,7 @@ class Run:
     def of(cls, job: Job, settings: Settings, progress: Progress) -> Run:
         """Resolve parent, functions and steps; raises `UsageError`, `NotFoundError`, `ManifestError`."""
         reader = open_reader(job.parent.absolute())
-        recipe = recipe_of(job.stages, job.calling)
+        recipe = recipe_of(job.stages, job.options)
         made_of = fingerprint(reader, recipe, job.options.num_frames, job.options.view)
         target = Target.of(job.name, job.dest, made_of[:_REVISION_DIGITS], settings)
         return cls(reader, recipe, target, made_of, job.options, settings, progress)
@@ -90,14 +88,15 @@ class Run:
         """Return the manifest's fields on the parent and the recipe."""
         return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
-    def existed(self) -> bool:
-        """Return True if the dataset exists already; see `Target.existing`."""
-        options = self.options
-        return not options.force and self.target.existing(self.fingerprint, options.layout)
+    def found(self) -> tuple[bool, Entry | None]:
+        """Return whether the dataset exists already, else also another of its name to replace.
 
-    def older(self) -> Entry | None:
-        """Return the dataset of the same name to replace; see `Target.older`."""
-        return self.target.older(self.settings.root, force=self.options.force)
+        Raises `UsageError` for one to replace without `force`.
+        """
+        options = self.options
+        if not options.force and self.target.existing(self.fingerprint, options.layout):
+            return True, None
+        return False, self.target.older(self.settings.root, force=options.force)
 
     def revised(self, found: Revised) -> Run:
         """Return the run with a revised step, after a note that says so."""
@@ -117,10 +116,9 @@ class Run:
 
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
         """Run a first pass over the data; returns the measures of all groups, in order."""
-        tasks, label = range(plan.count), f"measure for {step.name}"
-        job = partial(measure_task, plan, step)
+        tasks, job = range(plan.count), partial(measure_task, plan, step)
         found: dict[int, list[Any]] = {}
-        with self._answers(plan, job, tasks, label) as (bar, answers):
+        with self._answers(plan, job, tasks, f"measure for {step.name}") as (bar, answers):
             for number, measures in answers:
                 found[number] = measures
                 bar.advance(plan.rows_of(number))
@@ -135,8 +133,7 @@ class Run:
         tasks = sorted(set(range(plan.count)).difference(finished))
         if finished:
             self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
-        durable = not plan.in_place
-        job = partial(write_task, plan, work, header, self.options.audit, durable=durable)
+        job = partial(write_task, plan, work, header, self.options.audit)
         label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan, work) as hasher:
             for task in finished if plan.in_place else ():
@@ -177,29 +174,21 @@ class Run:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `preprocess` would do, without doing it.
-
-    Attributes:
-        existed: Whether the dataset exists already; then there is no plan.
-        replaces: Datasets that would be deleted.
-        free_bytes: Free bytes on the disk of the work folder.
-        recipe: Every step with what it learnt, as JSON values.
-        finished: Number of tasks that an interrupted run has finished.
-        seconds: Estimated time of the remaining tasks in one process.
-        executor: Name of the executor that would run the tasks.
-    """
+    """What `preprocess` would do, without doing it."""
 
     id: DatasetId
     parent: DatasetId
     destination: Path
-    existed: bool
     replaces: tuple[DatasetId, ...]
+    """Datasets that would be deleted."""
     free_bytes: int
-    plan: Plan | None = None
-    recipe: Sequence[dict[str, Any]] = ()
+    """Free bytes on the disk of the work folder."""
+    plan: Plan | None
+    """None: the dataset exists already."""
     finished: int = 0
-    seconds: float = 0.0
+    """Number of tasks that an interrupted run has finished."""
     executor: str = ""
+    """Name of the executor that would run the remaining tasks."""
 
 
 def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
@@ -207,11 +196,6 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
 
     A dataset that the same recipe made of the same parent is not made again. After an error or an
     interrupt, finished tasks are kept for `resume`.
-
-    Args:
-        job: Parent, recipe, options and destination.
-        settings: Workers, root.
-        progress: Receives progress and notes.
 
     Raises:
         UsageError: Another dataset, or the work of an interrupted run, exists there already;
@@ -226,13 +210,12 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
     target.check(entry_at(run.reader.path))
     with dataset_lock(settings.staging, target.lock, progress), _explained(run.recipe):
         recover(run.work.dataset, target.destination)
-        existed = run.existed()
+        existed, replaced = run.found()
         if existed:
             saved = run.work.read_plan()  # of a run that was interrupted after it had published
             if saved is not None and saved.get("fingerprint") == run.fingerprint:
                 run.work.clear()
         else:
-            replaced = run.older()
             plan = interrupted_plan(run)
             with _says_what_is_kept(run):
                 while True:
@@ -241,7 +224,6 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
                         digests = run.run_tasks(plan)
                         break
                     except Revised as found:
-                        run.work.clear()
                         run, plan = run.revised(found), None
                 put_together(run, plan, run.work, digests, replaced)
     entry = entry_at(target.destination)
@@ -258,26 +240,18 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
     run = Run.of(job, settings, progress)
     target, parent = run.target, entry_at(run.reader.path)
     target.check(parent)
-    existed = run.existed()
-    replaced = None if existed else run.older()
-    gone = () if replaced is None else (replaced.id,)
-    free = free_bytes(target.work)
-    found = DryRun(target.id, parent.id, target.destination, existed, gone, free)
+    places, free = (target.id, parent.id, target.destination), free_bytes(target.work)
+    existed, replaced = run.found()
     if existed:
-        return found
-    plan = interrupted_plan(run)
-    finished = 0 if plan is None else len(run.work.finished(plan.count))
+        return DryRun(*places, (), free, None)
+    plan, finished = interrupted_plan(run), 0
     if plan is None:
         _, plan = run.settled(in_place=run.shares_files)
-    left = plan.count - finished
-    return replace(
-        found,
-        plan=plan,
-        recipe=recipe_json(plan.recipe),
-        finished=finished,
-        seconds=plan.seconds * left / plan.count,
-        executor=run.executor(plan, left).name,
-    )
+    else:
+        finished = len(run.work.finished(plan.count))
+    gone = () if replaced is None else (replaced.id,)
+    executor = run.executor(plan, plan.count - finished).name
+    return DryRun(*places, gone, free, plan, finished, executor)
 
 
 def interrupted_plan(run: Run) -> Plan | None:

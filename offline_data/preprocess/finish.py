@@ -22,7 +22,14 @@ from offline_data.store.layout import EPISODE, EPISODES, OFFSETS
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import decode
 from offline_data.store.tables import Column, Vocabularies
-from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink, finalize
+from offline_data.store.writer import (
+    Contents,
+    DatasetCounts,
+    FileDigest,
+    HashedFile,
+    Sink,
+    finalize,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -289,18 +296,13 @@ def _joined(
 
 def _join(work: WorkDir, records: Sequence[Record], leaf: LeafSpec) -> FileDigest:
     """Concatenate one file of every task."""
-    path = work.dataset / leaf.file
-    sha, size = hashlib.sha256(), 0
     with disk_errors(work.dataset):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
+        (work.dataset / leaf.file).unlink(missing_ok=True)  # of a try to finish it
+        file = HashedFile(work.dataset / leaf.file)
+        with file.handle:
             for chunk in _shards(work, records, leaf):
-                sha.update(chunk)
-                size += len(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-    return FileDigest(size, sha.hexdigest())
+                file.append(memoryview(chunk))
+            return file.finish()
 
 
 def _shards(

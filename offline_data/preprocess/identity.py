@@ -16,22 +16,10 @@ import secrets
 import sys
 import sysconfig
 import threading
+import types
 import weakref
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    CodeType,
-    FunctionType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,8 +98,8 @@ def digest_of(value: object) -> str:
         >>> digest_of({1: "a"}) == digest_of({1: "a"}), digest_of([0]) == digest_of([-0.0])
         (True, False)
     """
-    made = value.__func__ if isinstance(value, MethodType) else value
-    module = (made.__module__ or "") if isinstance(made, FunctionType) else ""
+    made = value.__func__ if isinstance(value, types.MethodType) else value
+    module = (made.__module__ or "") if isinstance(made, types.FunctionType) else ""
     home = module.partition(".")[0]
     walk = _Walk("" if home in _COUNTED_BY_NAME else home)
     try:
@@ -134,7 +122,7 @@ def is_own(module: str | None, home: str = "") -> bool:
     return top not in _COUNTED_BY_NAME and not _is_installed(module or "")
 
 
-def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
+def _names_of(code: types.CodeType) -> tuple[set[str], set[str]]:
     """Return the global names and the attribute names that code uses."""
     attributes = set(code.co_names)
     used = {
@@ -143,7 +131,7 @@ def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
         if step.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))
     }
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
+        if isinstance(constant, types.CodeType):
             names = _names_of(constant)
             used, attributes = used | names[0], attributes | names[1]
     return used, attributes
@@ -186,7 +174,7 @@ class _Walk:
             self._say(f"plain {type(value).__name__}", repr(value))
         elif id(value) in self._shared:
             self._say("shared", type(value).__name__)
-        elif isinstance(value, ModuleType):
+        elif isinstance(value, types.ModuleType):
             self._module(value)
         elif id(value) in self._seen:
             self._say("seen", str(self._seen[id(value)]))
@@ -197,32 +185,28 @@ class _Walk:
 
     def _how(self, value: Any) -> Callable[[Any], None]:
         """Choose by type; exact for containers, since subclasses may hold more than items."""
-        exact: dict[type, Callable[[Any], None]] = {
-            list: self._list,
-            tuple: self._list,
-            dict: self._dict,
-            MappingProxyType: self._dict,
-            set: self._set,
-            frozenset: self._set,
-        }
-        if type(value) in exact:
-            return exact[type(value)]
+        if type(value) in (list, tuple):
+            return self._list
+        if type(value) in (dict, types.MappingProxyType):
+            return self._dict
+        if type(value) in (set, frozenset):
+            return self._set
         torch = sys.modules.get("torch")
         locks = (type(threading.Lock()), type(threading.RLock()))  # which hold no data
         descriptors = (  # attributes of classes that are written in C
-            ClassMethodDescriptorType,
-            GetSetDescriptorType,
-            MemberDescriptorType,
-            MethodDescriptorType,
-            WrapperDescriptorType,
+            types.ClassMethodDescriptorType,
+            types.GetSetDescriptorType,
+            types.MemberDescriptorType,
+            types.MethodDescriptorType,
+            types.WrapperDescriptorType,
         )
         kinds: list[tuple[Any, Callable[[Any], None]]] = [
             (torch.Tensor if torch else (), self._tensor),
             (torch.Generator if torch else (), lambda value: self._tensor(value.get_state())),
-            (FunctionType, self._function),
-            (MethodType, lambda value: self._each((value.__func__, value.__self__))),
-            (BuiltinFunctionType, self._builtin),
-            (CodeType, self._code),
+            (types.FunctionType, self._function),
+            (types.MethodType, lambda value: self._each((value.__func__, value.__self__))),
+            (types.BuiltinFunctionType, self._builtin),
+            (types.CodeType, self._code),
             (type, self._class),
             (np.ndarray, self._array),
             (descriptors, lambda value: self._say("descriptor", value.__qualname__)),
@@ -282,12 +266,12 @@ class _Walk:
 
     def _builtin(self, function: Any) -> None:
         self._say("builtin", f"{function.__module__} {function.__qualname__}")
-        if not isinstance(function.__self__, ModuleType):
+        if not isinstance(function.__self__, types.ModuleType):
             self.add(function.__self__)
         elif is_own(function.__module__, self._home):
             raise UnknownIdentityError(f"a compiled function of {function.__module__}")
 
-    def _function(self, fn: FunctionType) -> None:
+    def _function(self, fn: types.FunctionType) -> None:
         if not is_own(fn.__module__, self._home):
             self._say("function", f"{fn.__module__} {fn.__qualname__}")
             self._held(fn)
@@ -302,7 +286,7 @@ class _Walk:
             self._named(f"{name!r}", value)
         self._attributes = before
 
-    def _held(self, fn: FunctionType) -> None:
+    def _held(self, fn: types.FunctionType) -> None:
         """Add a function's defaults, attributes and closed-over values."""
         positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
         defaults = fn.__defaults__ or ()
@@ -329,7 +313,7 @@ class _Walk:
             held = "is" if told == _kind(value) else "holds"
             raise UnknownIdentityError(f"{name} {held} {told}") from None
 
-    def _module(self, module: ModuleType) -> None:
+    def _module(self, module: types.ModuleType) -> None:
         """Add a module by name and, if it is the user's own, the attributes that are used."""
         self._say("module", module.__name__)
         if not is_own(module.__name__, self._home):
@@ -340,7 +324,7 @@ class _Walk:
                 self._say("attribute", name)
                 self._named(f"'{module.__name__}.{name}'", vars(module)[name])
 
-    def _code(self, code: CodeType) -> None:
+    def _code(self, code: types.CodeType) -> None:
         self._say("code", code.co_code)
         self._say("handlers", getattr(code, "co_exceptiontable", b""))
         self._each((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.config import user_path
 from offline_data.errors import ManifestError, UsageError
@@ -17,19 +17,39 @@ from offline_data.store.library import Entry, entry_at, find, has_manifest
 from offline_data.store.publish import lock_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.preprocess.chunk import EpisodeSelection
-    from offline_data.preprocess.recipe import Calling, Stage
+    from offline_data.preprocess.functions.ted import On
+    from offline_data.preprocess.steps.base import Step
     from offline_data.store.layout import LayoutName
 
 _LONG_NAME = 60  # letters of a folder's name that leave room for more in a name beside it
 
 
+Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
+"""A step, the text of one (`cast:obs=float32`, `fn:FILE.py:NAME`), or a function."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
-    """How a recipe is run; only `num_frames` and `view` change the result."""
+    """How functions are called, which rows are used, and how a recipe is run.
 
+    The result depends on the fields up to `view` only.
+    """
+
+    batched: int | None = None
+    """Maximum rows of a block, for functions that take blocks; None: functions take one row."""
+    by: Literal["row", "episode"] = "row"
+    """Whether a function takes a row or a whole episode."""
+    on: On = "transitions"
+    """What a row is."""
+    vectorize: Literal["auto"] | bool = "auto"
+    """Whether to use `torch.vmap` if possible; True is the same as "auto"."""
+    seed: int = 0
+    """Seed of the functions' random numbers, together with the row number."""
     num_frames: int | None = None
     """Use only the first `num_frames` transitions; None: all."""
     view: EpisodeSelection | None = None
@@ -56,20 +76,32 @@ class RunOptions:
     """Whether to replace an existing dataset and the work of an interrupted run."""
 
     def __post_init__(self) -> None:
-        counts = "num_frames", "workers", "worker_threads", "max_tasks_per_child", "num_chunks"
-        for name in (*counts, "chunksize"):
-            value, smallest = getattr(self, name), int(name in counts)
-            if value is None:
+        counts = "batched", "num_frames", "workers", "worker_threads", "max_tasks_per_child"
+        smallest = {**dict.fromkeys((*counts, "num_chunks"), 1), "chunksize": 0, "seed": None}
+        for name, least in smallest.items():
+            value = getattr(self, name)
+            if value is None and name != "seed":
                 continue
             try:
                 whole = index(value)  # those of numpy become Python's
             except TypeError:
-                whole = smallest - 1
-            if whole < smallest:
-                raise UsageError(
-                    f"{name} is {value!r}; expected a whole number of {smallest} or more"
-                )
+                whole = None
+            if whole is None or (least is not None and whole < least):
+                more = "" if least is None else f" of {least} or more"
+                raise UsageError(f"{name} is {value!r}; expected a whole number{more}")
             object.__setattr__(self, name, whole)
+        for name, known, expected in (
+            ("vectorize", ("auto", True, False), "'auto' or False"),
+            ("by", ("row", "episode"), "'row' or 'episode'"),
+            ("on", ("transitions", "observations"), "'transitions' or 'observations'"),
+        ):
+            if (value := getattr(self, name)) not in known:
+                raise UsageError(f"{name} is {value!r}; expected {expected}")
+        object.__setattr__(self, "vectorize", "auto" if self.vectorize else False)
+        if self.by == "episode" and (self.batched is not None or self.on != "transitions"):
+            raise UsageError(
+                "by='episode' hands over whole episodes: neither batched nor on= fit it"
+            )
         parse_audit(str(self.audit))
         if self.layout not in (None, *LAYOUTS):
             raise UsageError(f"layout is {self.layout!r}; expected {' or '.join(LAYOUTS)}")
@@ -85,24 +117,17 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """A dataset to make from another one.
-
-    Attributes:
-        parent: Directory of the parent dataset.
-        stages: In order. The command line gives texts, which mean the same in other processes;
-            `fn:FILE.py:NAME` and `fn:pkg.module:NAME` are functions.
-        calling: How functions are called.
-        name: The new dataset is `local:NAME` under the root; None: use `dest`.
-        dest: Dataset directory to make; None: use `name`.
-        options: How to run it.
-    """
+    """A dataset to make from another one."""
 
     parent: Path
+    """Directory of the parent dataset."""
     stages: tuple[Stage, ...]
-    calling: Calling
-    name: str | None
-    dest: Path | None
-    options: RunOptions
+    """In order. The command line gives texts, which mean the same in other processes."""
+    name: str | None = None
+    """The new dataset is `local:NAME` under the root; None: use `dest`."""
+    dest: Path | None = None
+    """Dataset directory to make; None: use `name`."""
+    options: RunOptions = RunOptions()
 
     def absolute(self) -> Job:
         """Return the same job with absolute paths."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from offline_data.episodes.cut import runs_within
-from offline_data.errors import FormatError, ManifestError, OfflineDataError, StepError, UsageError
+from offline_data.errors import FormatError, ManifestError, StepError, UsageError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
 from offline_data.preprocess.chunk import (
@@ -363,7 +363,7 @@ _PLAN_ARRAYS = (("episodes",), ("lengths",), ("steps",), ("groups",), ("tasks",)
 
 
 def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
-    """Write a plan into its work folder; if that fails, the folder is deleted."""
+    """Write a plan into its work folder."""
     chosen = plan.chosen
     arrays = (chosen.episodes, chosen.lengths, chosen.steps, plan.groups, plan.tasks)
     about = {
@@ -374,14 +374,8 @@ def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
         "in_place": plan.in_place,
         "states": plan.recipe.states(),
     }
-    try:
-        with disk_errors(work.path):
-            write_checked(
-                work.plan, about, dict(zip(_PLAN_ARRAYS, arrays, strict=True)), durable=True
-            )
-    except OfflineDataError:
-        work.clear()
-        raise
+    with disk_errors(work.path):
+        write_checked(work.plan, about, dict(zip(_PLAN_ARRAYS, arrays, strict=True)), durable=True)
 
 
 def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
+from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.steps.base import Revised, Step
-from offline_data.preprocess.steps.leaves import column, place
+from offline_data.preprocess.steps.leaves import column
 from offline_data.preprocess.steps.registry import parse_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from offline_data.preprocess.chunk import EpisodeChunk
-    from offline_data.preprocess.functions.ted import On
+    from offline_data.preprocess.job import Stage
+
+
+_SEED_STRIDE = 1_000_003
+"""Difference of the seeds of two functions of a recipe, which must not draw the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,9 @@ class Recipe:
             codes = column(chunk, key)
             if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
                 row = int(np.nonzero((codes < -1) | (codes >= len(words)))[0][0])
+                place = chunk.place(row, observed=key in chunk.batch.observations)
                 raise StepError(
-                    f"The recipe gives {join_key(key)!r} at {place(chunk, key, row)} the code "
+                    f"The recipe gives {join_key(key)!r} at {place} the code "
                     f"{codes[row].tolist()}, which stands for no text: this leaf is text, by codes "
                     f"from -1 (nothing) to {len(words) - 1}",
                     hint="store numbers under another name, or as another type than int32",
@@ -128,51 +133,8 @@ class Recipe:
         return tuple(note for step in self.steps for note in step.notes())
 
 
-Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
-"""A step, the text of one (`cast:obs=float32`, `fn:FILE.py:NAME`), or a function."""
-
-
-_SEED_STRIDE = 1_000_003
-"""Difference of the seeds of two functions of a recipe, which must not draw the same numbers."""
-
-
-@dataclass(frozen=True)
-class Calling:
-    """How functions of a recipe are called."""
-
-    batched: int | None = None
-    """Maximum rows of a block, for functions that take blocks; None: functions take one row."""
-    by: Literal["row", "episode"] = "row"
-    """Whether a function takes a row or a whole episode."""
-    on: On = "transitions"
-    """What a row is."""
-    vectorize: Literal["auto"] | bool = "auto"
-    """Whether to use `torch.vmap` if possible; True is the same as "auto"."""
-    seed: int = 0
-    """Seed of the functions' random numbers, together with the row number."""
-
-    def __post_init__(self) -> None:
-        for name in ("seed", "batched"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) and (name, value) != ("batched", None):
-                raise UsageError(f"{name} is {value!r}; expected a whole number")
-        for name, value, known in (
-            ("vectorize", self.vectorize, ("auto", True, False)),
-            ("by", self.by, ("row", "episode")),
-            ("on", self.on, ("transitions", "observations")),
-        ):
-            if value not in known:
-                expected = "'auto' or False" if True in known else " or ".join(map(repr, known))
-                raise UsageError(f"{name} is {value!r}; expected {expected}")
-        object.__setattr__(self, "vectorize", "auto" if self.vectorize else False)
-        if self.by == "episode" and (self.batched is not None or self.on != "transitions"):
-            raise UsageError(
-                "by='episode' hands over whole episodes: neither batched nor on= fit it"
-            )
-
-
-def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe:
-    """Build a recipe.
+def recipe_of(stages: Iterable[Stage], options: RunOptions | None = None) -> Recipe:
+    """Build a recipe whose functions are called as `options` say.
 
     Raises:
         UsageError: There is no stage, or an invalid one.
@@ -182,7 +144,7 @@ def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe
         >>> recipe_of(["clip:action,low=-1", "clip:action,high=1"]).describe()[1]["high"]
         1
     """
-    given = calling or Calling()
+    given = options or RunOptions()
     steps: list[Step] = []
     for number, stage in enumerate(stages):
         fn: Any = stage
@@ -197,8 +159,16 @@ def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe
         if isinstance(fn, Step):
             steps.append(fn)
         elif callable(fn):
+            from offline_data.preprocess.functions.episodes import EpisodeStep
+            from offline_data.preprocess.functions.step import FunctionStep
+
             seed = given.seed + number * _SEED_STRIDE
-            steps.append(function_step(fn, replace(given, seed=seed)))
+            if given.by == "episode":
+                steps.append(EpisodeStep(fn, seed=seed))
+            else:
+                on, batched, vectorize = given.on, given.batched, given.vectorize
+                made = FunctionStep(fn, seed=seed, on=on, batched=batched, vectorize=vectorize)
+                steps.append(made)
         else:
             raise UsageError(f"{stage!r} is neither a function nor a step")
     if not steps:
@@ -207,19 +177,3 @@ def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe
             hint="give a function or steps: --fn FILE.py:NAME, --step cast:obs=float32",
         )
     return Recipe(tuple(steps))
-
-
-def function_step(fn: Callable[[Any], Any], calling: Calling) -> Step:
-    """Return the step that calls `fn`."""
-    from offline_data.preprocess.functions.episodes import EpisodeStep
-    from offline_data.preprocess.functions.step import FunctionStep
-
-    if calling.by == "episode":
-        return EpisodeStep(fn, seed=calling.seed)
-    return FunctionStep(
-        fn,
-        on=calling.on,
-        batched=calling.batched,
-        vectorize=calling.vectorize,
-        seed=calling.seed,
-    )

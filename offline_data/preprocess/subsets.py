@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from offline_data.errors import UsageError
 from offline_data.preprocess.engine import dry_run, preprocess
 from offline_data.preprocess.job import Job, RunOptions
-from offline_data.preprocess.recipe import Calling
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
@@ -30,20 +29,13 @@ def filter_dataset(
     *,
     options: RunOptions = DEFAULTS,
 ) -> Stored:
-    """Make `local:NAME` of the episodes for which an expression is true.
+    """Make `local:NAME` of the episodes of a dataset directory for which an expression is true.
 
-    Args:
-        parent: A dataset directory.
-        where: An expression over the episode table, see the step `Filter`.
-        name: Name of the new dataset.
-        settings: Root, workers.
-        progress: Where to tell of long work.
-        options: Layout, audit, whether to replace a dataset.
-
-    Raises:
-        UsageError, StepError: The expression; nothing is left; see `preprocess`.
+    `where` is an expression over the episode table, see the step `Filter`. Raises what `preprocess`
+    raises, `StepError` if no episode is left.
     """
-    return preprocess(_job(parent, f"filter:{where}", name, options), settings, progress)
+    job = Job(parent, (f"filter:{where}",), name, options=options)
+    return preprocess(job, settings, progress)
 
 
 def split_dataset(
@@ -56,19 +48,11 @@ def split_dataset(
     seed: int = 0,
     options: RunOptions = DEFAULTS,
 ) -> dict[str, Stored]:
-    """Make `local:NAME-PART` of each part of a split of the episodes; see the step `Split`.
+    """Make `local:NAME-PART` of each part of a random split of the episodes; see the step `Split`.
 
-    Every episode is in one part at most. Nothing is written unless all parts can be; each is
+    `shares` are the parts' shares of the episodes of the dataset directory `parent`, together 1 at
+    most. Every episode is in one part at most. Nothing is written unless all parts can be; each is
     published by itself, and a run that was interrupted goes on with the parts that are missing.
-
-    Args:
-        parent: A dataset directory.
-        shares: Share of the episodes of each part, together 1 at most.
-        name: Beginning of the names.
-        settings: Root, workers.
-        progress: Where to tell of long work.
-        seed: Of the shuffle.
-        options: Layout, audit, whether to replace datasets.
 
     Raises:
         UsageError, StepError: No parts; shares that are too large, or too small for one episode;
@@ -77,14 +61,11 @@ def split_dataset(
     if not shares:
         raise UsageError("A split needs parts", hint="for example train=0.9 val=0.1")
     given = ",".join(f"{part}={share!r}" for part, share in shares.items())
+    steps = {part: f"split:{part},{given},seed={seed}" for part in shares}
     jobs = {
-        part: _job(parent, f"split:{part},{given},seed={seed}", f"{name}-{part}", options)
-        for part in shares
+        part: Job(parent, (step,), f"{name}-{part}", options=options)
+        for part, step in steps.items()
     }
     for job in jobs.values():
         dry_run(job, settings, progress)  # raises what is wrong before anything is written
     return {part: preprocess(job, settings, progress) for part, job in jobs.items()}
-
-
-def _job(parent: Path, step: str, name: str, options: RunOptions) -> Job:
-    return Job(parent, (step,), Calling(), name, None, options)

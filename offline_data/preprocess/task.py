@@ -57,26 +57,12 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
     return measures
 
 
-def write_task(
-    plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, task: int, *, durable: bool
-) -> int:
-    """Compute and write all rows of a task, and record that it is finished.
+def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, task: int) -> int:
+    """Compute and write all rows of a task, record that it is finished, and return how many.
 
-    A thread writes rows, and reads some back for comparison, while the next ones are computed.
-
-    Args:
-        plan: Plan of the dataset.
-        work: The work folder.
-        header: Manifest for reading back; tables are those of the plan.
-        mode: How many rows are read back.
-        task: Number of the task.
-        durable: Whether rows are synced before the task counts as finished.
-
-    Returns:
-        The number of transitions that were read.
-
-    Raises:
-        Revised: A step must be revised.
+    A thread writes rows, and reads some back for comparison (as `mode` says, with the fields of the
+    manifest `header`), while the next ones are computed. Rows of files of its own are synced before
+    the task counts as finished. Raises `Revised` if a step must be revised.
     """
     row, episode = 0, 0
     if plan.in_place:
@@ -119,7 +105,7 @@ def write_task(
                 waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-        if durable:
+        if not plan.in_place:
             files.sync()
         keys = tables[0] if tables else ()
         columns = {key: np.concatenate([one[key] for one in tables]) for key in keys}
@@ -129,7 +115,7 @@ def write_task(
             "audit": [audit.rows, audit.episodes],
             "by_rows": list(by_rows.values()),
         }
-        work.write_record(task, columns, about, files.written, durable=durable)
+        work.write_record(task, columns, about, files.written, durable=not plan.in_place)
     return plan.rows_of(task)
 
 

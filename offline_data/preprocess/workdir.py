@@ -20,13 +20,12 @@ import json
 import os
 import shutil
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from offline_data.files import boot_id, disk_errors, sync_folder
+from offline_data.files import boot_id, disk_errors, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,16 +148,14 @@ def write_checked(
     np.savez(body, *arrays.values())
     head = json.dumps({"about": about, "keys": [list(key) for key in arrays]})
     rest = head.encode() + b"\n" + body.getvalue()
+    content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    if durable:
+        write_durably(path, content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+    beside.write_bytes(content)
     beside.replace(path)
-    if durable:
-        sync_folder(path.parent)
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], dict[Key, NDArray[Any]]] | None:
@@ -241,24 +238,14 @@ def holds(folder: Path, written: Mapping[str, Range]) -> bool:
 
 
 def allocate(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Allocate files of these sizes on the disk, keeping existing content.
-
-    If that fails, new files are deleted again.
-    """
-    new = [folder / name for name in sizes if not (folder / name).exists()]
-    try:
-        with disk_errors(folder):
-            for name, size in sizes.items():
-                path = folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("ab") as file:
-                    if file.tell() == size > 0:
-                        continue
-                    file.truncate(size)
-                    if size and hasattr(os, "posix_fallocate"):
-                        os.posix_fallocate(file.fileno(), 0, size)
-    except BaseException:
-        for path in new:
-            with suppress(OSError):
-                path.unlink()
-        raise
+    """Allocate files of these sizes on the disk, keeping existing content."""
+    with disk_errors(folder):
+        for name, size in sizes.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                if file.tell() == size > 0:
+                    continue
+                file.truncate(size)
+                if size and hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)

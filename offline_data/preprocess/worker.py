@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from offline_data.config import user_path
-from offline_data.errors import (
-    ManifestError,
-    OfflineDataError,
-    UsageError,
-)
+from offline_data.errors import ManifestError, OfflineDataError, UsageError
 from offline_data.files import disk_errors, require_bytes
 from offline_data.ingest.planned import (
     MAX_BYTES,
@@ -29,7 +25,6 @@ from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
-from offline_data.preprocess.recipe import Calling
 from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import write_task
 from offline_data.preprocess.workdir import WorkDir
@@ -127,10 +122,12 @@ class JobPlan(PlanFile):
         job = Job(
             cast("Path", paths["parent"]),
             tuple(stage["text"] for stage in stages),
-            Calling(**{name: value["calling"][name] for name in _CALLING}),
             value["name"],
             paths["dest"],
-            RunOptions(**{name: value["options"][name] for name in _OPTIONS}),
+            RunOptions(
+                **{name: value["calling"][name] for name in _CALLING},
+                **{name: value["options"][name] for name in _OPTIONS},
+            ),
         )
         return cls(
             file,
@@ -152,7 +149,7 @@ class JobPlan(PlanFile):
             "destination": str(self.destination),
             "parent": str(job.parent),
             "stages": [{"text": text, "sha256": digest} for text, digest in stages],
-            "calling": asdict(job.calling),
+            "calling": {name: getattr(job.options, name) for name in _CALLING},
             "name": job.name,
             "dest": None if job.dest is None else str(job.dest),
             "root": str(self.root),
@@ -185,12 +182,11 @@ class JobPlan(PlanFile):
             )
         try:
             recipe = run.recipe.with_states(self.states)
-            same = recipe.states() == list(self.states)
+            if recipe.states() == list(self.states):
+                return replace(run, recipe=recipe)
         except (ValueError, KeyError, TypeError, AttributeError):
-            same = False
-        if not same:
-            raise ManifestError(f"{self.file} is damaged: its states fit no steps", hint=hint)
-        return replace(run, recipe=recipe)
+            pass
+        raise ManifestError(f"{self.file} is damaged: its states fit no steps", hint=hint)
 
     def planned(self, run: Run) -> JobPlan:
         """Plan, and write the plan and this file; the caller holds the lock."""
@@ -250,15 +246,9 @@ class JobPlan(PlanFile):
 def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILENT) -> JobPlan:
     """Plan a job, including first passes over the data, and write the plan to a file.
 
-    Args:
-        job: The dataset to make. `options.resume` accepts an existing plan of the same recipe and
-            data; `options.force` plans again.
-        file: Path on a filesystem that all machines share, with space for the rows.
-        settings: Root, and workers for first passes.
-        progress: Receives progress.
-
-    Returns:
-        The plan; `published` if the dataset exists already.
+    The file is on a filesystem that all machines share, with space for the rows. `options.resume`
+    accepts an existing plan of the same recipe and data; `options.force` plans again. The plan is
+    `published` if the dataset exists already.
 
     Raises:
         UsageError: A plan, or another dataset at the destination, exists; what `Run.of` raises.
@@ -301,12 +291,12 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
                 f"There is {'the same' if same else 'another'} plan in {file}",
                 hint=f"--resume keeps it, {hint}" if same else hint,
             )
-        if run.existed():
-            plan = replace(plan, published=True)
-            plan.write()
-            return plan
-        run.older()
-        return plan.planned(run)
+        existed, _ = run.found()
+        if not existed:
+            return plan.planned(run)
+        plan = replace(plan, published=True)
+        plan.write()
+        return plan
 
 
 def run_share(
@@ -314,14 +304,8 @@ def run_share(
 ) -> Share:
     """Run the unfinished ones of tasks `rank`, `rank + world`, …; publish if none is left.
 
-    Any number of processes may run any shares at once, and repeatedly.
-
-    Args:
-        file: The plan.
-        rank: Index of this worker, from 0.
-        world: Total number of workers; None: one per task.
-        settings: Workers for first passes, if the work must be planned again.
-        progress: Receives progress.
+    Any number of processes may run any shares at once, and repeatedly. `rank` is the index of this
+    worker, from 0, `world` the number of workers; None: one per task.
 
     Raises:
         UsageError: No such rank; a function or the parent has changed since the plan was made.
@@ -359,14 +343,14 @@ class _OpenPlan(PlannedWork):
 
     def missing(self) -> list[int]:
         """Return the unfinished tasks."""
-        return sorted(
-            set(range(self.recipe_plan.count)) - set(self.work.finished(self.recipe_plan.count))
-        )
+        count = self.recipe_plan.count
+        return sorted(set(range(count)).difference(self.work.finished(count)))
 
     def damaged(self) -> list[int]:
         """Return finished tasks whose rows are damaged, and mark them as unfinished."""
-        sound = set(self.work.sound(self.recipe_plan.count, in_place=False))
-        damaged = [task for task in self.work.finished(self.recipe_plan.count) if task not in sound]
+        count = self.recipe_plan.count
+        sound = self.work.sound(count, in_place=False)
+        damaged = sorted(set(self.work.finished(count)).difference(sound))
         for task in damaged:
             self.work.record(task).unlink(missing_ok=True)
         return damaged
@@ -387,7 +371,7 @@ class _OpenPlan(PlannedWork):
                     if (newer := self.newer()) is not None:
                         return newer
                     try:
-                        transitions = write_task(plan, self.work, header, audit, task, durable=True)
+                        transitions = write_task(plan, self.work, header, audit, task)
                     except Revised as found:
                         return self.plan.revised(run, found)
                     bar.advance(transitions)
@@ -409,9 +393,8 @@ class _OpenPlan(PlannedWork):
         with dataset_lock(run.settings.staging, target.lock, run.progress):
             if JobPlan.read(job_plan.file).published:
                 return True
-            existed = run.existed()
+            existed, replaced = run.found()
             if not existed:
-                replaced = run.older()
                 grows = self.work.dataset
                 recover(grows, target.destination)
                 shutil.rmtree(grows, ignore_errors=True)

@@ -1,20 +1,26 @@
 """A child process that computes one function on many requests, queued and answered in order.
 
 Not `multiprocessing`: a script without an `if __name__ == "__main__"` guard can start one at its
-top level, and nothing is forked from a process that has threads (see `forked`). The child ends when
-the process that started it ends, also in the middle of a call.
+top level. A process with a single thread is forked on Linux, in milliseconds and with all modules
+imported: another thread could hold a lock that the child would wait for forever, and other systems
+do not guarantee that libraries work after a fork. The child ends when the process that started it
+ends, also in the middle of a call.
 """
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from io import TextIOWrapper
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -23,7 +29,6 @@ from typing_extensions import Self
 
 from offline_data.config import child_environ
 from offline_data.errors import OfflineDataError
-from offline_data.processes.forked import ForkedProcess, can_fork
 from offline_data.processes.protocol import (
     answer,
     pack,
@@ -58,6 +63,9 @@ _PIPE = 1 << 20
 
 _GRACE = 5.0
 """Seconds for a process that has closed its pipe to end by itself."""
+
+_POLL = 0.001
+"""Seconds between two checks whether a forked process has ended."""
 
 
 class ChildDiedError(OfflineDataError):
@@ -135,9 +143,7 @@ class Child:
                 f"A process could not be started: {error}", hint="try again with fewer workers"
             ) from error
         # Wakes both processes less often; fails on some systems, or beyond the user's pipe limit.
-        with suppress(ImportError, AttributeError, OSError):
-            import fcntl
-
+        with suppress(AttributeError, OSError):
             fcntl.fcntl(cast("IO[bytes]", self._process.stdout), fcntl.F_SETPIPE_SZ, _PIPE)
         self.send(self._function)
         return self
@@ -270,3 +276,76 @@ def _listen(requests: IO[bytes]) -> SimpleQueue[Packed]:
 
     Thread(target=listen, daemon=True).start()
     return waiting
+
+
+def can_fork() -> bool:
+    """Return True if forking this process is safe."""
+    try:
+        return sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1
+    except OSError:
+        return False
+
+
+class ForkedProcess:
+    """A forked process with the part of the interface of `subprocess.Popen` that is used here.
+
+    Args:
+        main: Run in the process, whose stdin and stdout are pipes to this one.
+        quiet: Whether to discard its stderr.
+
+    Raises:
+        OSError: The system cannot start another process.
+    """
+
+    def __init__(self, main: Callable[[], None], *, quiet: bool) -> None:
+        requests, answers = os.pipe(), os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_child(main, requests, answers, quiet=quiet)
+        os.close(requests[0])
+        os.close(answers[1])
+        self.stdin: IO[bytes] = os.fdopen(requests[1], "wb")
+        self.stdout: IO[bytes] = os.fdopen(answers[0], "rb")
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal, or None while it runs."""
+        if self.returncode is None:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if done else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises `subprocess.TimeoutExpired` after `timeout` seconds."""
+        begin = time.monotonic()
+        while (status := self.poll()) is None:
+            if timeout is not None and time.monotonic() - begin > timeout:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            time.sleep(_POLL)
+        return status
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _become_child(
+    main: Callable[[], None], requests: tuple[int, int], answers: tuple[int, int], *, quiet: bool
+) -> None:
+    """Run `main` and exit, without the exit handlers of the parent."""
+    try:
+        gc.freeze()  # never flush files that the parent has dropped
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(requests[0], 0)
+        os.dup2(answers[1], 1)
+        for descriptor in (*requests, *answers):
+            if descriptor > 2:
+                os.close(descriptor)
+        if quiet:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with suppress(BaseException):
+            main()
+    finally:
+        os._exit(1)

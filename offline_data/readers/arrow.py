@@ -60,8 +60,8 @@ def read_table(paths: Sequence[Path]) -> Any:
         raise FormatError(f"{paths[0].parent} has files of different columns: {said[0]}") from error
 
 
-def iter_parquet(path: Path, values: int = 1 << 20) -> Iterator[Any]:
-    """Yield a Parquet file in order, as `pyarrow.Table`s of about `values` values.
+def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> Iterator[Any]:
+    """Yield a Parquet file in order, as `pyarrow.Table`s of about `values` values, or of `rows` rows.
 
     The first table has no rows. Raises as `read_table`.
     """
@@ -72,9 +72,23 @@ def iter_parquet(path: Path, values: int = 1 << 20) -> Iterator[Any]:
         if file.metadata.num_rows > _SMALL + _RATIO * path.stat().st_size:
             raise FormatError(f"{path} declares {file.metadata.num_rows:,} rows: too many")
         schema = file.schema_arrow
-        rows = max(1, values // max(1, len(schema)))
+        rows = rows or max(1, values // max(1, len(schema)))
         yield schema.empty_table()
         for batch in file.iter_batches(batch_size=rows):
+            table = pa.Table.from_batches([batch], schema)
+            table.validate(full=True)
+            yield table
+
+
+def iter_arrow(path: Path) -> Iterator[Any]:
+    """Yield the record batches of an Arrow file or stream, in order, as `pyarrow.Table`s.
+
+    Raises as `read_table`.
+    """
+    pa = _pyarrow()
+    with _damage_named(path, parquet=False), pa.memory_map(str(path)) as source:
+        batches, schema = _arrow_batches(source)
+        for batch in batches:
             table = pa.Table.from_batches([batch], schema)
             table.validate(full=True)
             yield table
@@ -113,15 +127,19 @@ def _read_parquet(path: Path) -> Any:
 
 
 def _read_arrow(path: Path) -> Any:
-    pa = _pyarrow()
-    with pa.memory_map(str(path)) as source:
-        if source.read(len(_STREAM)) == _STREAM:
-            source.seek(0)
-            stream = pa.ipc.open_stream(source)
-            return _bounded(stream, stream.schema, path)
-        file = pa.ipc.open_file(source)
-        batches = (file.get_batch(number) for number in range(file.num_record_batches))
-        return _bounded(batches, file.schema, path)
+    with _pyarrow().memory_map(str(path)) as source:
+        return _bounded(*_arrow_batches(source), path)
+
+
+def _arrow_batches(source: Any) -> tuple[Iterable[Any], Any]:
+    """Return the record batches of an open file or stream, and their schema."""
+    ipc = _pyarrow().ipc
+    if source.read(len(_STREAM)) == _STREAM:
+        source.seek(0)
+        stream = ipc.open_stream(source)
+        return stream, stream.schema
+    file = ipc.open_file(source)
+    return (file.get_batch(number) for number in range(file.num_record_batches)), file.schema
 
 
 def _bounded(batches: Iterable[Any], schema: Any, path: Path) -> Any:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
+    from offline_data.sources.text_options import TextOptions
 
 __all__ = [
     "ActionKind",
@@ -110,6 +111,8 @@ class Release:
     `offline_data.episodes.joining`."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
+    text: TextOptions | None = None
+    """How text is tokenized, see `Source.texts`; None: it is no text."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,13 @@ class Source(ABC):
         raise UsageError(
             f"Datasets of {self.name} have no checkpoints; only those of atari_dqn have",
             hint="leave --checkpoints out; --episodes A:B takes a range of episodes",
+        )
+
+    def texts(self, release: Release, options: TextOptions) -> Release:  # noqa: ARG002
+        """Return a release with options of text; raises `UsageError` for sources without text."""
+        raise UsageError(
+            f"Datasets of {self.name} are not text; only those of hf and text are tokenized",
+            hint="leave --tokenizer and the other options of text out",
         )
 
     @abstractmethod

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from offline_data.config import user_path
 from offline_data.errors import (
     AccessError,
+    IntegrityError,
     InvalidIdError,
     ManifestError,
     NotFoundError,
@@ -189,6 +190,21 @@ def locate(text: str, settings: Settings) -> Entry:
             hint=f"did you mean {' or '.join(near)}? " * bool(near) + how_to_get(dataset),
         )
     return entry
+
+
+def locate_folders(text: str, settings: Settings) -> list[Path]:
+    """Return the directory of a dataset; if its manifest is damaged, all of that id that are.
+
+    Raises `NotFoundError`, `InvalidIdError`, `AccessError`.
+    """
+    try:
+        return [locate(text, settings).path]
+    except IntegrityError:
+        if looks_like_path(text) or has_manifest(Path(text)):
+            return [user_path(text, "the dataset")]
+        dataset = parse_known(text, settings.root)
+        unreadable = revisions(settings.root / dataset.folder, dataset.revision or "*")[1]
+        return list(unreadable)
 
 
 def parse_known(text: str, root: Path) -> DatasetId:

@@ -23,15 +23,22 @@ def write(tmp_path: Path) -> Write:
     number = 0
 
     def written(
-        batch: EpisodeBatch, *, layout: LayoutName = "compact", name: str = "", **manifest: Any
+        batch: EpisodeBatch,
+        *,
+        layout: LayoutName = "compact",
+        name: str = "",
+        dataset: str = "",
+        **manifest: Any,
     ) -> Path:
         nonlocal number
         number += 1
-        name = name or f"set{number}"
-        folder = tmp_path / f"{name}-{number}"
+        folder = tmp_path / f"set{number}"
+        dataset = dataset or f"local:{name or folder.name}@1"
+        source, _, rest = dataset.partition(":")
+        name, _, revision = rest.partition("@")
         described = {"licence": "CC-BY-4.0", "citation": "@misc{x}", **manifest}
         header = Manifest(
-            f"local:{name}@1", "local", name, "1", layout, tables={}, counts={}, **described
+            dataset, source, name, revision, layout, tables={}, counts={}, **described
         )
         with DatasetWriter(folder, header, audit="all") as writer:
             writer.append(batch)

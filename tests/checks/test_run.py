@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offline_data.checks import Rule, run_checks
-from offline_data.checks.block import Block, all_leaves
+from offline_data.checks.block import RowBlock, all_leaves
 from offline_data.checks.registry import all_rules, select_rules
 from offline_data.checks.rules.values import NonFiniteValues
 from offline_data.errors import UsageError
@@ -37,7 +37,7 @@ class _Raises(Rule):
         self._maybe("leaves")
         return all_leaves(reader)
 
-    def measure(self, block: Block, key: Key) -> int:
+    def measure(self, block: RowBlock, key: Key) -> int:
         del key
         self._maybe("measure")
         return len(block)

@@ -45,7 +45,7 @@ def test_constant_features(write: Write) -> None:
     seen[:, 1] = 7
     (one,) = found(write(changed(batch, observations={("observation",): seen})), "RL021")
     assert (one.leaf, one.count) == ("observation", 1)
-    assert one.message == "1 of 3 features are constant: feature [1]"
+    assert one.message == "1 of 3 features ([1]) is constant"
 
 
 def test_all_zero_leaves(write: Write) -> None:
@@ -54,5 +54,5 @@ def test_all_zero_leaves(write: Write) -> None:
     path = write(changed(batch, steps={**zeros, ("grip",): np.zeros((41, 1))}))
     action, grip = found(path, "RL022")
     assert (action.leaf, action.severity, action.count) == ("action", "error", 41)
-    assert (grip.leaf, grip.severity) == ("grip", "warning")
+    assert (grip.leaf, grip.severity) == ("grip", "info")
     assert found(path, "RL021") == []

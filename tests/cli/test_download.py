@@ -17,12 +17,13 @@ from offline_data.config import TransferLimits
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FetchPlan, FileStep
+from offline_data.ingest.options import parse_range
 from offline_data.sources.registry import source_names
 from offline_data.store.layout import DEFAULT_AUDIT as LIBRARY_AUDIT
 from offline_data.store.library import entry_at
 from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
 from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data_cli.options import DEFAULT_AUDIT, parse_range
+from offline_data_cli.options import DEFAULT_AUDIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

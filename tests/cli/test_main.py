@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CODES = {
     errors.OfflineDataError: 1,
+    errors.LockError: 1,
     errors.UsageError: 2,
     errors.BufferUsageError: 2,
     errors.InvalidIdError: 2,
@@ -163,11 +164,11 @@ def test_every_verb_takes_every_global_option() -> None:
     for group in ("cache", "config"):
         verbs.update({f"{group} {name}": verb for name, verb in verbs[group].commands.items()})
     assert sorted(verbs) == [
-        "cache", "cache dir", "cache ls", "cache prune", "cache rm", "card", "completion", "config",
-        "config edit", "config get", "config path", "config set", "convert", "cp", "demo",
-        "download", "env", "filter", "head", "info", "list", "open", "path", "plot", "preprocess",
-        "rename", "rm", "sample", "search", "sources", "split", "stats", "step", "tail", "verify",
-        "version", "view", "worker",
+        "browse", "cache", "cache dir", "cache ls", "cache prune", "cache rm", "card", "check",
+        "compare", "completion", "config", "config edit", "config get", "config path", "config set",
+        "convert", "cp", "demo", "diff", "download", "env", "filter", "head", "info", "list", "lock",
+        "open", "path", "plot", "preprocess", "rename", "report", "rm", "rule", "sample", "search",
+        "sources", "split", "stats", "step", "sync", "tail", "verify", "version", "view", "worker",
     ]  # fmt: skip
     flags = {
         "--offline", "--json", "--quiet", "-q", "--yes", "-y", "--no-progress", "-v", "--verbose",

@@ -312,7 +312,6 @@ def test_bash_completes_ids_behind_their_colon(toy: Path, tmp_path: Path) -> Non
     lines = {
         "offline-data ver": ["verify", "version"],
         "offline-data info local:t": ["toy"],
-        "offline-data info d4rl:pen-human-v": ["pen-human-v0", "pen-human-v1"],
         "offline-data download roboset:DAPG(expert)/p": ["DAPG\\(expert\\)/pen_v2d-v1"],
         "offline-data preprocess toy --step norm": ["normalize", "normalize_return"],
         "offline-data list --rem": ["--remote"],

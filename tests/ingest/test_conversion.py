@@ -119,7 +119,7 @@ def test_a_forked_process_does_nothing_at_its_end_that_is_the_programs(tmp_path:
     out = run_script(
         "import atexit, os\n"
         "from pathlib import Path\n"
-        "from offline_data.processes.forked import ForkedProcess\n"
+        "from offline_data.processes.child import ForkedProcess\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "atexit.register(lambda: (folder / str(os.getpid())).touch())\n"
         "for main in (lambda: None, lambda: 1 / 0):\n"
@@ -135,7 +135,7 @@ def test_a_forked_process_does_nothing_at_its_end_that_is_the_programs(tmp_path:
 def test_nothing_is_forked_beside_a_thread() -> None:
     out = run_script(
         "import threading\n"
-        "from offline_data.processes.forked import can_fork\n"
+        "from offline_data.processes.child import can_fork\n"
         "print(can_fork(), end=' ')\n"
         "stop = threading.Event()\n"
         "threading.Thread(target=stop.wait).start()\n"

@@ -278,6 +278,7 @@ def test_a_crash_in_the_parser_is_the_shards_fault(settings: Settings, server: F
         get("sharded-1x2-crash0", settings, server, InProcess())
 
 
+@pytest.mark.usefixtures("no_waits")
 def test_a_shard_that_is_damaged_at_the_server(settings: Settings, server: FileServer) -> None:
     name = "sharded-4x2"
     server.files.update(served(name))

@@ -15,8 +15,7 @@ from offline_data.episodes import Key
 from offline_data.ingest.options import Stored
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.engine import preprocess
-from offline_data.preprocess.job import Job, RunOptions
-from offline_data.preprocess.recipe import Calling, Stage
+from offline_data.preprocess.job import Job, RunOptions, Stage
 from offline_data.processes.protocol import dumps, loads
 from offline_data.progress import SILENT, Progress, SilentProgress
 from offline_data.store.layout import LayoutName
@@ -80,13 +79,12 @@ def make(
     dest: Path,
     settings: Settings,
     *,
-    calling: Calling | None = None,
     progress: Progress = SILENT,
     **options: Any,
 ) -> Stored:
     """Make a dataset as `ds.preprocess` does; without functions no torch is imported."""
     chosen = RunOptions(**{"audit": "all", **options})
-    job = Job(parent, tuple(stages), calling or Calling(), None, dest, chosen)
+    job = Job(parent, tuple(stages), None, dest, chosen)
     return preprocess(job, settings, progress)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.executors.local import LocalProcesses
-from offline_data.preprocess.recipe import Calling, Stage, function_step
+from offline_data.preprocess.job import RunOptions, Stage
+from offline_data.preprocess.recipe import recipe_of
 from offline_data.store.layout import LayoutName
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
@@ -179,8 +180,8 @@ def test_sums_and_blocks_do_not_depend_on_chunks_or_on_time(
 ) -> None:
     lengths = np.random.default_rng(0).integers(1, 9, 24).tolist()
     parent = write_plain(tmp_path / "toy", lengths)
-    blocks = function_step(minus_mean, Calling(batched=13))
-    rows = function_step(tenth, Calling(vectorize=False))
+    blocks = recipe_of([minus_mean], RunOptions(batched=13)).steps[0]
+    rows = recipe_of([tenth], RunOptions(vectorize=False)).steps[0]
     stages: list[Stage] = [rows, blocks if second == "blocks" else second]
     made = []
     for number, (seconds, chunk) in enumerate([(4.0, None), (4.0, 7), (1e-3, None)]):
@@ -304,7 +305,7 @@ def test_episodes_that_get_shorter_and_go(
     parent = write_rich(tmp_path / "rich", [3, 1, 1, 1, 4, 2, 7, 1, 5])
     stages: list[Stage] = [
         "filter:number != 8",
-        function_step(shorter, Calling(by="episode")),
+        recipe_of([shorter], RunOptions(by="episode")).steps[0],
         "filter:length > 1",
         scaled,
     ]

@@ -557,17 +557,14 @@ def test_steps_of_the_users_own(ds: Any, tmp_path: Path) -> None:
 
 def test_it_cannot_be_planned_for_other_programs(ds: Any, tmp_path: Path) -> None:
     from offline_data.config import resolve_settings
-    from offline_data.preprocess.job import Job, RunOptions
-    from offline_data.preprocess.recipe import Calling
+    from offline_data.preprocess.job import Job
     from offline_data.preprocess.worker import plan_job
 
     (tmp_path / "fns.py").write_text(
         f"import h5py\nX = h5py.File({str(tmp_path / 'x.h5')!r}, 'a')\n"
         "def fn(td):\n    X.filename\n    return td\n"
     )
-    order = Job(
-        ds.data_path, (f"fn:{tmp_path}/fns.py:fn",), Calling(), None, tmp_path / "out", RunOptions()
-    )
+    order = Job(ds.data_path, (f"fn:{tmp_path}/fns.py:fn",), None, tmp_path / "out")
     settings = resolve_settings(root=tmp_path / "root")
     with pytest.raises(UsageError, match=r"'X' is a h5py.*other programs"):
         plan_job(order, tmp_path / "plan.json", settings)

@@ -14,7 +14,6 @@ from offline_data.config import Settings
 from offline_data.errors import AccessError, InvalidIdError, ManifestError, UsageError
 from offline_data.preprocess.engine import preprocess
 from offline_data.preprocess.job import Job, RunOptions, Target
-from offline_data.preprocess.recipe import Calling
 from offline_data.progress import Progress
 from offline_data.store.cache import cache_usage, plan_prune, remove_items
 from offline_data.store.library import entry_at, list_datasets
@@ -217,7 +216,7 @@ def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def named(eight: Path, settings: Settings, stage: str = CLIP_LOW, **options: Any) -> Path:
     """Make `local:mine`."""
-    job = Job(eight, (stage,), Calling(), "mine", None, RunOptions(**options))
+    job = Job(eight, (stage,), "mine", None, RunOptions(**options))
     return preprocess(job, settings).path
 
 

@@ -27,7 +27,8 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.preprocess.chunk import EpisodeChunk, read_transitions
-from offline_data.preprocess.recipe import Calling, Recipe, Stage, recipe_of
+from offline_data.preprocess.job import RunOptions, Stage
+from offline_data.preprocess.recipe import Recipe, recipe_of
 from offline_data.preprocess.steps.base import Revised, Selection, Step
 from offline_data.preprocess.task import parent_reader
 from offline_data.preprocess.workdir import RangeWriter, WorkDir
@@ -194,7 +195,7 @@ def test_two_functions_of_a_recipe_draw_different_numbers_the_same_every_time(
     parent, found = write_plain(tmp_path / "toy", [4, 3]), []
     for number, seed in enumerate((3, 3, 4)):
         dest = tmp_path / str(number)
-        make(parent, [first, second], dest, settings, calling=Calling(seed=seed))
+        make(parent, [first, second], dest, settings, seed=seed)
         rows = [row for one in episodes_of(dest) for row in one.rows]
         found.append(np.concatenate([[row["first",], row["second",]] for row in rows]))
     assert len(np.unique(found[0])) == 28
@@ -212,7 +213,7 @@ def test_what_is_no_recipe_is_refused() -> None:
     assert "clip" in str(unknown.value.hint)
     for wrong in ({"by": "episode", "batched": 4}, {"seed": 0.5}, {"vectorize": "no"}, {"on": "x"}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
-            Calling(**wrong)
+            RunOptions(**wrong)
 
 
 def test_an_episode_cut_where_it_is_terminated_is_not_truncated(

@@ -32,7 +32,6 @@ from offline_data.ingest import planned as generic
 from offline_data.ingest.planned import plan_lock
 from offline_data.preprocess import worker
 from offline_data.preprocess.job import Job, RunOptions
-from offline_data.preprocess.recipe import Calling
 from offline_data.preprocess.task import write_task
 from offline_data.preprocess.worker import (
     JobPlan,
@@ -109,8 +108,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def order_of(parent: Path, *stages: str, dest: Path, **more: Any) -> Job:
-    calling = Calling(**more.pop("calling", {}))
-    return Job(parent, stages, calling, None, dest, RunOptions(**{"audit": "all", **more}))
+    return Job(parent, stages, None, dest, RunOptions(**{"audit": "all", **more}))
 
 
 def planned(order: Job, file: Path, settings: Settings) -> JobPlan:
@@ -173,7 +171,7 @@ def test_other_kinds_of_steps(
 ) -> None:
     stages = (stage.format(functions=functions), "reward_shift:0.5")
     made = tmp_path / "shared" / "made"
-    order = order_of(parent, *stages, dest=made, calling=calling, layout="ted", num_frames=21)
+    order = order_of(parent, *stages, dest=made, layout="ted", num_frames=21, **calling)
     planned(order, file, settings)
     shares(file, 2, settings)
     local = make(
@@ -181,7 +179,7 @@ def test_other_kinds_of_steps(
         stages,
         tmp_path / "local" / "made",
         settings,
-        calling=Calling(**calling),
+        **calling,
         layout="ted",
         num_frames=21,
     ).path
@@ -195,10 +193,9 @@ def test_the_plan_says_all_without_pickles(
     order = Job(
         Path("parent"),
         ("fn:functions.py:tripled", CLIP),
-        Calling(seed=5),
         "made",
         None,
-        RunOptions(num_frames=20, audit=0.5, chunksize=6),
+        RunOptions(seed=5, num_frames=20, audit=0.5, chunksize=6),
     )
     plan_job(order, Path("plans/plan.json"), settings)
     value = json.loads(file.read_text())
@@ -221,7 +218,7 @@ def test_the_plan_says_all_without_pickles(
 def test_an_id_is_made_under_the_root_of_the_plan(
     parent: Path, file: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    order = Job(parent, (CLIP,), Calling(), "made", None, RunOptions())
+    order = Job(parent, (CLIP,), "made")
     planned(order, file, settings)
     elsewhere = replace(settings, root=tmp_path / "elsewhere")
     (share,) = shares(file, 1, elsewhere)
@@ -606,7 +603,7 @@ def test_force_replaces_the_dataset_of_that_name_when_the_new_one_is_there(
     parent: Path, file: Path, settings: Settings
 ) -> None:
     def named(stage: str, **more: Any) -> Job:
-        return Job(parent, (stage,), Calling(), "made", None, RunOptions(**more))
+        return Job(parent, (stage,), "made", None, RunOptions(**more))
 
     planned(named(CLIP), file, settings)
     shares(file, 1, settings)

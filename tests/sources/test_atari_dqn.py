@@ -322,6 +322,7 @@ def objects(log: Path) -> dict[str, bytes]:
     return {f"dqn/Pong/1/replay_logs/{file.name}": file.read_bytes() for file in log.iterdir()}
 
 
+@pytest.mark.usefixtures("no_waits")
 def test_from_the_bucket(settings: Settings, tmp_path: Path) -> None:
     """What is listed is fetched and compared; a shard's files go with the last that needs them."""
     log = write_replay_log(tmp_path / "log", LENGTHS)

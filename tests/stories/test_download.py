@@ -93,6 +93,7 @@ def test_a_d4rl_dataset_over_a_mirror(shell: Shell, host: FileServer) -> None:
     assert user.json("sample", PEN, "--batch", "8")
 
 
+@pytest.mark.usefixtures("no_waits")
 def test_places_that_fail_are_passed_over_and_named(shell: Shell, pen: bytes) -> None:
     with FileServer({PEN_FILE: pen}) as right, FileServer({}) as lying:
         lying.always(PEN_FILE, Fault(PAGE))

@@ -1,7 +1,7 @@
-/* Gathers rows of memory maps into the leaves of a batch, each contiguous and in memory of its own.
+/* Gathers rows of memory maps into the leaves of a batch; each leaf is contiguous and owns its memory.
  *
- * Plain C on CPython's stable ABI, not compiled against torch. `native.py` and `readahead.py` are
- * the only users, and check what they pass; rows and episodes are checked here: they are data.
+ * Plain C, CPython's stable ABI, not compiled against torch. `native.py` and `readahead.py` are the
+ * only callers and validate their arguments; rows and episode numbers are bounds-checked here.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define Py_LIMITED_API 0x030A0000
@@ -40,7 +40,7 @@ static void release(const Plan *plan, Head **out)
             free_leaf(out[l]);
 }
 
-/* Hand all leaves over; those that cannot be are freed. */
+/* Return all leaves as a list; on an error, free the rest. */
 static PyObject *handed_over(const Plan *plan, Head **out)
 {
     PyObject *list = PyList_New((Py_ssize_t)plan->leaves);
@@ -57,8 +57,8 @@ static PyObject *handed_over(const Plan *plan, Head **out)
     return list;
 }
 
-/* Gather by `number` plans that are alike; the leaves have a dimension of them where `groups`.
- * With `source`, `number` is 1, and it says which plan each row is of. */
+/* Gather with `number` plans of equal structure; if `groups`, leaves get a leading dimension for them.
+ * If `source` is given, `number` is 1 and `source` holds the plan of each row. */
 static PyObject *gathered(const Plan **plans, int64_t number, const int64_t *source,
                           Py_ssize_t address, int64_t count, int64_t threads, int groups)
 {
@@ -88,7 +88,7 @@ static PyObject *gathered(const Plan **plans, int64_t number, const int64_t *sou
 }
 
 /* gather(plan, address of count int64 rows, count, threads)
- * -> what `object_of` makes of each leaf */
+ * -> list of leaves, see `object_of` */
 static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *capsule;
@@ -99,7 +99,7 @@ static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args)
     return plan ? gathered(&plan, 1, NULL, address, count, threads, 0) : NULL;
 }
 
-/* Whether the leaves of two plans are of the same kinds, wherever their values lie. */
+/* Return true if the leaves of two plans have the same types and shapes. */
 static int alike(const Plan *one, const Plan *other)
 {
     if (one->leaves != other->leaves)
@@ -116,8 +116,8 @@ static int alike(const Plan *one, const Plan *other)
 }
 
 /* gather_groups(list of plans, address of count int64 rows for each, count, threads)
- * -> the same for leaves `[plans, count, ...]`, or None where the plans are not alike.
- * The list keeps the plans alive, and the caller the list. */
+ * -> list of leaves `[plans, count, ...]`, or None if the plans differ in structure.
+ * The caller's list keeps the plans alive. */
 static PyObject *gather_groups(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *list;
@@ -142,16 +142,16 @@ static PyObject *gather_groups(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-/* Whether the leaves of two plans lie at the same places of rows of as many files. */
+/* Return true if the leaves of two plans have the same offsets in the same number of files. */
 static int same_places(const Plan *one, const Plan *other)
 {
     return one->leaves == other->leaves && one->sources == other->sources &&
            !memcmp(one->leaf, other->leaf, sizeof *one->leaf * (size_t)one->leaves);
 }
 
-/* gather_mixed(list of plans, address of count int64 numbers of plans, address of count int64
- * rows, count, threads) -> the same, or None where the leaves do not lie alike.
- * The list keeps the plans alive, and the caller the list. */
+/* gather_mixed(list of plans, address of count int64 plan indices, address of count int64 rows,
+ * count, threads) -> list of leaves, or None if offsets differ between plans.
+ * The caller's list keeps the plans alive. */
 static PyObject *gather_mixed(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *list;

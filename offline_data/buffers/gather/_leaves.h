@@ -1,6 +1,6 @@
-/* The leaves of a batch as tensors: memory for each, and handing it over by DLPack.
+/* Allocates the leaves of a batch and exports them as tensors through DLPack.
  *
- * DLPack is a layout of structures that torch reads, so that nothing of torch is compiled against.
+ * DLPack is a struct layout that torch reads, so nothing is compiled against torch.
  */
 #include <stdatomic.h>
 #include <stdint.h>
@@ -8,15 +8,15 @@
 
 enum { CPU = 1, ALIGN = 64, MAX_DIMS = 8 };
 
-/* What a leaf is; an array of int64 for Python, which packs it. */
+/* Type of a leaf; packed by Python as an array of int64. */
 typedef struct {
     int64_t size;       /* bytes of one row */
-    int64_t code, bits; /* DLPack's type */
+    int64_t code, bits; /* DLPack dtype */
     int64_t ndim;
     int64_t shape[MAX_DIMS]; /* of one row */
 } Kind;
 
-/* Version 0 of DLPack is what capsules carry, version 1 what `ExchangeApi` takes. */
+/* Capsules carry DLPack version 0; `ExchangeApi` takes version 1. */
 typedef struct { int32_t type, id; } DLDevice;
 typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType;
 typedef struct { uint32_t major, minor; } DLVersion;
@@ -41,21 +41,20 @@ typedef struct DLManagedTensorVersioned {
     DLTensor tensor;
 } DLManagedTensorVersioned;
 
-/* The beginning of the table of functions that newer torch has for C: with it a tensor takes two
- * thirds of the time that it takes by a capsule. */
+/* First fields of the C function table of newer torch: creating a tensor through it takes two thirds
+ * of the time of a capsule. */
 typedef struct {
     DLVersion version;
     void *older;
     int (*allocate)(void), (*from_object)(void);
-    int (*to_object)(DLManagedTensorVersioned *, PyObject **); /* takes the tensor in any case */
+    int (*to_object)(DLManagedTensorVersioned *, PyObject **); /* takes ownership, also on failure */
 } ExchangeApi;
 
 static const char CAPSULE[] = "dltensor", EXCHANGE[] = "dlpack_exchange_api";
 
-/* Memory of batches that have died is kept for the next ones: aligned allocations are slow, and
- * large ones come from the kernel as pages to be faulted in one by one, which takes longer than
- * filling them. Blocks of one size hang on one list. Whoever does not get the flag at once goes
- * without, so a fork at any moment leaves nothing locked for good. */
+/* Memory of freed batches is reused: aligned allocations are slow, and the page faults of large new
+ * ones take longer than filling them. One free list per size. The lock is only ever tried: a thread
+ * that does not get it allocates instead, so a fork at any moment cannot leave it locked. */
 typedef struct Block { struct Block *next; } Block;
 enum { STEPS_A_DOUBLING = 8, LISTS = 168 };
 static const size_t KEPT_BYTES = (size_t)64 << 20;
@@ -63,7 +62,7 @@ static Block *kept[LISTS];
 static size_t kept_bytes;
 static atomic_flag kept_busy = ATOMIC_FLAG_INIT;
 
-/* Round a size up, by an eighth at most where it is not small; returns the list for such blocks. */
+/* Round a size up, by at most an eighth unless it is small; returns the free list of that size. */
 static int list_for(size_t *size)
 {
     size_t step = ALIGN;
@@ -108,7 +107,7 @@ static void give_memory(void *memory, size_t capacity)
     free(memory);
 }
 
-/* What stands before the values of a leaf, in the same allocation. */
+/* Header before the values of a leaf, in the same allocation. */
 typedef struct {
     DLTensor tensor;
     size_t capacity;
@@ -129,7 +128,7 @@ static void free_leaf(Head *head)
     give_memory(head, head->capacity);
 }
 
-/* Make room for `count` rows: `[count, ...]`, or `[groups, count / groups, ...]` where there are
+/* Allocate a leaf of `count` rows: `[count, ...]`, or `[groups, count / groups, ...]` if there are
  * groups. */
 static Head *new_leaf(const Kind *kind, int64_t count, int64_t groups)
 {
@@ -169,15 +168,15 @@ static void free_versioned(DLManagedTensorVersioned *managed)
     free_leaf(managed->context);
 }
 
-/* Called for a capsule that nobody took: one that was taken has another name. */
+/* Destructor of a capsule that was not consumed; a consumed one has been renamed. */
 static void drop_capsule(PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, CAPSULE))
         free_by_capsule(PyCapsule_GetPointer(capsule, CAPSULE));
 }
 
-/* Make a tensor of a leaf, or a capsule for one where there is no table; where that fails the leaf
- * is gone too. */
+/* Return a leaf as a tensor, or as a capsule if there is no function table; frees the leaf on
+ * failure. */
 static PyObject *object_of(const ExchangeApi *exchange, Head *head)
 {
     PyObject *object = NULL;
@@ -194,8 +193,8 @@ static PyObject *object_of(const ExchangeApi *exchange, Head *head)
     return object;
 }
 
-/* Read torch's table out of its capsule; NULL where there is None, or one of another version, or an
- * error is set. */
+/* Return torch's function table from its capsule; NULL for None, for another version, or with an
+ * error set. */
 static const ExchangeApi *exchange_of(PyObject *capsule)
 {
     if (capsule == Py_None)

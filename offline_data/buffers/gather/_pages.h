@@ -1,12 +1,12 @@
-/* Pages of memory maps: having them read from a disk, and telling whether they are there. */
+/* Read-ahead of pages of memory maps, and whether they are resident. */
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-/* ask(address of count pairs of int64, count): have stretches of pages read, without waiting for
- * them; a pair is where one begins, and how many bytes it has. */
+/* ask(address of count pairs of int64, count): start reading ranges of pages without waiting; a pair
+ * is an address and a length in bytes. */
 static PyObject *ask(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Py_ssize_t address, count;
@@ -23,7 +23,7 @@ static PyObject *ask(PyObject *Py_UNUSED(module), PyObject *args)
 
 #ifdef __linux__
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* from Linux 5.14 on; before, it is refused, and nothing is lost */
+#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels return EINVAL, which is harmless */
 #endif
 
 static int64_t microseconds(void)
@@ -33,8 +33,8 @@ static int64_t microseconds(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Put the pages of a stretch that are in memory into the process's tables; returns 0 at the first
- * that is not, or past the deadline. */
+/* Map the resident pages of a range into the process; returns 0 at the first that is not resident,
+ * or after the deadline. */
 static int populate(uint8_t *at, size_t size, int64_t deadline)
 {
     enum { PIECE = 2 << 20, SMALLEST_PAGE = 4096 };
@@ -57,7 +57,7 @@ static int populate(uint8_t *at, size_t size, int64_t deadline)
 #endif
 
 /* settle(address of count pairs as for `ask`, count, microseconds that it may take)
- * -> whether all of them are in memory; then touching them costs nothing more */
+ * -> whether all of them are resident and mapped */
 static PyObject *settle(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Py_ssize_t address, count, limit;
@@ -77,7 +77,7 @@ static PyObject *settle(PyObject *Py_UNUSED(module), PyObject *args)
 #define RUSAGE_THREAD RUSAGE_SELF
 #endif
 
-/* reads() -> how often this thread has waited for a disk, or had it read */
+/* reads() -> major page faults and block reads of this thread */
 static PyObject *reads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     struct rusage usage;

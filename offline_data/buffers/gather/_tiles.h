@@ -1,4 +1,4 @@
-/* Rows of memory maps into leaves, tile by tile, each asked of the memory before it is copied. */
+/* Copies rows of memory maps to leaves in tiles, each prefetched before it is copied. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -6,21 +6,21 @@
 #include "_leaves.h"
 
 enum { LINE = 64, TILE = 32, STAGES = 3, MAX_THREADS = 16 };
-enum { BYTES_A_THREAD = 1 << 19 }; /* of a batch, from which a thread of its own pays */
-enum { STEP = 0, ROOT = 1 };                 /* which row of a file: i, or i + e */
-enum { ROWS = -1, ZEROS = -2, EITHER = -3 }; /* leaves that come from no file */
+enum { BYTES_A_THREAD = 1 << 19 }; /* of a batch; below it another thread is not worth starting */
+enum { STEP = 0, ROOT = 1 };                 /* row of the file: i, or i + episode */
+enum { ROWS = -1, ZEROS = -2, EITHER = -3 }; /* leaves that are computed */
 
-/* Both structures are arrays of int64 for Python, which packs them. */
+/* Both structs are packed by Python as arrays of int64. */
 typedef struct {
     int64_t base; /* address of the map */
     int64_t rows, stride;
-    int64_t reach; /* bytes, from the beginning of a row on, that leaves are taken from */
+    int64_t reach; /* bytes at the start of a row that leaves are taken from */
     int64_t at;
 } Source;
 
 typedef struct {
-    int64_t source; /* number of a source, or ROWS, ZEROS, EITHER */
-    int64_t offset; /* bytes in a row of the source; for EITHER a leaf */
+    int64_t source; /* index of a source, or ROWS, ZEROS, EITHER */
+    int64_t offset; /* byte offset in a row; for EITHER a leaf */
     int64_t other;  /* for EITHER another leaf */
     Kind kind;
 } Leaf;
@@ -28,10 +28,10 @@ typedef struct {
 typedef struct {
     PyObject *owners; /* keeps the maps alive */
     int64_t sources, leaves;
-    int64_t episode_source, episode_offset; /* where the number of an episode stands, or -1 */
+    int64_t episode_source, episode_offset; /* location of the episode number, or -1 */
     Source *source;
     Leaf *leaf;
-    const ExchangeApi *exchange; /* or NULL: leaves go as capsules */
+    const ExchangeApi *exchange; /* NULL: leaves are returned as capsules */
 } Plan;
 
 #define COPY_AS(type)                                   \
@@ -41,7 +41,7 @@ typedef struct {
         memcpy(to + (size_t)i * sizeof value, &value, sizeof value); \
     }
 
-/* Copy `size` bytes at `offset` of `count` rows, one after the other. */
+/* Copy `size` bytes at `offset` of each of `count` rows to contiguous memory. */
 static void copy_leaf(uint8_t *to, const uint8_t **from, int count, int64_t offset, int64_t size)
 {
     switch (size) {
@@ -65,8 +65,8 @@ static void copy_leaf(uint8_t *to, const uint8_t **from, int count, int64_t offs
     }
 }
 
-/* Into the second cache, not the first: rows under way are more than the first has room for beside
- * the leaves, and fetching them there is slower (by a fifth, measured). */
+/* Prefetch to L2: the tiles in flight and the leaves do not fit L1 together, and prefetching to L1
+ * measured a fifth slower. */
 static void prefetch(const Source *source, const uint8_t *row)
 {
     int64_t reach = source->reach < 32 * LINE ? source->reach : 4 * LINE;
@@ -75,7 +75,7 @@ static void prefetch(const Source *source, const uint8_t *row)
     __builtin_prefetch(row + reach - 1, 0, 2);
 }
 
-/* Point at the rows of a tile; returns 0 where one is not there. */
+/* Compute the addresses of a tile's rows; returns 0 if a row is out of range. */
 static int locate(const Source *source, const int64_t *numbers, int count, const uint8_t **rows)
 {
     for (int i = 0; i < count; i++) {
@@ -89,14 +89,14 @@ static int locate(const Source *source, const int64_t *numbers, int count, const
     return 1;
 }
 
-/* A few rows on their way: where they lie in each source. */
+/* A tile: addresses of a few rows in each source. */
 typedef struct {
-    int64_t first; /* number of the first of them in the batch */
+    int64_t first; /* position of its first row in the batch */
     int count;
-    const uint8_t **pointers; /* TILE for each source */
+    const uint8_t **pointers; /* TILE addresses per source */
 } Tile;
 
-/* Point at the rows of the files that have one per transition, and ask for their bytes. */
+/* Compute and prefetch the rows of files with one row per transition. */
 static int locate_steps(const Plan *plan, const int64_t *rows, const Tile *tile)
 {
     for (int64_t s = 0; s < plan->sources; s++)
@@ -106,7 +106,7 @@ static int locate_steps(const Plan *plan, const int64_t *rows, const Tile *tile)
     return 1;
 }
 
-/* The same for files that have a row more per episode: the step row says which episode it is. */
+/* The same for files with T + 1 rows per episode; the step row holds the episode number. */
 static int locate_roots(const Plan *plan, const int64_t *rows, const Tile *tile)
 {
     int64_t root[TILE];
@@ -138,7 +138,7 @@ static void copy_tile(const Plan *plan, const Tile *tile, Head **out)
     }
 }
 
-/* Fill the leaves that come from no file; those they are made of come before them. */
+/* Fill the computed leaves; the leaves they are computed from precede them. */
 static void fill_made(const Plan *plan, const int64_t *rows, int64_t count, Head **out)
 {
     for (int64_t l = 0; l < plan->leaves; l++) {
@@ -157,8 +157,8 @@ static void fill_made(const Plan *plan, const int64_t *rows, int64_t count, Head
     }
 }
 
-/* Rows of several storages whose leaves lie alike: each row's plan. Without `source` there is one
- * plan for all. */
+/* Plans by row, for rows of several storages with equal offsets. If `source` is NULL, one plan for
+ * all rows. */
 typedef struct {
     const Plan **plans;
     const int64_t *source;
@@ -174,7 +174,7 @@ typedef struct {
     int fine;
 } Share;
 
-/* Point at the rows of a tile, by `locate_steps` or `locate_roots`. */
+/* Locate the rows of a tile with `locate_steps` or `locate_roots`. */
 static int locate_tile(int (*where)(const Plan *, const int64_t *, const Tile *),
                        const Share *share, const Tile *tile)
 {
@@ -188,11 +188,11 @@ static int locate_tile(int (*where)(const Plan *, const int64_t *, const Tile *)
     return 1;
 }
 
-/* Three tiles are under way at a time, so that memory is waited for as little as can be:
+/* Three tiles are in flight, so that memory latency overlaps with copying:
  *
- *     tile k + 2    asks for its step rows
- *     tile k + 1    reads its episodes, asks for its observation rows
- *     tile k        copies what has arrived
+ *     tile k + 2    prefetches its step rows
+ *     tile k + 1    reads its episode numbers, prefetches its observation rows
+ *     tile k        is copied
  */
 static void *gather_share(void *argument)
 {
@@ -229,10 +229,10 @@ static int64_t batch_bytes(const Plan *plan, int64_t count)
     return bytes;
 }
 
-/* Gather `count` rows from number `begin` on; leaves that come from no file are not filled.
+/* Gather `count` rows starting at position `begin`; computed leaves are not filled.
  *
- * Threads are made for a call and end with it: that takes about 20 us, which a large batch is
- * worth, and leaves none behind that a fork would lose. */
+ * Threads live for one call: starting them takes about 20 us, little for a large batch, and no idle
+ * thread exists that a fork would lose. */
 static int gather_from(const Plan *plan, Mix mix, const int64_t *rows, int64_t begin,
                        int64_t count, int64_t threads, Head **out)
 {
@@ -261,8 +261,7 @@ static int gather_from(const Plan *plan, Mix mix, const int64_t *rows, int64_t b
     return fine;
 }
 
-/* Gather `count` rows by each plan, those of one below those of the one before; the plans are
- * alike. */
+/* Gather `count` rows with each plan, one after the other; plans have equal structure. */
 static int gather_all(const Plan **plans, int64_t number, const int64_t *source,
                       const int64_t *rows, int64_t count, int64_t threads, Head **out)
 {

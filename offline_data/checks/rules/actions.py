@@ -1,1 +1,285 @@
-"""Rules on actions."""
+"""Rules on actions: outside of their space, saturated, of a wrong dtype or scale."""
+
+from __future__ import annotations
+
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offline_data.checks.block import all_leaves, is_numeric
+from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rules.values import RangeRule, listed
+from offline_data.errors import FormatError
+from offline_data.strict_json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from offline_data.checks.block import RowBlock, RowPlace
+    from offline_data.checks.finding import Finding
+    from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
+    from offline_data.store.reader import DatasetReader
+
+_TOLERANCE = 1e-6
+"""Relative distance beyond a bound that rounding to float32 can make."""
+
+
+class ActionBounds(NamedTuple):
+    """What a declared space says of one leaf."""
+
+    kind: str
+    """`Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`."""
+    dtype: str
+    low: NDArray[Any]
+    """`[*shape]`, like `high`; infinite where there is no bound."""
+    high: NDArray[Any]
+
+
+def action_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
+    """Return the numeric leaves of the action."""
+    known = all_leaves(reader).items()
+    return {key: leaf for key, leaf in known if key[0] == "action" and is_numeric(leaf)}
+
+
+def declared_bounds(reader: DatasetReader) -> dict[Key, ActionBounds]:
+    """Return the bounds of action leaves, where the manifest declares a space that fits them.
+
+    Raises:
+        FormatError: The space cannot be read.
+    """
+    leaves = action_leaves(reader)
+    found: dict[Key, ActionBounds] = {}
+    try:
+        _collect(reader.manifest.spaces.get("action"), ("action",), found)
+        return {
+            key: one._replace(
+                low=np.broadcast_to(one.low, leaves[key].shape),
+                high=np.broadcast_to(one.high, leaves[key].shape),
+            )
+            for key, one in found.items()
+            if key in leaves and prod(one.low.shape) in {1, prod(leaves[key].shape)}
+        }
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"The action space of {reader.manifest.id} cannot be read: {shown(str(error), 120)}"
+        ) from error
+
+
+def _collect(space: Any, key: Key, found: dict[Key, ActionBounds]) -> None:
+    """Add the bounds of a space in Minari's form, and of those below it."""
+    match space:
+        case {"type": "Dict", "subspaces": dict(parts)}:
+            for name, part in parts.items():
+                _collect(part, (*key, str(name)), found)
+        case {"type": "Tuple", "subspaces": list(parts)}:
+            for name, part in enumerate(parts):
+                _collect(part, (*key, str(name)), found)
+        case {"type": "Box"}:
+            low, high = (
+                np.asarray(limit if space.get(name) is None else space[name], np.float64)
+                for name, limit in (("low", -np.inf), ("high", np.inf))
+            )
+            found[key] = ActionBounds("Box", str(space.get("dtype", "float32")), low, high)
+        case {"type": "Discrete", "n": int(n)}:
+            start = int(space.get("start") or 0)
+            found[key] = ActionBounds("Discrete", "int64", np.array(start), np.array(start + n - 1))
+        case {"type": "MultiDiscrete", "nvec": list(numbers)}:
+            most = np.asarray(numbers, np.int64) - 1
+            least = np.asarray(space.get("start") or np.zeros_like(most), np.int64)
+            found[key] = ActionBounds("MultiDiscrete", "int64", least, least + most)
+        case {"type": "MultiBinary"}:
+            found[key] = ActionBounds("MultiBinary", "int8", np.array(0), np.array(1))
+
+
+class _Outside(NamedTuple):
+    """Rows outside of a space, and the extremes of all."""
+
+    rows: int
+    first: RowPlace
+    low: float
+    high: float
+
+
+class ActionOutsideSpace(Rule):
+    """An action is outside of the space that the source declares.
+
+    An environment clips it or raises, and a policy that is squashed to the bounds never reaches it.
+    """
+
+    code = "RL030"
+    name = "action-outside-space"
+    severity = "error"
+    hint = "clip the actions with `preprocess --step clip`, or correct the space in the source"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves with declared bounds."""
+        return declared_bounds(reader)
+
+    def measure(self, block: RowBlock, key: Key) -> _Outside | None:
+        """Compare the extremes with the bounds, and look for rows only where they are beyond."""
+        bounds = declared_bounds(block.reader)[key]
+        room = _TOLERANCE * np.maximum(1, np.abs([bounds.low, bounds.high]))
+        room[~np.isfinite(room)] = 0
+        low, high = bounds.low - room[0], bounds.high + room[1]
+        least, greatest = block.extremes(key)
+        if not ((least < low) | (greatest > high)).any():
+            return None
+        values = block.numbers(key)
+        beyond = ((values < low) | (values > high)).reshape(len(values), -1)
+        rows = np.flatnonzero(beyond.any(1))
+        far = values.reshape(len(values), -1)[beyond]
+        place = block.place(key, int(rows[0]))
+        return _Outside(len(rows), place, float(far.min()), float(far.max()))
+
+    def merge(self, first: _Outside, second: _Outside) -> _Outside:
+        """Add up."""
+        low, high = min(first.low, second.low), max(first.high, second.high)
+        return _Outside(first.rows + second.rows, first.first, low, high)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf."""
+        bounds = declared_bounds(measured.reader)
+        for key, found in measured.leaves.items():
+            low, high = float(bounds[key].low.min()), float(bounds[key].high.max())
+            extremes = f"{found.low:.6g}" + (
+                f" to {found.high:.6g}" if found.high != found.low else ""
+            )
+            yield self.finding(
+                measured.reader,
+                f"{found.rows:,} rows are outside of {bounds[key].kind}({low:g}, {high:g}): "
+                f"{extremes}",
+                found.first,
+                count=found.rows,
+            )
+
+
+class _AtBounds(NamedTuple):
+    """Values of each feature at the bounds, `[*shape]`, and rows."""
+
+    at: NDArray[np.int64]
+    rows: int
+
+
+class SaturatedActions(Rule):
+    """Most values of a continuous action are at the bounds of its space.
+
+    The density of a squashed Gaussian is infinite there: its log-likelihood (behaviour cloning, AWAC)
+    becomes NaN or very large. Bang-bang policies give such data, and so does clipping afterwards.
+    """
+
+    code = "RL031"
+    name = "saturated-actions"
+    severity = "warning"
+    hint = "clip targets to slightly within the bounds, or use a loss without a density"
+    thresholds = MappingProxyType({"share": 0.5})
+    explained = MappingProxyType({"share": "share of the values of a feature, at its two bounds"})
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the continuous leaves with finite bounds."""
+        return [
+            key
+            for key, one in declared_bounds(reader).items()
+            if one.kind == "Box"
+            and np.isfinite(one.low).all()
+            and np.isfinite(one.high).all()
+            and action_leaves(reader)[key].dtype.startswith("float")
+        ]
+
+    def measure(self, block: RowBlock, key: Key) -> _AtBounds:
+        """Count the values at the bounds; none where the extremes are within."""
+        bounds, values = declared_bounds(block.reader)[key], block.numbers(key)
+        room = _TOLERANCE * np.maximum(1, np.abs(bounds.high - bounds.low))
+        low, high = bounds.low + room, bounds.high - room
+        least, greatest = block.extremes(key)
+        if not ((least <= low) | (greatest >= high)).any():
+            return _AtBounds(np.zeros(low.shape, np.int64), len(values))
+        return _AtBounds(((values <= low) | (values >= high)).sum(0), len(values))
+
+    def merge(self, first: _AtBounds, second: _AtBounds) -> _AtBounds:
+        """Add up."""
+        return _AtBounds(first.at + second.at, first.rows + second.rows)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf."""
+        for key, found in measured.leaves.items():
+            share = np.atleast_1d(found.at / found.rows)
+            over = np.argwhere(share >= self.limits["share"])
+            if len(over):
+                yield self.finding(
+                    measured.reader,
+                    f"{listed(over, share.size)} at the bounds in {100 * float(share.max()):.0f} % "
+                    "of the rows at most",
+                    leaf="/".join(key),
+                    count=len(over),
+                )
+
+
+class ActionDtype(Rule):
+    """Actions are stored in another kind of number than their space declares.
+
+    Indices stored as floats need a cast before `one_hot` or `gather`; a network's output is compared
+    with numbers of another type.
+    """
+
+    code = "RL032"
+    name = "action-dtype"
+    severity = "info"
+    hint = "cast with `preprocess --step cast`"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf."""
+        leaves = action_leaves(measured.reader)
+        for key, bounds in declared_bounds(measured.reader).items():
+            stored, declared = np.dtype(leaves[key].dtype), np.dtype(bounds.dtype)
+            if (stored.kind == "f") != (declared.kind == "f"):
+                yield self.finding(
+                    measured.reader,
+                    f"Rows are {stored}, and the space is {bounds.kind} of {declared}",
+                    leaf="/".join(key),
+                )
+
+
+class ActionScale(RangeRule):
+    """The actions use a small part of the range that their space declares.
+
+    Often they were recorded in another unit (normalised or not, degrees or radians): a policy that is
+    trained to the bounds then acts far too strongly.
+    """
+
+    code = "RL033"
+    name = "action-scale"
+    severity = "warning"
+    hint = "compare with what the environment expects; scale with `preprocess --step scale`"
+    thresholds = MappingProxyType({"part": 0.01})
+    explained = MappingProxyType({"part": "largest extent of all features, as a part of the range"})
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the continuous leaves with finite bounds."""
+        return [
+            key
+            for key, one in declared_bounds(reader).items()
+            if one.kind == "Box"
+            and np.isfinite(one.low).all()
+            and np.isfinite(one.high).all()
+            and (one.high > one.low).all()
+        ]
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf."""
+        every: Mapping[Key, ActionBounds] = declared_bounds(measured.reader)
+        for key, found in measured.leaves.items():
+            bounds = every[key]
+            farthest = np.maximum(np.abs(found.low), np.abs(found.high)).astype(np.float64)
+            part = float(np.nanmax(farthest / np.maximum(np.abs(bounds.low), np.abs(bounds.high))))
+            if 0 < part < self.limits["part"]:
+                yield self.finding(
+                    measured.reader,
+                    f"No value exceeds {100 * part:.2g} % of the bounds ({bounds.low.min():g} to "
+                    f"{bounds.high.max():g})",
+                    leaf="/".join(key),
+                )

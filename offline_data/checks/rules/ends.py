@@ -1,1 +1,388 @@
-"""Rules on ends."""
+"""Rules on how episodes end, how long they are, and what follows their last action."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from offline_data.checks.block import RowPlace, all_leaves, is_numeric
+from offline_data.checks.rule import Measured, Rule
+from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
+from offline_data.store.layout import TED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from offline_data.checks.block import RowBlock
+    from offline_data.checks.finding import Finding
+    from offline_data.episodes.fields import Key
+    from offline_data.store.reader import DatasetReader
+
+
+class _Flagged(NamedTuple):
+    """Some rows, and the place of the first."""
+
+    number: int
+    first: RowPlace
+
+
+def _add(first: _Flagged, second: _Flagged) -> _Flagged:
+    return _Flagged(first.number + second.number, first.first)
+
+
+def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return whether each episode ends terminated, and truncated, `[E]`."""
+    return (
+        np.asarray(reader.episodes[("terminated",)], bool),
+        np.asarray(reader.episodes[("truncated",)], bool),
+    )
+
+
+def _last_row(reader: DatasetReader, episode: int) -> int:
+    return int(reader.starts[episode] + reader.lengths[episode] - 1)
+
+
+class NeitherEnd(Rule):
+    """An episode ends neither terminated nor truncated.
+
+    Code that finds episodes by their flags joins it with the next one, and a value is bootstrapped
+    from a state of another episode. This package knows where it ends, others do not.
+    """
+
+    code = "RL010"
+    name = "neither-end"
+    severity = "warning"
+    hint = "set truncated on the last row of these episodes in the source"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        reader = measured.reader
+        terminated, truncated = _flags(reader)
+        found = np.flatnonzero(~terminated & ~truncated)
+        if len(found):
+            first = int(found[0])
+            yield self.finding(
+                reader,
+                f"{len(found):,} of {reader.episode_count:,} episodes end neither terminated nor "
+                "truncated",
+                episode=first,
+                row=_last_row(reader, first),
+                count=len(found),
+            )
+
+
+class BothEnds(Rule):
+    """An episode ends terminated and truncated at once.
+
+    Terminated counts: nothing is bootstrapped after the last action. If the time limit alone ended
+    the episode, as in sources that set both flags at the last step, values are too low.
+    """
+
+    code = "RL011"
+    name = "both-ends"
+    severity = "info"
+    hint = "see in the source whether the environment ended these episodes, or the time limit did"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        reader = measured.reader
+        terminated, truncated = _flags(reader)
+        found = np.flatnonzero(terminated & truncated)
+        if len(found):
+            first = int(found[0])
+            yield self.finding(
+                reader,
+                f"{len(found):,} of {reader.episode_count:,} episodes end both terminated and "
+                "truncated",
+                episode=first,
+                row=_last_row(reader, first),
+                count=len(found),
+            )
+
+
+class DoneInsideEpisode(Rule):
+    """A row before the last of an episode is terminated or truncated.
+
+    Values are cut off there, and code that finds episodes by their flags cuts the episode in two.
+    """
+
+    code = "RL012"
+    name = "done-inside-episode"
+    severity = "error"
+    hint = "convert with the source's own episode ends, or clear the flags with `preprocess`"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the two flags."""
+        del reader
+        return (TERMINATED, TRUNCATED)
+
+    def measure(self, block: RowBlock, key: Key) -> _Flagged | None:
+        """Count the rows."""
+        set_ = block.numbers(key)[:, 0].copy()
+        set_[block.ends] = False
+        rows = np.flatnonzero(set_)
+        return _Flagged(len(rows), block.place(key, int(rows[0]))) if len(rows) else None
+
+    def merge(self, first: _Flagged, second: _Flagged) -> _Flagged:
+        """Add up."""
+        return _add(first, second)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each flag."""
+        for key, found in measured.leaves.items():
+            yield self.finding(
+                measured.reader,
+                f"{found.number:,} rows before the last of their episode are {key[-1]}",
+                found.first,
+                count=found.number,
+            )
+
+
+class UnknownFinalObservation(Rule):
+    """The source lacks the observation after the last action of an episode.
+
+    Nothing can be bootstrapped from it: samplers leave that transition out unless it is terminated.
+    Sources of N rows for N actions (D4RL, RLDS, Atari) have no such observation.
+    """
+
+    code = "RL013"
+    name = "unknown-final-observation"
+    severity = "info"
+    hint = "nothing needs to be done; slices keep these rows, transitions leave them out"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding, of the episodes where a transition is left out."""
+        reader = measured.reader
+        final = np.asarray(reader.episodes[("final_observation",)], bool)
+        terminated, _ = _flags(reader)
+        found = np.flatnonzero(~final & ~terminated)
+        if len(found):
+            first = int(found[0])
+            yield self.finding(
+                reader,
+                f"{len(found):,} of {reader.episode_count:,} episodes have no observation after "
+                "their last action, and are not terminated",
+                episode=first,
+                row=_last_row(reader, first),
+                count=len(found),
+            )
+
+
+class _EndValues(NamedTuple):
+    """Observations after the last action of truncated episodes, and the others."""
+
+    zero: int
+    nan: int
+    ends: int
+    other_zero: int
+    """Rows elsewhere that are zero throughout: there, zero is a state like others."""
+    first: RowPlace | None
+
+
+class MadeUpFinalObservation(Rule):
+    """The observation after a truncated episode's last action is all zero or NaN.
+
+    It is no state: a value is bootstrapped from it, and it is wrong. TorchRL's D4RL loader writes
+    zeros there.
+    """
+
+    code = "RL014"
+    name = "made-up-final-observation"
+    severity = "error"
+    hint = "convert from the original files, with this package"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the numeric observations."""
+        return [
+            key
+            for key, leaf in reader.observation_leaves.items()
+            if key[0] == "observation" and is_numeric(leaf)
+        ]
+
+    def measure(self, block: RowBlock, key: Key) -> _EndValues:
+        """Look at the ends, and count zero rows elsewhere."""
+        values = block.numbers(key).reshape(
+            -1, int(np.prod(block.numbers(key).shape[1:], dtype=int))
+        )
+        at = block.known_ends
+        terminated, _ = _flags(block.reader)
+        cut = ~terminated[block.episodes[at]]
+        finals = at + np.arange(len(at)) + 1
+        ends = values[finals[cut]]
+        zero, nan = (
+            ~ends.any(1),
+            np.isnan(ends).all(1) if ends.dtype.kind == "f" else np.zeros(len(ends), bool),
+        )
+        low, high = block.extremes(key)
+        other = 0
+        if not ((low > 0).any() or (high < 0).any()):
+            inside = np.asarray(~values.any(1))
+            inside[finals] = False
+            other = int(inside.sum())
+        made_up = np.flatnonzero(zero | nan)
+        first = block.place(key, int(finals[cut][made_up[0]])) if len(made_up) else None
+        return _EndValues(int(zero.sum()), int(nan.sum()), len(ends), other, first)
+
+    def merge(self, first: _EndValues, second: _EndValues) -> _EndValues:
+        """Add up; the first place stays."""
+        return _EndValues(
+            first.zero + second.zero,
+            first.nan + second.nan,
+            first.ends + second.ends,
+            first.other_zero + second.other_zero,
+            first.first or second.first,
+        )
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf in which no other row is zero."""
+        for found in measured.leaves.values():
+            zero = 0 if found.other_zero else found.zero
+            if zero + found.nan:
+                what = "0" if not found.nan else "NaN" if not zero else "0 or NaN"
+                yield self.finding(
+                    measured.reader,
+                    f"{zero + found.nan:,} of {found.ends:,} episodes that are not terminated have "
+                    f"only {what} as the observation after their last action",
+                    found.first,
+                    count=zero + found.nan,
+                )
+
+
+class _Jumps(NamedTuple):
+    """Rows whose next observation is not the following one."""
+
+    number: int
+    greatest: float
+    first: RowPlace
+
+
+class Discontinuity(Rule):
+    """A row's next observation differs from the following row's observation.
+
+    Both are stored (layout `ted`, or a source with both, converted with `--keep-episodes`), so a
+    sampler of transitions and one of slices see different data.
+    """
+
+    code = "RL015"
+    name = "discontinuity"
+    severity = "warning"
+    hint = "convert without --keep-episodes: episodes are then cut where the observation jumps"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the observations that are stored twice."""
+        twice = set(reader.manifest.two_copies)
+        if TED in reader.manifest.tables:
+            twice |= reader.observation_leaves.keys()
+        known = all_leaves(reader)
+        return [
+            key for key in known if key in twice and not (known[key].text or known[key].encoding)
+        ]
+
+    def measure(self, block: RowBlock, key: Key) -> _Jumps | None:
+        """Compare the rows of the block with the rows that follow them."""
+        reader, stop = block.reader, min(block.stop + 1, block.reader.transitions)
+        root = np.asarray(reader.step(key)[block.first + 1 : stop])
+        after = np.asarray(reader.step(next_of(key))[block.first : stop - 1])
+        if not len(root):  # the last row of the dataset alone
+            return None
+        within = np.ones(len(root), bool)
+        within[block.ends[block.ends < len(root)]] = False
+        differ = (after != root).reshape(len(root), -1)
+        if root.dtype.kind == "f":
+            differ &= ~(np.isnan(after) & np.isnan(root)).reshape(len(root), -1)
+        rows = np.flatnonzero(differ.any(1) & within)
+        if not len(rows):
+            return None
+        with np.errstate(invalid="ignore", over="ignore"):
+            far = np.abs(after[rows].astype(np.float64) - root[rows].astype(np.float64))
+        first = int(rows[0])
+        place = RowPlace(join_key(next_of(key)), int(block.episodes[first]), block.first + first)
+        return _Jumps(len(rows), float(np.fmax.reduce(far, None)), place)
+
+    def merge(self, first: _Jumps, second: _Jumps) -> _Jumps:
+        """Add up."""
+        greatest = float(np.fmax(first.greatest, second.greatest))
+        return _Jumps(first.number + second.number, greatest, first.first)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf."""
+        for found in measured.leaves.values():
+            yield self.finding(
+                measured.reader,
+                f"{found.number:,} rows have a next observation that is not the following row's; "
+                f"the greatest difference is {found.greatest:.4g}",
+                found.first,
+                count=found.number,
+            )
+
+
+class OneStepEpisodes(Rule):
+    """Some episodes have a single step, in a dataset of longer ones.
+
+    They often come from an end flag that is set on two consecutive rows. A dataset of one-step
+    episodes only (a table, a contextual bandit) is not reported.
+    """
+
+    code = "RL016"
+    name = "one-step-episodes"
+    severity = "warning"
+    hint = "look at the end flags of the source around these rows"
+    thresholds = MappingProxyType({"share": 0.01})
+    explained = MappingProxyType({"share": "share of episodes, from which on it is reported"})
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        reader = measured.reader
+        found = np.flatnonzero(reader.lengths == 1)
+        count = reader.episode_count
+        if count > len(found) >= max(1.0, self.limits["share"] * count):
+            first = int(found[0])
+            yield self.finding(
+                reader,
+                f"{len(found):,} of {count:,} episodes have one step",
+                episode=first,
+                row=int(reader.starts[first]),
+                count=len(found),
+            )
+
+
+class OutlierLength(Rule):
+    """An episode is many times as long as the others.
+
+    Most often an end flag is missing, and several episodes are one.
+    """
+
+    code = "RL017"
+    name = "outlier-length"
+    severity = "info"
+    hint = "look at the end flags of the source within this episode"
+    thresholds = MappingProxyType({"times": 10.0, "least_episodes": 20})
+    explained = MappingProxyType(
+        {
+            "times": "length as a multiple of the 95th percentile of lengths",
+            "least_episodes": "smallest number of episodes of a dataset that is looked at",
+        }
+    )
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        reader = measured.reader
+        lengths = reader.lengths
+        if len(lengths) < self.limits["least_episodes"]:
+            return
+        usual = float(np.quantile(lengths, 0.95))
+        found = np.flatnonzero(lengths > self.limits["times"] * usual)
+        if len(found):
+            first = int(found[0])
+            yield self.finding(
+                reader,
+                f"{len(found):,} episodes have more than {self.limits['times']:g} times the length "
+                f"of 95 % of the others ({usual:,.0f} steps); the longest has {lengths.max():,}",
+                episode=first,
+                row=int(reader.starts[first]),
+                count=len(found),
+            )

@@ -1,1 +1,297 @@
-"""Rules on files."""
+"""Rules on files and the manifest: digests, licence, published defects, losses, schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from offline_data.checks.block import all_leaves
+from offline_data.checks.names import derived, related, unversioned
+from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.run import DAMAGED
+from offline_data.episodes.fields import join_key
+from offline_data.store.library import foreign_files
+from offline_data.store.verify import verify
+from offline_data.strict_json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from offline_data.checks.finding import Finding, Severity
+    from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
+    from offline_data.store.manifest import Manifest
+    from offline_data.store.reader import DatasetReader
+
+_MOST_LISTED = 8
+"""Names that a message lists."""
+
+
+class DamagedFiles(Rule):
+    """A file of the dataset is missing, has other bytes than were written, or is not its own.
+
+    Compares every file with the size and SHA-256 in the manifest, and what files say of each other:
+    the episode table with the rows, text codes with their words. Damage comes from full disks,
+    copies that were cut off, and tools that write into memory maps. Files that the manifest does not
+    list are a warning: nothing reads them, and `remove` leaves them.
+
+    It reads every byte, which is most of the time of a run on large datasets; leave it out with
+    `--ignore RL001` where `verify` has just been run.
+    """
+
+    code = DAMAGED
+    name = "damaged-files"
+    severity = "error"
+    hint = "`offline-data verify ID` says how to get damaged files anew"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each file."""
+        reader = measured.reader
+        foreign = set(foreign_files(reader.path))
+        for problem in verify(reader.path):
+            extra = problem.file in foreign
+            yield self.finding(
+                reader,
+                f"{problem.file} {problem.problem}",
+                about=problem.file,
+                severity="warning" if extra else None,
+            )
+
+
+class MissingLicence(Rule):
+    """The dataset has no licence.
+
+    Without one nobody may copy or publish it, whatever its authors meant. Harmless for data of your
+    own that stay with you.
+    """
+
+    code = "RL002"
+    name = "missing-licence"
+    severity = "info"
+    hint = "ask the authors; for data of your own, state one where they are converted"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding if there is none, or only space."""
+        if not (measured.reader.manifest.licence or "").strip():
+            yield self.finding(measured.reader, "The manifest names no licence")
+
+
+class MissingCitation(Rule):
+    """The dataset has no citation.
+
+    Papers that use it cannot credit its authors by what is on this disk. Harmless for data of your
+    own.
+    """
+
+    code = "RL003"
+    name = "missing-citation"
+    severity = "info"
+    hint = "look for a CITATION file or a paper at the source"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding if there is none, or only space."""
+        if not (measured.reader.manifest.citation or "").strip():
+            yield self.finding(measured.reader, "The manifest names no citation")
+
+
+@dataclass(frozen=True)
+class Advisory:
+    """A published defect of some datasets, an entry of `advisories.json`."""
+
+    name: str
+    """Stable name, kebab-case."""
+    severity: Severity
+    datasets: tuple[str, ...]
+    """Patterns of `source:name`, as of `fnmatch`; those of a dataset cover its splits, too."""
+    summary: str
+    instead: str
+    """What to use or do."""
+    links: tuple[str, ...]
+    """Where it was published."""
+    excluded: tuple[str, ...] = ()
+    """Patterns of datasets that do not have it."""
+    revisions: tuple[str, ...] = ("*",)
+    """Patterns of revisions."""
+    before: str | None = None
+    """Version of offline-data whose conversions do not have it; None: it is in the source's files."""
+
+    def affects(self, manifest: Manifest) -> bool:
+        """Return True if a dataset, or one that it was made from, has the defect."""
+        own = f"{manifest.source}:{manifest.name}@{manifest.revision}"
+        version = manifest.converter.get("version")
+        fixed = self.before and _numbers(version) >= _numbers(self.before)
+        return not fixed and any(self._names(one) for one in (own, *manifest.parents))
+
+    def _names(self, dataset: str) -> bool:
+        name, _, revision = dataset.partition("@")
+        return (
+            _matches(name, self.datasets)
+            and not _matches(name, self.excluded)
+            and any(fnmatchcase(revision, pattern) for pattern in self.revisions)
+        )
+
+
+class KnownDefect(Rule):
+    """A defect of the dataset has been published.
+
+    The list is in the package, `checks/advisories.json`: defects in the files that the authors
+    published, such as D4RL's rewards of maze2d that are one step early, each with a link to where it
+    was reported. Datasets made from a listed one are reported, too, unless you mended it: then ignore
+    the finding. Results on a defective set compare with others' results on the same set only.
+    """
+
+    code = "RL004"
+    name = "known-defect"
+    severity = "warning"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each advisory that matches the dataset or a parent of it."""
+        for advisory in advisories():
+            if advisory.affects(measured.reader.manifest):
+                yield self.finding(
+                    measured.reader,
+                    f"{advisory.summary} ({', '.join(advisory.links)}); {advisory.instead}",
+                    about=advisory.name,
+                    severity=advisory.severity,
+                )
+
+
+class DroppedLeaves(Rule):
+    """Leaves of the source were not kept.
+
+    The conversion could not represent them, and says why. Values that belong to the recording policy
+    and not to rows, as D4RL's `metadata/`, are no loss for training: these are only worth knowing.
+    """
+
+    code = "RL005"
+    name = "dropped-leaves"
+    severity = "warning"
+    hint = "read them from the raw files: `offline-data download ID --keep-raw`"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each reason, listing the leaves."""
+        by_reason = defaultdict(list)
+        for leaf in measured.reader.manifest.dropped:
+            by_reason[leaf["reason"]].append(leaf["key"])
+        for reason, keys in by_reason.items():
+            harmless = all(key.startswith("metadata/") for key in keys)
+            more = " …" if len(keys) > _MOST_LISTED else ""
+            yield self.finding(
+                measured.reader,
+                f"Not kept: {', '.join(keys[:_MOST_LISTED])}{more} ({_half_sentence(reason)})",
+                count=len(keys),
+                about=", ".join(sorted(keys)),
+                severity="info" if harmless else None,
+            )
+
+
+class SkippedEpisodes(Rule):
+    """Episodes of the source could not be read and were left out.
+
+    Results then are on fewer episodes than others', and the missing ones are rarely a random sample.
+    """
+
+    code = "RL006"
+    name = "skipped-episodes"
+    severity = "warning"
+    hint = "fetch the raw files again, and convert without `--skip-bad-episodes`"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding with the number, and the first one's place and reason."""
+        skipped = measured.reader.manifest.skipped
+        if skipped:
+            first = f"{skipped[0]['where']}: {_half_sentence(skipped[0]['reason'])}"
+            found = f"{len(skipped):,} episodes were skipped, the first in {first}"
+            yield self.finding(measured.reader, found, count=len(skipped))
+
+
+class SchemaDrift(Rule):
+    """Datasets that belong together have leaves of different names, dtypes or shapes.
+
+    Compared are datasets of one run that have the same parent, or the same source and the same name
+    but for version, split and quality of the policy (`hopper-medium-v2`, `hopper-expert-v2`). Code
+    that was written for one fails on the other, or converts its values without a word. Each dataset
+    is compared with the first one of its kind. A dataset and its own parent are not compared: a
+    recipe changes leaves on purpose. Differences of other leaves than observations, actions and
+    rewards are only worth knowing.
+    """
+
+    code = "RL007"
+    name = "schema-drift"
+    severity = "warning"
+    hint = "select or cast leaves with `preprocess`, so that all have the same schema"
+
+    def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
+        """Yield findings for later datasets, a leaf each; one for all leaves of less weight."""
+        done = set()
+        for (_, one), (number, other) in combinations(enumerate(measured), 2):
+            first, second = one.reader.manifest, other.reader.manifest
+            if number in done or not related(first, second) or derived(first, second):
+                continue
+            done.add(number)
+            yield from self._compare(one.reader, other.reader)
+
+    def _compare(self, first: DatasetReader, second: DatasetReader) -> Iterator[Finding]:
+        name, minor = unversioned(first.manifest.id), []
+        for key, difference in _differences(all_leaves(first), all_leaves(second), name):
+            if key[0] in {"observation", "action"} or key == ("next", "reward"):
+                yield self.finding(second, f"It {difference}", leaf=join_key(key), about=name)
+            else:
+                minor.append(f"{join_key(key)} {difference}")
+        if minor:
+            listed = "; ".join(minor[:_MOST_LISTED]) + (" …" if len(minor) > _MOST_LISTED else "")
+            message = f"{len(minor)} less important leaves differ: {listed}"
+            yield self.finding(second, message, count=len(minor), about=name, severity="info")
+
+
+@cache
+def advisories() -> tuple[Advisory, ...]:
+    """Return the published defects that this version knows."""
+    text = files("offline_data.checks").joinpath("advisories.json").read_text("utf-8")
+    return tuple(_advisory(entry) for entry in json.loads(text))
+
+
+def _advisory(entry: Mapping[str, Any]) -> Advisory:
+    lists = {name: tuple(value) for name, value in entry.items() if isinstance(value, list)}
+    fields = {**entry, **lists}
+    return Advisory(excluded=fields.pop("except", ()), **fields)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}/*") for p in patterns)
+
+
+def _numbers(version: object) -> tuple[int, ...]:
+    """Return the numbers of a version; none, which is the lowest, for what is not one."""
+    found = re.match(r"\d{1,9}(?:\.\d{1,9})*", version) if isinstance(version, str) else None
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _differences(
+    first: Mapping[Key, LeafSpec], second: Mapping[Key, LeafSpec], name: str
+) -> Iterator[tuple[Key, str]]:
+    """Yield leaves of the second dataset that are not as in the first, which is called `name`."""
+    for key in sorted({*first, *second}):
+        theirs, mine = first.get(key), second.get(key)
+        if mine is None:
+            yield key, f"is missing, and {name} has it"
+        elif theirs is None:
+            yield key, f"is not in {name}"
+        elif _form(mine) != _form(theirs):
+            yield key, f"is {_form(mine)}, and {_form(theirs)} in {name}"
+
+
+def _form(leaf: LeafSpec) -> str:
+    kind = "text" if leaf.text else leaf.encoding or leaf.dtype
+    return f"{kind} {list(leaf.shape)}"
+
+
+def _half_sentence(text: str) -> str:
+    return shown(text, 200).strip("'\"").rstrip(".")

@@ -1,1 +1,329 @@
-"""Rules on images."""
+"""Rules on images: black, frozen, order of channels, lossy.
+
+Encoded images are not all decoded: at most 256 frames of a leaf are, spread over the dataset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+
+from offline_data.checks.block import RowPlace, all_leaves, is_image
+from offline_data.checks.rule import Measured, Rule
+from offline_data.episodes.fields import join_key, next_of
+from offline_data.store.encoded import EncodedColumn
+from offline_data.store.layout import OBSERVATIONS, STEPS, TED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from offline_data.checks.block import RowBlock
+    from offline_data.checks.finding import Finding
+    from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
+    from offline_data.store.reader import DatasetReader
+
+_CHANNELS = (1, 3, 4)
+"""Numbers of channels of one image: grey, RGB, RGBA."""
+
+_SMALLEST = 16
+"""Encoded frames that are decoded because no others have so few bytes, each of another size."""
+
+_ROWS = 1024
+"""Encoded frames of one size that are compared at once."""
+
+
+class _Black(NamedTuple):
+    """Black frames of some consecutive rows."""
+
+    rows: int
+    frames: int
+    first: RowPlace
+
+
+class BlackImages(Rule):
+    """Frames of an image leaf are 0 in every pixel.
+
+    A camera that was not ready, a renderer without a display, or a leaf that was never written. One
+    at the start of an episode is common with real cameras; a leaf of nothing else is an error.
+
+    Raw frames are all looked at. Encoded ones are decoded for a sample of 256, spread over the
+    dataset, and the 16 that have the fewest bytes of all, as a black frame does; every other frame
+    with the bytes of a black one is counted without decoding. The count is a lower bound if several
+    encoders wrote the leaf.
+    """
+
+    code = "RL050"
+    name = "black-images"
+    severity = "warning"
+    hint = "leave these rows out with a filter, or look at the source with `view`"
+    thresholds: ClassVar = {"share": 0.001, "sample": 256}
+    explained: ClassVar = {
+        "share": "Share of black frames, 0 to 1, above which it is reported.",
+        "sample": "Encoded frames of a leaf that are decoded.",
+    }
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of raw images."""
+        return [key for key, leaf in _images(reader).items() if leaf.encoding is None]
+
+    def measure(self, block: RowBlock, key: Key) -> _Black:
+        """Count the frames without a pixel above 0."""
+        values = block.numbers(key)
+        black = np.flatnonzero(~values.reshape(len(values), -1).any(axis=1))
+        first = block.place(key, int(black[0])) if len(black) else RowPlace("", -1, -1)
+        return _Black(len(values), len(black), first)
+
+    def merge(self, first: _Black, second: _Black) -> _Black:
+        """Add up; the first place stays."""
+        place = first.first if first.frames else second.first
+        return _Black(first.rows + second.rows, first.frames + second.frames, place)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf; an error if all frames are black."""
+        reader = measured.reader
+        leaves = dict(measured.leaves)
+        for key, leaf in _images(reader).items():
+            if leaf.encoding is not None:
+                leaves[key] = self._encoded(reader, key)
+        for rows, frames, first in leaves.values():
+            if frames > self.limits["share"] * rows:
+                yield self.finding(
+                    reader,
+                    f"{frames:,} of {rows:,} frames are black",
+                    first,
+                    count=frames,
+                    severity="error" if frames == rows else None,
+                )
+
+    def _encoded(self, reader: DatasetReader, key: Key) -> _Black:
+        column, known = _encoded_rows(reader, key)
+        begins, ends = column.bounds()
+        sizes = (ends - begins)[known]
+        smallest = np.unique(sizes, return_index=True)[1][:_SMALLEST]
+        looked = np.union1d(_spread(len(known), self.limits["sample"]), smallest)
+        black = np.zeros(len(known), bool)
+        for at in looked[~_decoded(column[known[looked]]).any(axis=1)].tolist():
+            if not black[at]:
+                same = np.flatnonzero(sizes == sizes[at])
+                (data,) = column[known[at : at + 1]].images()
+                for part in np.split(same, range(_ROWS, len(same), _ROWS)):
+                    found = column[known[part]].images()
+                    black[part] |= np.array([one == data for one in found], bool)
+        rows = np.flatnonzero(black)
+        place = _place(reader, key, int(known[rows[0]])) if len(rows) else RowPlace("", -1, -1)
+        return _Black(len(known), len(rows), place)
+
+
+class FrozenImages(Rule):
+    """A camera shows the same frame through whole episodes, or frames of one colour.
+
+    The image then says nothing of the state: a camera or a renderer that hung. Frames that are the
+    goal or belong to the task do not change in an episode; leaves with `goal` in their name are not
+    looked at.
+
+    A sample of 256 episodes with at least 8 transitions is compared, their first, middle and
+    last frames and two between them; where these are equal, all of the episode. Encoded frames are
+    compared by their bytes. Frames of one colour are looked for in a sample of 256. Black frames are
+    RL050's, and not reported again.
+    """
+
+    code = "RL051"
+    name = "frozen-images"
+    severity = "warning"
+    hint = "look at such an episode with `view`; leave the camera or the episodes out"
+    thresholds: ClassVar = {"steps": 8, "sample": 256, "colour_share": 0.05}
+    explained: ClassVar = {
+        "steps": "Transitions of the shortest episode that is compared.",
+        "sample": "Episodes that are compared, and frames that are looked at for their colour.",
+        "colour_share": "Share of frames of one colour, 0 to 1, above which it is reported.",
+    }
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf with such episodes, and one for frames of one colour."""
+        reader = measured.reader
+        for key, leaf in _images(reader).items():
+            if not any("goal" in part.lower() for part in key):
+                yield from self._frozen(reader, key)
+                yield from self._one_colour(reader, key, leaf)
+
+    def _frozen(self, reader: DatasetReader, key: Key) -> Iterator[Finding]:
+        long = np.flatnonzero(reader.lengths >= self.limits["steps"])
+        some = long[_spread(len(long), self.limits["sample"])]
+        frozen = [episode for episode in some.tolist() if _is_frozen(reader, key, episode)]
+        if frozen:
+            yield self.finding(
+                reader,
+                f"{len(frozen):,} of {len(some):,} episodes looked at show one frame from first to "
+                "last",
+                leaf=join_key(key),
+                episode=frozen[0],
+                row=int(reader.starts[frozen[0]]),
+                count=len(frozen),
+            )
+
+    def _one_colour(self, reader: DatasetReader, key: Key, leaf: LeafSpec) -> Iterator[Finding]:
+        rows = _spread(reader.transitions, self.limits["sample"])
+        frames = _decoded(_frames(reader, key, rows)).reshape(len(rows), *leaf.shape)
+        if leaf.shape[-1] not in _CHANNELS and leaf.shape[0] in _CHANNELS:
+            frames = np.moveaxis(frames, 1, -1)
+        coloured = frames.reshape(len(rows), -1, frames.shape[-1] if frames.ndim > 3 else 1)
+        flat = (coloured == coloured[:, :1]).all((1, 2)) & coloured.any((1, 2))
+        if flat.sum() > self.limits["colour_share"] * len(rows):
+            first = int(rows[flat.argmax()])
+            yield self.finding(
+                reader,
+                f"{int(flat.sum()):,} of {len(rows):,} frames looked at have one colour",
+                leaf=join_key(key),
+                episode=_episode(reader, first),
+                row=first,
+                count=int(flat.sum()),
+                about="one colour",
+            )
+
+
+class ChannelOrder(Rule):
+    """The axes of an image leaf are not height, width, channels.
+
+    Frames of [3, H, W] are what torch's convolutions take, and what Pillow, OpenCV and Matplotlib do
+    not; `ToTensor` reverses the axes of what is right already. If the declared space has the other
+    order than the stored frames, one of them is wrong: that is a warning.
+
+    Only shapes are looked at: 1, 3 or 4 on the first axis and not on the last. BGR in place of RGB
+    cannot be told from pixels; where it was published, RL004 says so.
+    """
+
+    code = "RL052"
+    name = "channel-order"
+    severity = "info"
+    hint = "permute axes where frames are shown; `ToTensor` is not needed"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf with channels first, or with another shape than declared."""
+        reader = measured.reader
+        for key, leaf in _images(reader).items():
+            if len(leaf.shape) != 3:
+                continue
+            stored, declared = list(leaf.shape), _declared_shape(reader.manifest.spaces, key)
+            moved = declared in ([*stored[1:], stored[0]], [stored[2], *stored[:2]])
+            if moved and declared != stored:
+                yield self.finding(
+                    reader,
+                    f"Frames are {stored}, and the declared space is {declared}",
+                    leaf=join_key(key),
+                    severity="warning",
+                )
+            elif stored[0] in _CHANNELS and stored[-1] not in _CHANNELS:
+                yield self.finding(
+                    reader, f"Frames are {stored}: channels come first", leaf=join_key(key)
+                )
+
+
+class LossyImages(Rule):
+    """Images went through JPEG, which changes pixels.
+
+    Values differ from what the policy saw by some levels, more at edges; small objects and text can
+    vanish. Minari encodes images so by default since 0.5.3
+    (https://github.com/Farama-Foundation/Minari/pull/275), and can leave it since 0.5.4
+    (https://github.com/Farama-Foundation/Minari/pull/327). Mostly harmless, but do not compare
+    frames with those of a simulator bit by bit. Sources that decode JPEG without a note are not seen.
+    """
+
+    code = "RL053"
+    name = "lossy-images"
+    severity = "info"
+    hint = "train and evaluate with the same encoding; record with PNG or raw pixels"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf that is JPEG, and one if a note says that they were."""
+        reader, encoded = measured.reader, False
+        for key, leaf in _images(reader).items():
+            if leaf.encoding == "jpeg":
+                encoded = True
+                yield self.finding(reader, "Images are JPEG", leaf=join_key(key))
+        noted = any("lossy JPEG in the source" in note for note in reader.manifest.notes)
+        if noted and not encoded:
+            yield self.finding(reader, "Images were JPEG in the source, and are stored decoded")
+
+
+def _images(reader: DatasetReader) -> dict[Key, LeafSpec]:
+    return {key: leaf for key, leaf in all_leaves(reader).items() if is_image(leaf)}
+
+
+def _spread(count: int, most: float) -> NDArray[np.int64]:
+    """Return at most `most` numbers from 0 to below `count`, evenly spread, the first included."""
+    return np.unique(np.linspace(0, count - 1, min(count, max(1, int(most))), dtype=np.int64))
+
+
+def _frames(
+    reader: DatasetReader, key: Key, rows: NDArray[np.int64]
+) -> NDArray[Any] | EncodedColumn:
+    """Return frames at transitions, before the action; encoded ones stay so."""
+    if key in reader.observation_leaves:
+        return reader.observations_at(key, rows, after=False)
+    return reader.step(key)[rows]
+
+
+def _decoded(frames: NDArray[Any] | EncodedColumn) -> NDArray[Any]:
+    """Return decoded frames as rows of pixels, `[n, pixels]`."""
+    return np.asarray(frames).reshape(len(frames), -1)
+
+
+def _is_frozen(reader: DatasetReader, key: Key, episode: int) -> bool:
+    """Return True if all frames of an episode are equal, and not black; reads five if they differ."""
+    begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
+    for rows in (np.linspace(0, length - 1, 5, dtype=np.int64), np.arange(length)):
+        frames = _frames(reader, key, begin + rows)
+        if isinstance(frames, EncodedColumn):
+            if len(set(frames.images())) > 1:
+                return False
+        elif (frames != frames[:1]).any():
+            return False
+    return bool(_decoded(frames[:1]).any())
+
+
+def _encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArray[np.int64]]:
+    """Return an encoded column, and which of its rows are frames of the source.
+
+    The row after the last action of an episode is none if the observation there is unknown.
+    """
+    if not _has_final_rows(reader, key):
+        table = TED if TED in reader.manifest.tables else STEPS
+        return cast("EncodedColumn", reader.leaf(table, key)), np.arange(reader.transitions)
+    column = cast("EncodedColumn", reader.leaf(OBSERVATIONS, key))
+    known = np.ones(len(column), bool)
+    final = np.asarray(reader.episodes[("final_observation",)])
+    known[(reader.starts + reader.lengths + np.arange(len(final)))[~final]] = False
+    return column, np.flatnonzero(known)
+
+
+def _place(reader: DatasetReader, key: Key, row: int) -> RowPlace:
+    """Return the place of a row of an encoded column, see `_encoded_rows`."""
+    if not _has_final_rows(reader, key):
+        return RowPlace(join_key(key), _episode(reader, row), row)
+    begins = reader.starts + np.arange(reader.episode_count)
+    episode = int(np.searchsorted(begins, row, side="right")) - 1
+    last = row - int(begins[episode]) == reader.lengths[episode]
+    leaf = join_key(next_of(key) if last else key)
+    return RowPlace(leaf, episode, row - episode - int(last))
+
+
+def _has_final_rows(reader: DatasetReader, key: Key) -> bool:
+    """Return True if a column has a row after the last action of each episode."""
+    return OBSERVATIONS in reader.manifest.tables and key in reader.observation_leaves
+
+
+def _episode(reader: DatasetReader, row: int) -> int:
+    return int(np.searchsorted(reader.starts, row, side="right")) - 1
+
+
+def _declared_shape(spaces: Any, key: Key) -> list[Any] | None:
+    """Return the shape that the declared space has for a leaf; None if it declares none."""
+    for name in key:
+        spaces = spaces.get(name) if isinstance(spaces, dict) else None
+        spaces = spaces.get("subspaces", spaces) if isinstance(spaces, dict) else spaces
+    shape = spaces.get("shape") if isinstance(spaces, dict) else None
+    return shape if isinstance(shape, list) else None

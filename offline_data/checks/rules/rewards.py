@@ -1,1 +1,261 @@
-"""Rules on rewards."""
+"""Rules on rewards: outliers, constant or zero throughout, shifted by one row."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rules.values import RangeRule
+from offline_data.episodes.fields import REWARD
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    from offline_data.checks.block import RowBlock, RowPlace
+    from offline_data.checks.finding import Finding
+    from offline_data.episodes.fields import Key
+    from offline_data.store.reader import DatasetReader
+
+    RewardFunction: TypeAlias = Callable[[Any, Any, Any], NDArray[Any]]
+    """Of observations, actions and next observations, `[n, …]` (mappings where leaves are nested);
+    returns rewards `[n]`."""
+
+_EXPONENTS = 2100
+"""Binary exponents of float64, from that of its least number on."""
+_LEAST = -1075
+
+
+class _Sizes(NamedTuple):
+    """How many rewards there are of each size, and the largest."""
+
+    counts: NDArray[np.int64]
+    """By binary exponent of the magnitude; zeros are not counted."""
+    greatest: float
+    place: RowPlace | None
+
+
+class RewardOutliers(Rule):
+    """A few rewards are many times as large as all others.
+
+    They dominate returns and the loss of a value function. A sensor's error value (-9999) or a crash
+    in the simulation are usual causes. Sparse rewards are no outliers: zeros do not count.
+    """
+
+    code = "RL040"
+    name = "reward-outliers"
+    severity = "warning"
+    hint = "look at these rows; clip with `preprocess --step clip`, or filter the episodes"
+    thresholds = MappingProxyType({"times": 64.0, "share": 0.001})
+    explained = MappingProxyType(
+        {
+            "times": "magnitude, as a multiple of that of the other rewards",
+            "share": "largest share of the rewards other than 0 that are outliers",
+        }
+    )
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the reward."""
+        del reader
+        return (REWARD,)
+
+    def measure(self, block: RowBlock, key: Key) -> _Sizes:
+        """Count rewards by binary exponent."""
+        values = np.abs(block.numbers(key)[:, 0].astype(np.float64))
+        values[~np.isfinite(values)] = 0
+        counts = np.bincount(np.frexp(values[values > 0])[1] - _LEAST, minlength=_EXPONENTS)
+        at = int(values.argmax())
+        greatest = float(values[at])
+        return _Sizes(counts, greatest, block.place(key, at) if greatest else None)
+
+    def merge(self, first: _Sizes, second: _Sizes) -> _Sizes:
+        """Add up; the first of the largest stays."""
+        best = second if second.greatest > first.greatest else first
+        return _Sizes(first.counts + second.counts, best.greatest, best.place)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding, if there is a gap between the few largest and the others."""
+        found: _Sizes | None = measured.leaves.get(REWARD)
+        if found is None or not found.counts.any():
+            return
+        above = np.cumsum(found.counts[::-1])[::-1]
+        gap = int(np.ceil(np.log2(self.limits["times"])))
+        most = self.limits["share"] * above[0]
+        for exponent in np.flatnonzero(found.counts)[1:]:
+            below = np.flatnonzero(found.counts[:exponent])[-1]
+            if exponent - below > gap and above[exponent] <= most:
+                usual = 2.0 ** float(below + _LEAST)
+                yield self.finding(
+                    measured.reader,
+                    f"{above[exponent]:,} rewards are up to {found.greatest:.6g} in magnitude; the "
+                    f"others are at most {usual:.3g}",
+                    found.place,
+                    count=int(above[exponent]),
+                )
+                return
+
+
+class _RewardRange(RangeRule):
+    """A rule on the range of the reward."""
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the reward."""
+        del reader
+        return (REWARD,)
+
+
+class ConstantReward(_RewardRange):
+    """Every reward is the same number, other than 0.
+
+    Nothing distinguishes good actions, except where episodes have different lengths: a cost of -1 for
+    each step, or 1 while a pole stands, is harmless.
+    """
+
+    code = "RL041"
+    name = "constant-reward"
+    severity = "info"
+    hint = "see whether the length of episodes is the goal; else relabel the rewards"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        for low, high in measured.leaves.values():
+            if measured.reader.transitions > 1 and low == high and low != 0:
+                yield self.finding(
+                    measured.reader, f"Every reward is {low.item():.6g}", leaf="next/reward"
+                )
+
+
+class AllZeroReward(_RewardRange):
+    """Every reward is 0.
+
+    Demonstrations often have none (RLDS writes zeros): imitation learning works, reinforcement
+    learning does not.
+    """
+
+    code = "RL042"
+    name = "all-zero-reward"
+    severity = "warning"
+    hint = "relabel the rewards (`derived=relabel(…)`), or train by imitation"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        for low, high in measured.leaves.values():
+            if not low.any() and not high.any():
+                rows = measured.reader.transitions
+                yield self.finding(
+                    measured.reader, f"All {rows:,} rewards are 0", leaf="next/reward", count=rows
+                )
+
+
+class _Matches(NamedTuple):
+    """Rows whose reward is that of the row before, of the row itself, and of the row after."""
+
+    before: int
+    same: int
+    after: int
+    rows: int
+    """Rows that have both neighbours within their episode."""
+    first: RowPlace | None
+    """The first row whose reward is not its own."""
+
+
+class ShiftedReward(Rule):
+    """The rewards are those of the row before or after, by a reward function that is given.
+
+    D4RL's first maze2d datasets have such rewards. The function is given in Python:
+    `offline_data.check(ds, reward=fn)`; it gets arrays of observations, actions and next observations
+    (mappings of arrays where leaves are nested) and returns rewards, `[n]`. Rows at the ends of
+    episodes are not compared.
+    """
+
+    code = "RL043"
+    name = "shifted-reward"
+    severity = "error"
+    hint = "shift the rewards by a row in the source, or relabel them (`derived=relabel(…)`)"
+    thresholds = MappingProxyType({"share": 0.99, "tolerance": 1e-4})
+    explained = MappingProxyType(
+        {
+            "share": "share of the rows that a shifted function must match",
+            "tolerance": "difference, relative to the larger reward (or 1), that counts as equal",
+        }
+    )
+
+    def __init__(
+        self, thresholds: Mapping[str, float] | None = None, reward: RewardFunction | None = None
+    ) -> None:
+        super().__init__(thresholds)
+        self._reward = reward
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the reward, if a function is given."""
+        del reader
+        return () if self._reward is None else (REWARD,)
+
+    def measure(self, block: RowBlock, key: Key) -> _Matches:
+        """Compare the rewards of the block with the function of it and of its neighbours."""
+        assert self._reward is not None  # noqa: S101 -- see `leaves`
+        reader = block.reader
+        rows = np.arange(max(block.first - 1, 0), min(block.stop + 1, reader.transitions))
+        known = reader.transitions_at(rows)
+        given = (
+            _nested(known, root)
+            for root in (("observation",), ("action",), ("next", "observation"))
+        )
+        expected = np.asarray(self._reward(*given), np.float64).reshape(-1)
+        if len(expected) != len(rows):
+            raise UsageError(
+                f"The reward function returned {len(expected)} rewards for {len(rows)} rows"
+            )
+        rewards = block.numbers(key)[:, 0].astype(np.float64)
+        offset = block.first - int(rows[0])
+        starts, lengths = reader.starts[block.episodes], reader.lengths[block.episodes]
+        at = np.arange(block.first, block.stop)
+        inner = np.flatnonzero((at > starts) & (at < starts + lengths - 1))
+        found = [self._equal(rewards[inner], expected[inner + offset + by]) for by in (-1, 0, 1)]
+        wrong = np.flatnonzero(~found[1])
+        place = block.place(key, int(inner[wrong[0]])) if len(wrong) else None
+        before, same, after = (int(one.sum()) for one in found)
+        return _Matches(before, same, after, len(inner), place)
+
+    def merge(self, first: _Matches, second: _Matches) -> _Matches:
+        """Add up; the first place stays."""
+        return _Matches(
+            first.before + second.before,
+            first.same + second.same,
+            first.after + second.after,
+            first.rows + second.rows,
+            first.first or second.first,
+        )
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding, if the shifted function matches and the function does not."""
+        for found in measured.leaves.values():
+            enough = self.limits["share"] * found.rows
+            shifted = max(found.before, found.after)
+            if found.rows and shifted >= enough > found.same:
+                which = "before" if found.before >= found.after else "after"
+                yield self.finding(
+                    measured.reader,
+                    f"{shifted:,} of {found.rows:,} rewards are those of the row {which}; "
+                    f"{found.same:,} are their own row's",
+                    found.first,
+                    count=shifted,
+                )
+
+    def _equal(self, values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+        size = np.maximum(1, np.maximum(np.abs(values), np.abs(others)))
+        return np.asarray(np.abs(values - others) <= self.limits["tolerance"] * size)
+
+
+def _nested(leaves: Mapping[Key, NDArray[Any]], root: Key) -> Any:
+    """Return the array at a key, or a mapping of those below it."""
+    if root in leaves:
+        return np.asarray(leaves[root])
+    names = dict.fromkeys(key[len(root)] for key in leaves if key[: len(root)] == root)
+    return {name: _nested(leaves, (*root, name)) for name in names}

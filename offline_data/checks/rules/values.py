@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,13 +15,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import Block, Place
-    from offline_data.checks.finding import Finding
+    from offline_data.checks.block import RowBlock, RowPlace
+    from offline_data.checks.finding import Finding, Severity
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
 
 MOST_LISTED = 8
 """Features that a message lists."""
+
+_LEARNT = ("observation", "action")
+"""Roots of leaves that policies are trained on; others are of less weight."""
 
 
 class _NotFinite(NamedTuple):
@@ -31,14 +33,27 @@ class _NotFinite(NamedTuple):
     nan: int
     inf: int
     rows: int
-    first: Place
+    first: RowPlace
 
 
-class _Range(NamedTuple):
+class Range(NamedTuple):
     """Extremes of each feature, `[*shape]`; NaN where one is."""
 
     low: NDArray[Any]
     high: NDArray[Any]
+
+
+def listed(places: NDArray[Any], total: int) -> str:
+    """Return the subject of a sentence on some features.
+
+    Example:
+        >>> listed(np.array([[0], [2]]), 3), listed(np.array([[1]]), 3)
+        ('2 of 3 features ([0], [2]) are', '1 of 3 features ([1]) is')
+    """
+    names = [str(list(map(int, place))) for place in places[:MOST_LISTED]]
+    more = ", …" if len(places) > MOST_LISTED else ""
+    verb = "is" if len(places) == 1 else "are"
+    return f"{len(places)} of {total} features ({', '.join(names)}{more}) {verb}"
 
 
 class NonFiniteValues(Rule):
@@ -57,7 +72,7 @@ class NonFiniteValues(Rule):
         """Return the leaves of floating-point numbers."""
         return [k for k, leaf in all_leaves(reader).items() if leaf.dtype.startswith("float")]
 
-    def measure(self, block: Block, key: Key) -> _NotFinite | None:
+    def measure(self, block: RowBlock, key: Key) -> _NotFinite | None:
         """Count the values; look for rows only where an extreme is not finite."""
         low, high = block.extremes(key)
         if np.isfinite(low).all() and np.isfinite(high).all():
@@ -71,8 +86,8 @@ class NonFiniteValues(Rule):
 
     def merge(self, first: _NotFinite, second: _NotFinite) -> _NotFinite:
         """Add up; the first place stays."""
-        sums = (a + b for a, b in zip(first[:3], second[:3], strict=True))
-        return _NotFinite(*sums, first.first)
+        rows = first.rows + second.rows
+        return _NotFinite(first.nan + second.nan, first.inf + second.inf, rows, first.first)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
@@ -85,23 +100,23 @@ class NonFiniteValues(Rule):
             )
 
 
-class _RangeRule(Rule):
+class RangeRule(Rule):
     """A rule on the range of each feature over the whole dataset."""
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         """Return the numeric leaves."""
         return [key for key, leaf in all_leaves(reader).items() if is_numeric(leaf)]
 
-    def measure(self, block: Block, key: Key) -> _Range:
+    def measure(self, block: RowBlock, key: Key) -> Range:
         """Return the extremes of each feature."""
-        return _Range(*block.extremes(key))
+        return Range(*block.extremes(key))
 
-    def merge(self, first: _Range, second: _Range) -> _Range:
+    def merge(self, first: Range, second: Range) -> Range:
         """Join the ranges."""
-        return _Range(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
+        return Range(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
 
 
-class ConstantFeature(_RangeRule):
+class ConstantFeature(RangeRule):
     """A feature of a leaf has the same value in every row.
 
     It carries no information, and dividing by its standard deviation of 0 makes it NaN or infinite.
@@ -121,21 +136,19 @@ class ConstantFeature(_RangeRule):
             constant = np.atleast_1d((low == high) & ~((low == 0).all() & (high == 0).all()))
             if key == ("next", "reward") or not constant.any():
                 continue
-            places = [str(list(map(int, at))) for at in np.argwhere(constant)]
-            total = prod(constant.shape)
-            listed = ", ".join(places[:MOST_LISTED]) + (" …" if len(places) > MOST_LISTED else "")
-            which = f"feature {listed}" if len(places) == 1 else f"features {listed}"
+            places = np.argwhere(constant)
             yield self.finding(
                 measured.reader,
-                f"{len(places)} of {total} features are constant: {which}"
-                if total > 1
+                f"{listed(places, constant.size)} constant"
+                if constant.size > 1
                 else f"Every row is {np.atleast_1d(low).ravel()[0]!s}",
                 leaf=join_key(key),
                 count=len(places),
+                severity=None if key[0] in _LEARNT else "info",
             )
 
 
-class AllZeroLeaf(_RangeRule):
+class AllZeroLeaf(RangeRule):
     """A leaf is 0 in every row.
 
     Most often it was never written: TorchRL's Minari adapter allocates files of the right shape and
@@ -148,7 +161,7 @@ class AllZeroLeaf(_RangeRule):
     hint = "compare with the source; convert again with `--audit all`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf; an error for observations and actions."""
+        """Yield a finding for each leaf; an error for observations and continuous actions."""
         for key, (low, high) in measured.leaves.items():
             if key == ("next", "reward") or low.any() or high.any():
                 continue
@@ -157,5 +170,13 @@ class AllZeroLeaf(_RangeRule):
                 f"All {measured.reader.transitions:,} rows are 0",
                 leaf=join_key(key),
                 count=measured.reader.transitions,
-                severity="error" if key[0] in {"observation", "action"} else None,
+                severity=_severity_of_zeros(measured.reader, key),
             )
+
+
+def _severity_of_zeros(reader: DatasetReader, key: Key) -> Severity:
+    """Return the severity for a leaf of zeros: index 0 is an action, and infos may be empty."""
+    if key[0] not in _LEARNT:
+        return "info"
+    counted = all_leaves(reader)[key].dtype.startswith("float")
+    return "error" if counted or key[0] == "observation" else "warning"

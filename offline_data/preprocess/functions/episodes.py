@@ -6,25 +6,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
-from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import StepError
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.rows import (
-    CPU,
     FunctionSchema,
     Leaves,
+    called,
     conform,
     described,
     leaves_of,
     own_randomness,
     schema_of,
-    seed_all,
     to_array,
-    user_errors,
 )
 from offline_data.preprocess.functions.step import (
     UNSTEADY,
@@ -105,20 +101,15 @@ class EpisodeStep(UserFunction):
     def _parts(self, chunk: EpisodeChunk) -> list[tuple[int, Table]]:
         """Call `fn` on every episode; returns number in the chunk and rows of each kept one."""
         parts, batch, schema = [], chunk.batch, self.schema
-        with own_randomness(), torch.no_grad():
+        with own_randomness():
             for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
                 number = int(chunk.episodes[at])
                 table = table_of(chunk, part=slice(int(start), int(start + length)))
-                tree = tree_of({key: slot for slot, key in enumerate(table)})
-                rows = [torch.from_numpy(values) for values in table.values()]
-                given = assemble(tree, rows, torch.Size((int(length),)), CPU)
 
                 def place(number: int = number, length: int = int(length)) -> str:
                     return f"episode {number} ({length} transitions)"
 
-                seed_all(self.seed, number)
-                with user_errors(place):
-                    result = self.fn(given)
+                result = called(self.fn, table, number, place, self.seed)
                 if result is not None:
                     leaves = leaves_of(result, place)
                     schema = self._held(leaves, schema, place)

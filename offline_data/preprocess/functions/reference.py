@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.config import user_path
 from offline_data.errors import UsageError
-from offline_data.ids import nearest
+from offline_data.preprocess.steps.parse import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import CodeType, ModuleType
 
 
@@ -43,7 +43,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             names = [name for name in dir(found) if not name.startswith("_")]
-            raise UsageError(f"{text}: there is no {part!r}", hint=_did_you_mean(part, names))
+            raise UsageError(f"{text}: there is no {part!r}", hint=did_you_mean(part, names))
         found = getattr(found, part)
     if isinstance(found, type):
         raise UsageError(
@@ -66,14 +66,15 @@ def _file(path: Path) -> ModuleType:
 
     path = user_path(path, "the file of the function")
     if not path.is_file():
-        near = _did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
+        near = did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
         raise UsageError(f"There is no file {path}", hint=near)
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_loader(name, _UncachedLoader(name, str(path)))
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    _look_in(path.parent, first=False)
+    if str(path.parent) not in sys.path:  # for its imports, also in the processes it is sent to
+        sys.path.append(str(path.parent))
     before, sys.modules[name] = sys.modules.get(name), module
     try:
         spec.loader.exec_module(module)
@@ -88,8 +89,9 @@ def _file(path: Path) -> ModuleType:
 
 def _module(name: str) -> ModuleType:
     here, top = Path.cwd(), name.partition(".")[0]
-    if top not in sys.modules and PathFinder.find_spec(top, [str(here)]) is not None:
-        _look_in(here, first=True)  # as `python -m` does
+    is_here = top not in sys.modules and PathFinder.find_spec(top, [str(here)]) is not None
+    if is_here and str(here) not in sys.path:
+        sys.path.insert(0, str(here))  # as `python -m` does
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -99,16 +101,10 @@ def _module(name: str) -> ModuleType:
         folders = getattr(sys.modules.get(above), "__path__", None) if above else [str(here)]
         prefix = f"{above}." if above else ""
         beside = (prefix + found.name for found in pkgutil.iter_modules(folders or []))
-        hint = _did_you_mean(name, beside) or "a file is written FILE.py:NAME"
+        hint = did_you_mean(name, beside) or "a file is written FILE.py:NAME"
         raise UsageError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
-
-
-def _look_in(folder: Path, *, first: bool) -> None:
-    """Add a folder to the import path of this process and of those that it starts."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageError:
@@ -135,8 +131,3 @@ def _import_hint(folder: Path, error: BaseException) -> str | None:
     if name and ((folder / f"{name}.py").exists() or (folder / name).is_dir()):
         return f"another module {name!r} is installed, and comes before the one beside the file"
     return None
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    near = nearest(name, known)
-    return f"did you mean {near[0]!r}?" if near else None

@@ -20,13 +20,12 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
 from offline_data.buffers.gather.assemble import assemble, tree_of
-from offline_data.episodes.fields import Key, check_key, join_key
+from offline_data.episodes.fields import RESERVED_ROOTS, Key, check_key, join_key
 from offline_data.errors import FormatError, StepError
 from offline_data.store.layout import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -42,9 +41,6 @@ FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
 
 CPU = torch.device("cpu")
 
-_PLACES = frozenset({"index", "episode", "done", "terminated", "truncated"})
-"""Root leaves that describe a row's place: they cannot be nested."""
-
 _STRIP = 32
 """Rows that are unbound at once: many small long-lived tensors keep the garbage collector busy."""
 
@@ -54,35 +50,21 @@ _FRAMES = 30
 _MASK = (1 << 64) - 1
 
 
-class user_errors:  # noqa: N801 - used like a function, in a `with` statement
-    """Turns exceptions of a user function into a `StepError` with their own traceback.
+def failed(error: BaseException, place: Place) -> StepError:
+    """Return the error for an exception of a user function, with its own traceback.
 
-    Also `SystemExit`, but not `KeyboardInterrupt`.
+    For all but `KeyboardInterrupt`, so also for `SystemExit`; that one is raised again.
     """
-
-    __slots__ = ("_place",)
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or isinstance(error, KeyboardInterrupt):
-            return
-        trace = None if trace is None else trace.tb_next  # without the frame of the `with`
-        lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
-        try:
-            text = str(error).strip().partition("\n")[0]
-        except Exception:  # noqa: BLE001 - an error whose own text fails
-            text = ""
-        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise StepError(
-            f"The function failed on {self._place()}: {said}\n" + "".join(lines).rstrip()
-        ) from error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    trace = error.__traceback__ and error.__traceback__.tb_next  # from the function's frame on
+    lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # noqa: BLE001 - an error whose own text fails
+        text = ""
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return StepError(f"The function failed on {place()}: {said}\n" + "".join(lines).rstrip())
 
 
 def run_rows(
@@ -95,16 +77,10 @@ def run_rows(
 ) -> Table:
     """Call `fn` on every row of a table as a TensorDict without batch size.
 
-    Args:
-        fn: The function; may write into its argument.
-        table: `[n, …]` columns, n at least 1; overwritten if `fn` writes into its argument.
-        numbers: `[n]` row numbers, which seed the random generators together with `seed`.
-        place: Describes a row for messages.
-        seed: Seed of all rows.
-        schema: Schema of the results; None: that of the first one.
-
-    Returns:
-        New `[n, …]` columns; those of `table` for leaves that `fn` returned unchanged.
+    Returns new `[n, …]` columns, those of `table` for leaves that `fn` returned unchanged. `fn` may
+    write into its argument, and so into `table`, whose `[n, …]` columns have at least one row. The
+    `[n]` row `numbers` seed the random generators together with `seed`; `place` describes a row for
+    messages; `schema` is that of the results, None: that of the first one.
 
     Raises:
         StepError: `fn` failed on a row, or its result cannot be stored or differs in schema.
@@ -128,8 +104,10 @@ def run_rows(
                 seed_all(seed, number)
                 here = partial(place, begin + at)
                 td = assemble(tree, inputs, no_rows, CPU)
-                with user_errors(here):
+                try:
                     result = fn(td)
+                except BaseException as error:
+                    raise failed(error, here) from error
                 leaves = leaves_of(result, here)
                 if not columns:
                     schema = schema or schema_of(leaves, here)
@@ -169,6 +147,19 @@ def _column(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
         ) from error
 
 
+def called(fn: Callable[[Any], Any], table: Table, number: int, place: Place, seed: int) -> Any:
+    """Return what `fn` returns for all rows of a table as one TensorDict `[n]`; see `run_rows`."""
+    tree = tree_of({key: slot for slot, key in enumerate(table)})
+    inputs = [torch.from_numpy(values) for values in table.values()]
+    seed_all(seed, number)
+    with torch.no_grad():
+        given = assemble(tree, inputs, inputs[0].shape[:1], CPU)
+        try:
+            return fn(given)
+        except BaseException as error:
+            raise failed(error, place) from error
+
+
 def run_block(
     fn: Callable[[Any], Any],
     table: Table,
@@ -183,14 +174,7 @@ def run_block(
         `[n, …]` columns, which may share memory with `table` and with objects that `fn` keeps.
     """
     rows = len(next(iter(table.values())))
-    tree = tree_of({key: slot for slot, key in enumerate(table)})
-    inputs = [torch.from_numpy(values) for values in table.values()]
-    with torch.no_grad():
-        seed_all(seed, number)
-        block = assemble(tree, inputs, torch.Size((rows,)), CPU)
-        with user_errors(place):
-            result = fn(block)
-        leaves = leaves_of(result, place)
+    leaves = leaves_of(called(fn, table, number, place, seed), place)
     for key, value in leaves.items():
         if value.ndim < 1 or len(value) != rows:
             raise StepError(
@@ -322,7 +306,8 @@ def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> Function
                 hint=rename,
             ) from error
         above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
-        if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
+        nested = len(key) > 1 and key[0] in RESERVED_ROOTS - {"next"}
+        if key == ("next",) or nested or above:
             wanted = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
             raise StepError(
                 f"The function returned a leaf {join_key(key)!r} for {place()}; expected {wanted}",
@@ -345,11 +330,11 @@ def described(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
 
 def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None:
     """Raise `StepError` if leaves are missing or new, or have another dtype or shape."""
-    missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
-    if missing or surplus:
-        lacks = [f"lacks {_listed(missing)}"] if missing else []
-        has = [f"has, unlike the first one, {_listed(surplus)}"] if surplus else []
-        raise StepError(f"The function's result for {place()} {' and '.join(lacks + has)}")
+    if schema.keys() != found.keys():
+        missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
+        parts = [("lacks", missing), ("has, unlike the first one,", surplus)]
+        said = (f"{what} {', '.join(sorted(map(join_key, keys)))}" for what, keys in parts if keys)
+        raise StepError(f"The function's result for {place()} {' and '.join(said)}")
     for key, (dtype, shape) in schema.items():
         if found[key] != (dtype, shape):
             here = f"{found[key][0]} {list(found[key][1])}"
@@ -376,10 +361,6 @@ def not_plain(key: Key, value: Tensor, place: Place) -> StepError:
         f"The function returned {join_key(key)!r} for {place()} {where}: its values cannot be read",
         hint="return a dense tensor of the CPU",
     )
-
-
-def _listed(keys: set[Key]) -> str:
-    return ", ".join(sorted(map(join_key, keys)))
 
 
 def _named(what: torch.dtype | torch.layout) -> str:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from offline_data.episodes.fields import join_key
-from offline_data.errors import StepError, UsageError
+from offline_data.errors import StepError
 from offline_data.preprocess.functions.rows import own_randomness, run_block, run_rows
 from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
     On,
     equal_rows,
-    place_of,
     rebuilt,
     row_numbers,
     table_of,
@@ -131,15 +130,9 @@ class FunctionStep(UserFunction):
     """A function called on every row, or on blocks of rows.
 
     `fn` takes a TensorDict without batch size, one transition in TED (with `index` and `episode`)
-    or one observation, and returns one. Text leaves are codes.
-
-    `fn` must be pure: its result depends only on its row and on random numbers of torch's, numpy's
-    and Python's global generators, which are seeded for every row. If `torch.vmap` supports it and
-    gives equal results on the probe, it runs on blocks of rows; see `vectorize.py`. Some rows of
-    every block are compared with a row-by-row run, and a block that differs is computed row by row.
-
-    Raises:
-        UsageError: `batched` is below 1.
+    or one observation, and returns one; text leaves are codes. It must be pure, see
+    `Preprocesses.preprocess`. If `torch.vmap` supports it and gives equal results on the probe, it
+    runs on blocks of rows, of which some are compared with a row-by-row run.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk, transitions_of
@@ -168,11 +161,6 @@ class FunctionStep(UserFunction):
     """Rows of every vectorised block that are compared."""
     kept: tuple[str, ...] = field(default=(), metadata={"state": True})
     """Required leaves that `fn` does not return, which keep their values."""
-
-    def __post_init__(self) -> None:
-        if self.batched is not None and self.batched < 1:
-            raise UsageError(f"batched is {self.batched}; expected the rows of a block, at least 1")
-        super().__post_init__()
 
     @property
     def per_row(self) -> bool:
@@ -307,7 +295,10 @@ class FunctionStep(UserFunction):
         self, chunk: EpisodeChunk, begin: int = 0, at: NDArray[np.int64] | None = None
     ) -> Callable[[int], str]:
         """Return a function that describes row `begin + i`, or row `begin + at[i]`."""
-        return lambda row: place_of(chunk, self.on, begin + (row if at is None else int(at[row])))
+        observed = self.on == "observations"
+        return lambda row: chunk.place(
+            begin + (row if at is None else int(at[row])), observed=observed
+        )
 
     def _tried(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
         """Run `fn` on rows `at` of a chunk, or on all of them in blocks."""

@@ -29,7 +29,7 @@ from offline_data.episodes.fields import (
     next_of,
 )
 from offline_data.errors import FormatError, StepError
-from offline_data.store.layout import EPISODE
+from offline_data.store.layout import EPISODE, ROOT_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -49,9 +49,7 @@ On: TypeAlias = Literal["transitions", "observations"]
 
 INDEX: Key = ("index",)
 
-FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
-
-GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *FLAGS)
+GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *ROOT_FLAGS)
 """Leaves that follow from a row's place, which a function may not change."""
 
 ALL = slice(None)
@@ -112,7 +110,7 @@ def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArr
 def _given(chunk: EpisodeChunk, part: slice = ALL) -> Table:
     """Return `[n, …]` columns of the leaves that follow from a row's place."""
     index = np.array(chunk.row_numbers[part])
-    table: Table = {flag: np.zeros((len(index), 1), bool) for flag in FLAGS}
+    table: Table = {flag: np.zeros((len(index), 1), bool) for flag in ROOT_FLAGS}
     return {**table, INDEX: index, EPISODE: np.array(chunk.episode_numbers[part])}
 
 
@@ -125,17 +123,6 @@ def row_numbers(chunk: EpisodeChunk, on: On) -> NDArray[np.int64]:
     numbers[batch.root_rows] = chunk.row_numbers + chunk.episode_numbers
     numbers[batch.next_rows[last]] = chunk.row_numbers[last] + chunk.episodes + 1
     return numbers
-
-
-def place_of(chunk: EpisodeChunk, on: On, row: int) -> str:
-    """Describe where a row comes from, for a message."""
-    if on == "transitions":
-        return chunk.place(row)
-    before = np.flatnonzero(chunk.batch.root_rows == row)
-    if len(before):
-        return f"the observation before {chunk.place(int(before[0]))}"
-    last = int(np.flatnonzero(chunk.batch.next_rows == row)[0])
-    return f"the observation after {chunk.place(last)}"
 
 
 def rebuilt(
@@ -224,19 +211,17 @@ def _merged(chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]) -> NDA
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each row whether its bytes are equal, `[n]`; dtypes and shapes must be."""
-    same = np.ones(len(one), bool)
+    """Return for each row whether its bytes are equal, `[n]`; dtypes and shapes must be.
+
+    As integers NaN equals NaN, and -0.0 differs from 0.0.
+    """
+    same, size = np.ones(len(one), bool), one.dtype.itemsize
     if one.size:
-        left, right = (_as_words(values) for values in (one, other))
-        same[np.flatnonzero(left != right) // (left.size // len(one))] = False
+        word = f"u{size}" if size in (1, 2, 4, 8) else "u8"
+        flat = (np.ascontiguousarray(rows).reshape(-1).view(word) for rows in (one, other))
+        differs = np.not_equal(*flat)
+        same[np.flatnonzero(differs) // (differs.size // len(one))] = False
     return same
-
-
-def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
-    """View rows as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
-    size = rows.dtype.itemsize
-    flat = np.ascontiguousarray(rows).reshape(-1)
-    return flat.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
 
 
 def words_of(chunk: EpisodeChunk) -> dict[Key, Sequence[str]]:
@@ -299,10 +284,8 @@ def _check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
 
 
 def _first_difference(before: NDArray[Any], after: NDArray[Any]) -> int | None:
-    return 0 if before.shape != after.shape else _first_row(before != after)
-
-
-def _first_row(where: NDArray[np.bool_]) -> int | None:
-    """Return the first row with a true value."""
-    at = np.flatnonzero(where.any(axis=tuple(range(1, where.ndim))))
+    """Return the first row with another value, 0 for another shape; None if all are equal."""
+    if before.shape != after.shape:
+        return 0
+    at = np.flatnonzero((before != after).any(axis=tuple(range(1, before.ndim))))
     return int(at[0]) if len(at) else None

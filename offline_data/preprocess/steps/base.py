@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,7 +72,8 @@ class Step:
     def describe(self) -> dict[str, Any]:
         """Return the parameters as JSON values, for the manifest and to compare recipes."""
         own = [f.name for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
-        return {"step": self.name, **{name: _as_json(getattr(self, name)) for name in own}}
+        values: dict[str, Any] = {name: getattr(self, name) for name in own}
+        return {"step": self.name, **json.loads(json.dumps(values))}
 
     def settled(self, probe: EpisodeChunk) -> Self:
         """Return the step with what it learns from a few transitions or episodes.
@@ -177,26 +179,12 @@ def episode_columns(chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
     }
 
 
-def _as_json(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_as_json(one) for one in value]
-    return {str(k): _as_json(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
 class Revised(Exception):  # noqa: N818 - a finding, not an error
     """Raised when the data show that a step needs another state; results so far are discarded.
 
-    Attributes:
-        state: New state of the step.
-        reason: For the user.
-        number: Position of the step in the recipe.
+    `state` is the new state, `reason` for the user, `number` the step's position in the recipe.
     """
 
     def __init__(self, state: dict[str, Any], reason: str, number: int = 0) -> None:
         super().__init__(state, reason, number)
-        self.state = state
-        self.reason = reason
-        self.number = number
-
-    def __str__(self) -> str:
-        return self.reason
+        self.state, self.reason, self.number = state, reason, number

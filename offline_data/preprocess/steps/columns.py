@@ -22,7 +22,6 @@ from offline_data.preprocess.steps.leaves import (
     matching,
     meant,
     numbers,
-    place,
     rebuilt,
     replaced,
 )
@@ -97,9 +96,9 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
             return values
         cast = np.empty(values.shape, dtype)
         if lost := convert(values, cast):
+            place = chunk.place(lost[0], observed=key in chunk.batch.observations)
             raise StepError(
-                f"Step 'cast': {join_key(key)!r} is {lost[1]} in {place(chunk, key, lost[0])}, "
-                f"which {dtype} cannot hold"
+                f"Step 'cast': {join_key(key)!r} is {lost[1]} in {place}, which {dtype} cannot hold"
             )
         return cast
 
@@ -254,10 +253,10 @@ class Concat(
         for key, part in zip(sources, parts, strict=True):
             begin, end = end, end + part.shape[-1]
             if lost := convert(part, joined[..., begin:end]):
+                place = chunk.place(lost[0], observed=key in chunk.batch.observations)
                 raise StepError(
-                    f"Step 'concat': {join_key(key)!r} is {lost[1]} in "
-                    f"{place(chunk, key, lost[0])}, which {dtype}, the type of the others, cannot "
-                    "hold"
+                    f"Step 'concat': {join_key(key)!r} is {lost[1]} in {place}, which {dtype}, the "
+                    "type of the others, cannot hold"
                 )
         return joined
 

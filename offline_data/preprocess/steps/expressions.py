@@ -6,8 +6,7 @@ import ast
 import keyword
 import re
 import warnings
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +56,6 @@ _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
 _OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
 
-@dataclass(frozen=True)
 class Expression:
     """An expression of supported parts only; its text is never executed.
 
@@ -73,15 +71,16 @@ class Expression:
         ('return', 'id')
     """
 
-    text: str
-
-    def __post_init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = self._parsed()
+        """Python's keywords are marked, see `source_of`."""
+        self.fields = tuple(dict.fromkeys(self._names(self.tree, 0)))
+        """Names of the fields, each once, in the order of the text; parts joined by `.`."""
         if not self.fields:
             raise self._refused("it names no field of the episodes")
 
-    @cached_property
-    def tree(self) -> ast.expr:
-        """The parsed text; Python's keywords are marked, see `source_of`."""
+    def _parsed(self) -> ast.expr:
         if len(self.text) > _MOST_CHARACTERS:
             long = f"it has more than {_MOST_CHARACTERS} characters"
             raise self._refused(long, f"{self.text[:40]}…")
@@ -96,20 +95,12 @@ class Expression:
             position = f"after {before.rstrip()!r}" if rest and before.strip() else "as one"
             raise self._refused(f"it cannot be read {position}") from error
 
-    @cached_property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields, each once, in the order of the text; parts joined by `.`."""
-        return tuple(dict.fromkeys(self._names(self.tree, 0)))
-
     def evaluate(self, columns: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.bool_]:
         """Return for which rows the expression is true, bool `[count]`.
 
-        Comparisons with NaN are false, except `!=`; min, max, mean and percentile ignore NaN.
-
-        Args:
-            columns: For each field bools, int64, uint64 or floats `[count]`, or objects: text, or
-                None if missing, which equals no text.
-            count: Number of rows.
+        Comparisons with NaN are false, except `!=`; min, max, mean and percentile ignore NaN. There
+        is a column `[count]` for each field: bools, int64, uint64, floats, or objects: text, or
+        None if missing, which equals no text.
 
         Raises:
             StepError: Types that cannot be combined, or a number instead of true or false.

@@ -51,25 +51,6 @@ _AT_ONCE = 4
 """Planes that torch's vectorised byte code handles at once; single ones are 3 times slower."""
 
 
-@dataclass(frozen=True)
-class Images:
-    """A column of images and its format."""
-
-    key: Key
-    values: NDArray[Any]
-    """`[n, …]`; the last axes of a row are in `format`."""
-    format: Format
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
-        height, width = (int(self.values.shape[axis]) for axis in _SIDES[self.format])
-        return height, width
-
-    def __str__(self) -> str:
-        return _described(self.key, self.values)
-
-
 class ImageStep(Step):
     """A step that changes every image independently; subclasses define fields and `change`."""
 
@@ -86,19 +67,26 @@ class ImageStep(Step):
         self._expect("format", " or ".join(self.formats), fits=self.format in {None, *self.formats})
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with the images changed."""
-        return replaced(chunk, {one.key: self.change(one) for one in self.images(chunk)})
+        """Return the episodes with the images changed; raises what `images` raises."""
+        changed = {}
+        for key, form in self.images(chunk).items():
+            values = column(chunk, key)
+            changed[key] = self.change(values, form, _described(key, values))
+        return replaced(chunk, changed)
 
-    def change(self, images: Images) -> NDArray[Any]:
-        """Return the new images `[n, …]`, a view or a new array; raises `StepError` if it cannot."""
+    def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
+        """Return new images `[n, …]` for those of a leaf, a view or a new array.
+
+        The last axes of a row are `form`. Raises `StepError`, naming the `leaf`, if it cannot.
+        """
         raise NotImplementedError
 
     def distinct(self, form: Format) -> object:
         """Return the part of a format that matters; formats with equal parts are not ambiguous."""
         return form
 
-    def images(self, chunk: EpisodeChunk) -> list[Images]:
-        """Return the columns to change, in the order of the chunk.
+    def images(self, chunk: EpisodeChunk) -> dict[Key, Format]:
+        """Return the columns to change and their formats, in the order of the chunk.
 
         Without names these are all that look like images in a format of the step. A name of several
         leaves selects those among them; a name of a single leaf selects it, whatever it looks like
@@ -120,26 +108,28 @@ class ImageStep(Step):
                     hint="name a leaf and say how its rows are read: format=hwc, chw or hw",
                 )
             chosen.update(found)
-        return [self._read(chunk, key) for key in every if key in chosen]
+        return {key: self._format_of(chunk, key) for key in every if key in chosen}
 
     def _looks_fit(self, chunk: EpisodeChunk, key: Key) -> bool:
         values = stored(chunk, key)
         fit = {*formats_of(values.shape[1:])} & {self.format or form for form in self.formats}
         return bool(fit) and key not in chunk.words and looks_like_images(values)
 
-    def _read(self, chunk: EpisodeChunk, key: Key) -> Images:
-        values = column(chunk, key)
+    def _format_of(self, chunk: EpisodeChunk, key: Key) -> Format:
+        values = stored(chunk, key)
         what = f"Step {self.name!r}: leaf {_described(key, values)}"
         if key in chunk.words:
             raise StepError(f"Step {self.name!r}: leaf {join_key(key)!r} is text, not an image")
         possible = (self.format,) if self.format else formats_of(values.shape[1:])
-        if self.format and (values.ndim <= len(self.format) or 0 in values.shape[1:]):
+        if self.format and (len(values.shape) <= len(self.format) or 0 in values.shape[1:]):
             raise StepError(f"{what} has too few axes for format={self.format}, or an empty one")
         if not possible:
             raise StepError(
                 f"{what} does not look like an image: expected two sides of {_LEAST_SIDE} or more, "
                 "and no other axis behind them than channels",
-                hint="format=hwc, chw or hw reads its last axes so" if values.ndim > 2 else None,
+                hint="format=hwc, chw or hw reads its last axes so"
+                if len(values.shape) > 2
+                else None,
             )
         if len({self.distinct(form) for form in possible}) > 1:
             raise StepError(
@@ -148,7 +138,7 @@ class ImageStep(Step):
             )
         if possible[0] not in self.formats:
             raise StepError(f"{what} has no axis of channels; expected {' or '.join(self.formats)}")
-        return Images(key, values, possible[0])
+        return possible[0]
 
 
 class SizedImageStep(ImageStep):
@@ -220,19 +210,20 @@ class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8")
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     format: Format | None = None
 
-    def change(self, images: Images) -> NDArray[Any]:
+    def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         """Return the crops, a view of the images."""
-        parts = []
-        sides = zip(("height", "width"), images.size, self.size, (self.top, self.left), strict=True)
-        for what, side, size, first in sides:
+        index: list[Any] = [slice(None)] * values.ndim
+        sides = zip(
+            _SIDES[form], ("height", "width"), self.size, (self.top, self.left), strict=True
+        )
+        for axis, what, size, first in sides:
+            side = values.shape[axis]
             start = (side - size) // 2 if first is None else first
             if start < 0 or start + size > side:
                 at = "" if first is None else f" from {first} on"
-                raise StepError(f"Step 'crop': leaf {images} has {what} {side}, not {size}{at}")
-            parts.append(slice(start, start + size))
-        behind = [slice(None)] if images.format == "hwc" else []
-        index: tuple[Any, ...] = (..., *parts, *behind)
-        part: NDArray[Any] = images.values[index]
+                raise StepError(f"Step 'crop': leaf {leaf} has {what} {side}, not {size}{at}")
+            index[axis] = slice(start, start + size)
+        part: NDArray[Any] = values[tuple(index)]
         return part
 
 
@@ -271,20 +262,20 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
         fits = type(self.channels) is int and self.channels in {0, 1, 3}
         self._expect("channels", "0, 1 or 3", fits=fits)
 
-    def change(self, images: Images) -> NDArray[Any]:
+    def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         """Return new images; a view if they are already gray, or if `channels` is 3."""
-        values, axis = images.values, _CHANNELS[images.format]
+        axis = _CHANNELS[form]
         count = values.shape[axis]
         if values.dtype != np.uint8 and values.dtype.kind != "f":
-            raise StepError(f"Step 'grayscale': leaf {images} is neither uint8 nor float")
+            raise StepError(f"Step 'grayscale': leaf {leaf} is neither uint8 nor float")
         if count not in {1, 3, 4}:
             raise StepError(
-                f"Step 'grayscale': leaf {images} has {count} channels, expected 1, 3 or 4"
+                f"Step 'grayscale': leaf {leaf} has {count} channels, expected 1, 3 or 4"
             )
         if count == 4 and self.format is None:
             raise StepError(
-                f"Step 'grayscale': leaf {images} has four channels: colours with alpha, or frames",
-                hint=f"say format={images.format} if the fourth is alpha, or name other leaves",
+                f"Step 'grayscale': leaf {leaf} has four channels: colours with alpha, or frames",
+                hint=f"say format={form} if the fourth is alpha, or name other leaves",
             )
         colours = np.moveaxis(values, axis, -1)
         gray = colours[..., 0]
@@ -326,16 +317,16 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
         super().__post_init__()
         self._expect("scale", "true or false", fits=isinstance(self.scale, bool))
 
-    def change(self, images: Images) -> NDArray[Any]:
+    def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         """Return a view, or new float32 images."""
-        moved = images.values
-        if images.format != "chw":
-            moved = moved[..., None, :, :] if images.format == "hw" else np.moveaxis(moved, -1, -3)
+        moved = values
+        if form != "chw":
+            moved = moved[..., None, :, :] if form == "hw" else np.moveaxis(moved, -1, -3)
         if not self.scale:
             return moved
         if moved.dtype != np.uint8:
             raise StepError(
-                f"Step 'to_chw': leaf {images} is not uint8, so scale=true does not know its range",
+                f"Step 'to_chw': leaf {leaf} is not uint8, so scale=true does not know its range",
                 hint="name the leaves that are uint8",
             )
 
@@ -384,29 +375,28 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
         super().__post_init__()
         self._expect("mode", ", ".join(MODES), fits=self.mode in MODES)
 
-    def change(self, images: Images) -> NDArray[Any]:
+    def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         """Return resized images; those of this size unchanged."""
-        dtype = images.values.dtype
+        dtype, shape = values.dtype, list(values.shape[1:])
         if self.mode != "nearest" and not (dtype.kind == "f" or dtype in _SMALL_INTEGERS):
             raise StepError(
-                f"Step 'resize': leaf {images} has a type that cannot be interpolated; expected "
+                f"Step 'resize': leaf {leaf} has a type that cannot be interpolated; expected "
                 "uint8, other integers of up to 16 bits, or floats",
                 hint="mode=nearest takes any type",
             )
-        if images.size == self.size:
-            return images.values
-        shape = list(images.values.shape[1:])
-        for axis, side in zip(_SIDES[images.format], self.size, strict=True):
+        before = tuple(shape[axis] for axis in _SIDES[form])
+        if before == self.size:
+            return values
+        for axis, side in zip(_SIDES[form], self.size, strict=True):
             shape[axis] = side
 
-        def fill(values: NDArray[Any], out: NDArray[Any]) -> None:
-            out[...] = resampled(values, images.format, self.size, self.mode)
+        def fill(rows: NDArray[Any], out: NDArray[Any]) -> None:
+            out[...] = resampled(rows, form, self.size, self.mode)
 
         # Four arrays, each with the larger height and width.
-        height, width = map(max, images.size, self.size)
-        stacked = images.values[:1].size // (images.size[0] * images.size[1])
-        row_bytes = 4 * stacked * height * width * _working_type(dtype, self.mode).itemsize
-        return by_block(images.values, tuple(shape), dtype, row_bytes, fill)
+        larger = math.prod(map(max, before, self.size)) * values[:1].size // math.prod(before)
+        row_bytes = 4 * larger * _working_type(dtype, self.mode).itemsize
+        return by_block(values, tuple(shape), dtype, row_bytes, fill)
 
 
 def formats_of(shape: tuple[int, ...]) -> tuple[Format, ...]:

@@ -153,12 +153,8 @@ def rebuilt(
 ) -> EpisodeChunk:
     """Return the chunk with renamed, removed or added columns.
 
-    Args:
-        chunk: The episodes.
-        step: Name of the step, for messages.
-        names: New keys of columns, None to remove; all others are unchanged.
-        added: New columns, observation columns if `observed`, else step columns.
-        observed: See `added`.
+    `names` are new keys of columns, None to remove them; all others are unchanged. `added` are new
+    step columns, or `observed` ones. `step` is the name of the step, for messages.
 
     Raises:
         StepError: No action, reward or flag would be left; a new name that is not a valid file
@@ -178,23 +174,6 @@ def rebuilt(
         return chunk.having(steps=dict(steps), observations=dict(observations), words=words)
     except FormatError as error:  # a new reward or flag of the wrong shape
         raise StepError(f"Step {step!r}: {error.message}") from error
-
-
-def place(chunk: EpisodeChunk, key: Key, row: int) -> str:
-    """Describe the position of a row of a column, for a message.
-
-    Example:
-        >>> from offline_data.testing.chunks import toy_chunk
-        >>> place(toy_chunk([2, 1]), ("observation", "velocity"), 2)
-        'the observation after row 1 (episode 0, step 1)'
-    """
-    batch = chunk.batch
-    if key in batch.steps:
-        return chunk.place(row)
-    episode = int(np.searchsorted(batch.starts + np.arange(len(batch.lengths)), row, "right")) - 1
-    final = row - episode == batch.starts[episode] + batch.lengths[episode]
-    where = chunk.place(row - episode - int(final))
-    return f"the observation after {where}" if final else where
 
 
 def without_overflow(
@@ -225,9 +204,9 @@ def without_overflow(
 
 def overflow(chunk: EpisodeChunk, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
     """Return the error for a row whose result overflows a type."""
+    place = chunk.place(row, observed=key in chunk.batch.observations)
     return StepError(
-        f"Step {step!r} on {join_key(key)!r} in {place(chunk, key, row)} gives what {dtype} cannot "
-        "hold"
+        f"Step {step!r} on {join_key(key)!r} in {place} gives what {dtype} cannot hold"
     )
 
 

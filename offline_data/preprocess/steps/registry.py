@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
+import re
+import textwrap
+from dataclasses import MISSING, Field, fields
+from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.preprocess.steps.parse import did_you_mean
@@ -25,6 +32,17 @@ _FAMILIES = {
 }
 """Steps of each module in this package; the class of `to_chw` is `ToChw`."""
 _BUILT_IN = {name: module for module, names in _FAMILIES.items() for name in names.split()}
+
+_TYPES = {
+    "float": "number",
+    "int": "whole number",
+    "bool": "true or false",
+    "str": "text",
+    "tuple[str, ...]": "leaves",
+    "tuple[tuple[str, str], ...]": "pairs a=b",
+    "tuple[tuple[str, float], ...]": "pairs part=share",
+}
+"""Annotations of fields, and their names in descriptions."""
 
 _registered: dict[str, type[Step]] = {}
 
@@ -91,3 +109,70 @@ def parse_step(text: str) -> Step:
     """
     name, _, arguments = text.strip().partition(":")
     return step_class(name.strip()).parse(arguments)
+
+
+def describe_step(name: str) -> dict[str, Any]:
+    """Describe one step as JSON values, from its class; raises like `step_class`.
+
+    `name`, `does` (a sentence), `details` (the rest of the docstring), `example` (of `--step`), and
+    `arguments`: for each `name`, `type` in words, `required`, `default` (None also if there is
+    none) and `text`, its documentation.
+
+    Example:
+        >>> [(one["name"], one["default"]) for one in describe_step("return_to_go")["arguments"]]
+        [('gamma', 1.0), ('key', 'return_to_go')]
+    """
+    step = step_class(name)
+    does, _, details = inspect.cleandoc(step.__doc__ or "").partition("\n")
+    texts: dict[str, str] = {}
+    for parent in reversed(step.__mro__):
+        texts |= _texts_of(parent)
+    arguments = [
+        {
+            "name": one.name,
+            "type": _type_of(one, step),
+            "required": one.default is MISSING and one.default_factory is MISSING,
+            "default": None if one.default is MISSING else one.default,
+            "text": texts.get(one.name, ""),
+        }
+        for one in fields(step)  # type: ignore[arg-type]
+        if not one.metadata.get("state")
+    ]
+    return {
+        "name": name,
+        "does": does,
+        "details": re.split(r"\n(?:Raises|Example):", details)[0].strip(),
+        "example": getattr(step, "example", name),
+        "arguments": arguments,
+    }
+
+
+def _type_of(one: Field[Any], step: type[Step]) -> str:
+    """Return a field's annotation in words, with literal choices listed."""
+    try:
+        hint = get_type_hints(step)[one.name]
+        choices = [kind for each in (hint, *get_args(hint)) for kind in get_args(each)]
+    except NameError:  # a name imported for typing only
+        choices = []
+    literals = [kind for kind in dict.fromkeys(choices) if isinstance(kind, str)]
+    words: list[str] = []
+    for kind in str(one.type).removesuffix(" | None").split(" | "):
+        words += [_TYPES[kind]] if kind in _TYPES else literals or [kind]
+    return " or ".join(words)
+
+
+@cache
+def _texts_of(step: type[Any]) -> dict[str, str]:
+    """Return the docstrings of a class's fields, one line each; empty without source code."""
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(step))).body
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    return {
+        before.target.id: " ".join(str(after.value.value).split())
+        for before, after in pairwise(getattr(tree, "body", ()))
+        if isinstance(before, ast.AnnAssign)
+        and isinstance(before.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+    }

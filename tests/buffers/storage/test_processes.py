@@ -117,6 +117,7 @@ def attempt_and_assign(buffers: Any, answers: Any) -> None:
         assign(buffer, answers)
 
 
+@pytest.mark.slow
 def test_a_spawned_process_is_like_a_forked_one() -> None:
     """But what is passed to it is shared: here all of it in one process, which takes long to start."""
     readers = [made(LazyTensorStorage), made(LazyMemmapStorage)]

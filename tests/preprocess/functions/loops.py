@@ -13,7 +13,8 @@ from tensordict import TensorDict
 from offline_data.episodes import Key
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.recipe import Calling, Recipe, function_step
+from offline_data.preprocess.job import RunOptions
+from offline_data.preprocess.recipe import Recipe, recipe_of
 from offline_data.preprocess.steps.base import Revised
 from offline_data.testing.chunks import episodes_of, joined, toy_chunk, transitions_of
 
@@ -93,7 +94,7 @@ def probe_of(chunk: EpisodeChunk, count: int = 12) -> EpisodeChunk:
 
 def ready(fn: Fn, chunk: EpisodeChunk, **calling: Any) -> Any:
     """Return the step of a function after it met the probe."""
-    step = function_step(fn, Calling(**calling))
+    (step,) = recipe_of([fn], RunOptions(**calling)).steps
     return step.settled(chunk if isinstance(step, EpisodeStep) else probe_of(chunk))
 
 
@@ -104,7 +105,8 @@ def run(fn: Fn, chunk: EpisodeChunk, **calling: Any) -> tuple[EpisodeChunk, Any]
         try:
             return Recipe((step,)).apply(chunk), step
         except Revised as found:
-            step = function_step(fn, Calling(**calling)).with_state(found.state)
+            (step,) = recipe_of([fn], RunOptions(**calling)).steps
+            step = step.with_state(found.state)
     raise AssertionError("it starts over again and again")
 
 

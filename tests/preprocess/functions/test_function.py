@@ -17,7 +17,8 @@ from offline_data.errors import StepError
 from offline_data.preprocess.functions import vectorize
 from offline_data.preprocess.functions.ted import table_of
 from offline_data.preprocess.functions.vectorize import NotVectorized, compare
-from offline_data.preprocess.recipe import Calling, function_step
+from offline_data.preprocess.job import RunOptions
+from offline_data.preprocess.recipe import recipe_of
 from offline_data.preprocess.steps.base import Step
 from offline_data.testing.chunks import as_stored, assert_same_chunk, episodes_of, joined, toy_chunk
 from offline_data.testing.steps import StepContract
@@ -526,27 +527,28 @@ def told_apart(td: Any) -> Any:
 class TestFunctionsOfRows(StepContract):
     @pytest.fixture(
         params=[
-            (concatenated_block, Calling()),
-            (concatenated_block, Calling(batched=2)),
-            (doubled, Calling(on="observations", batched=3)),
-            (noisy, Calling(seed=3)),
-            (branching_twice, Calling()),
+            (concatenated_block, RunOptions()),
+            (concatenated_block, RunOptions(batched=2)),
+            (doubled, RunOptions(on="observations", batched=3)),
+            (noisy, RunOptions(seed=3)),
+            (branching_twice, RunOptions()),
         ]
     )
     def step(self, request: pytest.FixtureRequest) -> Step:
-        return function_step(*request.param)
+        return recipe_of(request.param[:1], request.param[1]).steps[0]
 
 
 class TestFunctionsOfEpisodes(StepContract):
     @pytest.fixture(params=[concatenated_block, noisy])
     def step(self, request: pytest.FixtureRequest) -> Step:
-        return function_step(request.param, Calling(by="episode", seed=5))
+        options = RunOptions(by="episode", seed=5)
+        return recipe_of([request.param], options).steps[0]
 
 
 class TestLeavesThatAreToldApart(StepContract):
-    @pytest.fixture(params=[Calling(), Calling(by="episode")])
+    @pytest.fixture(params=[RunOptions(), RunOptions(by="episode")])
     def step(self, request: pytest.FixtureRequest) -> Step:
-        return function_step(told_apart, request.param)
+        return recipe_of([told_apart], request.param).steps[0]
 
     @pytest.fixture
     def ready(self, step: Any, chunk: Any) -> Any:

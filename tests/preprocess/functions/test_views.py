@@ -136,7 +136,7 @@ def test_text_of_observations() -> None:
     found, _ = run(lambda td: td.set(said, (td[said] + 2) % 3 - 1), chunk, on="observations")
     assert found.words[said] == ["yes", "no"]
     assert found.batch.observations[said].tolist() == [0, 1, -1] * 3 + [0, 1]
-    place = r"(row 6|the observation after row 5) \(.*\)"
+    place = r"the observation (before row 6|after row 5) \(.*\)"
     message = rf"'observation/said' at {place} the code 2, which stands for no text"
     for vectorize in (True, False):
         with pytest.raises(StepError, match=message):

@@ -142,7 +142,7 @@ def test_the_first_value_that_would_change_is_named() -> None:
         "Step 'cast': 'action' is 500.5 in row 3 (episode 1, step 0), which int16 cannot hold"
     )
     told = refused("cast:info=int16,obs.position=float16", toy_chunk([2] * 10))
-    assert "'info/code' is 35007 in row 10 (episode 5, step 0)" in told
+    assert "'info/code' is 35007 in the observation before row 10 (episode 5, step 0)" in told
     position = chunk.batch.observations[POSITION].copy()
     position[3, 1] = math.nan
     chunk = with_leaves(chunk, observations={"observation.position": position})

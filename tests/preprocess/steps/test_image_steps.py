@@ -22,7 +22,6 @@ from offline_data.preprocess.steps.images import (
     Crop,
     Format,
     Grayscale,
-    Images,
     ImageStep,
     formats_of,
     looks_like_images,
@@ -43,8 +42,8 @@ class Darken(ImageStep):
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     format: Format | None = None
 
-    def change(self, images: Images) -> NDArray[Any]:
-        return np.asarray(images.values // 2)
+    def change(self, values: NDArray[Any], *_: Any) -> NDArray[Any]:
+        return np.asarray(values // 2)
 
 
 def leaf(*shape: int, dtype: str = "uint8", rows: int = 3) -> NDArray[Any]:
@@ -73,7 +72,7 @@ def made(text: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def found(chunk: EpisodeChunk, step: ImageStep) -> dict[str, Format]:
-    return {one.key[-1]: one.format for one in step.images(chunk)}
+    return {key[-1]: form for key, form in step.images(chunk).items()}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from offline_data.errors import MissingDependencyError, NotFoundError, StepError
 from offline_data.preprocess.steps import registry
 from offline_data.preprocess.steps.base import Step, episode_columns
 from offline_data.preprocess.steps.columns import Clip
-from offline_data.preprocess.steps.leaves import matching, numbers, place
+from offline_data.preprocess.steps.leaves import matching, numbers
 from offline_data.preprocess.steps.registry import (
     parse_step,
     register_step,
@@ -268,18 +268,21 @@ def test_numbers_leave_out_what_is_none_below_a_beginning() -> None:
 
 def test_places_of_rows() -> None:
     chunk = toy_chunk([2, 3], first_episode=4)
-    assert place(chunk, ACTION, 2) == "row 10 (episode 5, step 0)"
-    assert [place(chunk, POSITION, row) for row in range(7)] == [
-        "row 8 (episode 4, step 0)",
-        "row 9 (episode 4, step 1)",
-        "the observation after row 9 (episode 4, step 1)",
-        "row 10 (episode 5, step 0)",
-        "row 11 (episode 5, step 1)",
-        "row 12 (episode 5, step 2)",
-        "the observation after row 12 (episode 5, step 2)",
+    assert chunk.place(2) == "row 10 (episode 5, step 0)"
+    assert [chunk.place(row, observed=True) for row in range(7)] == [
+        f"the observation {row}"
+        for row in (
+            "before row 8 (episode 4, step 0)",
+            "before row 9 (episode 4, step 1)",
+            "after row 9 (episode 4, step 1)",
+            "before row 10 (episode 5, step 0)",
+            "before row 11 (episode 5, step 1)",
+            "before row 12 (episode 5, step 2)",
+            "after row 12 (episode 5, step 2)",
+        )
     ]
     apart = transitions_of(chunk)
-    assert place(apart, POSITION, 5) == "the observation after row 10 (episode 5, step 0)"
+    assert apart.place(5, observed=True) == "the observation after row 10 (episode 5, step 0)"
 
 
 def test_columns_of_episodes() -> None:

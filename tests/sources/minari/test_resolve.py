@@ -177,6 +177,7 @@ class TestHub:
             Minari().resolve(name, None, at_hub)
         assert NAME in str(caught.value.hint)
 
+    @pytest.mark.usefixtures("no_waits")
     def test_refused_or_no_answer(self, online: Settings, tmp_path: Path) -> None:
         folder = write(tmp_path / "remote" / "door")
         right, wrong = "hf_right", "hf_wrong"

@@ -1,0 +1,128 @@
+"""Tokenizing a text dataset, compared with `datasets.map(batched=True, num_proc=2)`.
+
+Both read the same JSON lines, tokenize with the same tokenizer and truncation, and write a dataset
+that can be memory-mapped; tokens are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import offline_data
+from benchmarks.timing import Row, interleaved
+from offline_data.config import Settings
+from offline_data.sources.text_options import TextOptions
+from offline_data.store.reader import DatasetReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TARGET = "1.2×"
+DOCUMENTS, WORDS, LENGTH = 50_000, 180, 512
+
+
+def run(folder: Path, *, repeats: int, scale: float) -> list[Row]:
+    """Tokenize the same documents in each way; see `Row`."""
+    from datasets import Dataset, disable_progress_bars, load_dataset
+    from transformers import PreTrainedTokenizerFast
+
+    disable_progress_bars()
+    files = _write(folder, int(DOCUMENTS * scale))
+    backend = _tokenizer(files[0])
+    backend.save(str(folder / "tokenizer.json"))
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    number = count()
+    made: dict[str, Path] = {}
+
+    def ours(workers: int) -> None:
+        root = made["ours"] = folder / f"ours{next(number)}"
+        offline_data.convert(
+            folder / "texts",
+            "texts",
+            source="text",
+            text=TextOptions(str(folder / "tokenizer.json"), max_length=LENGTH),
+            settings=Settings(root, workers=workers),
+            audit="none",
+            progress=False,
+        )
+
+    def tokenize(rows: dict[str, list[str]]) -> Any:
+        return {"input_ids": fast(rows["text"], truncation=True, max_length=LENGTH)["input_ids"]}
+
+    def theirs() -> None:
+        out = made["theirs"] = folder / f"theirs{next(number)}"
+        data = load_dataset(
+            "json",
+            data_files=[str(file) for file in files],
+            cache_dir=str(out / "cache"),
+            split="train",
+        )
+        mapped = data.map(tokenize, batched=True, num_proc=2, remove_columns=["text"])
+        mapped.save_to_disk(str(out / "saved"), num_proc=2)
+
+    jobs = {"offline-data, 2 workers": lambda: ours(2), "datasets, num_proc=2": theirs}
+    seconds = interleaved(
+        jobs,
+        repeats=repeats,
+        before=lambda: (
+            [shutil.rmtree(p, ignore_errors=True) for p in folder.glob("*ours*")] and None
+        ),
+    )
+    ours(2)
+    theirs()
+    reader = DatasetReader(next((made["ours"] / "local" / "texts").iterdir()))
+    saved = Dataset.load_from_disk(str(made["theirs"] / "saved"))
+    mine = np.asarray(reader.step(("input_ids",)))
+    other = np.concatenate(saved.with_format("numpy")["input_ids"][:])
+    if not np.array_equal(mine, other):
+        raise SystemExit("the tokens differ")
+    size = sum(file.stat().st_size for file in files) / 1e6
+    took = seconds["offline-data, 2 workers"]
+    case = f"{size:,.0f} MB of text, {len(mine) / 1e6:.1f} M tokens"
+    return [
+        Row(
+            case,
+            name,
+            f"{s / took:.2f}×",
+            f"{s:.1f} s, {len(mine) / s / 1e6:.2f} M tokens/s",
+            TARGET if "ours" in name else "",
+        )
+        for name, s in seconds.items()
+    ]
+
+
+def _write(folder: Path, documents: int) -> list[Path]:
+    """Write documents of words with the frequencies of a language to four files."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlcumwfgypbvk"))
+    words = ["".join(rng.choice(letters, rng.integers(1, 10))) for _ in range(20_000)]
+    weights = 1 / np.arange(1, len(words) + 1)
+    weights /= weights.sum()
+    (folder / "texts").mkdir()
+    files = []
+    for part in range(4):
+        file = folder / "texts" / f"train-{part}.jsonl"
+        with file.open("w") as stream:
+            for _ in range(documents // 4):
+                chosen = rng.choice(len(words), int(rng.integers(20, 2 * WORDS)), p=weights)
+                stream.write(json.dumps({"text": " ".join(words[i] for i in chosen)}) + "\n")
+        files.append(file)
+    return files
+
+
+def _tokenizer(file: Path) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=8000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    with file.open() as lines:
+        tokenizer.train_from_iterator((json.loads(line)["text"] for line in lines), trainer)
+    return tokenizer

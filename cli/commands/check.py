@@ -1,0 +1,248 @@
+"""`check` and `rule`: a linter for datasets, and what its rules look for."""
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+from offline_data.config import user_path
+from offline_data.errors import NotFoundError, UsageError
+from offline_data_cli import complete
+from offline_data_cli.names import dataset_id
+from offline_data_cli.options import Context, argument, option
+from offline_data_cli.result import Block, Lines, Result, Table, TableColumn, columns
+
+if TYPE_CHECKING:
+    from offline_data.checks.baseline import Comparison
+    from offline_data.checks.config import CheckConfig, Format
+    from offline_data.checks.formats import CheckOutcome
+    from offline_data.checks.reference import RuleText
+
+_SUFFIXES = {".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown"}
+_STATISTICS = columns("CODE", "RULE", "SEVERITY", "FINDINGS:count", "DATASETS:count")
+_RULES = (*columns("CODE", "RULE", "SEVERITY"), TableColumn("LOOKS FOR", clip=True))
+_THRESHOLDS = columns("THRESHOLD", "DEFAULT:number", "MEANING")
+
+
+class FailLevel(str, Enum):
+    """Values of `--fail-on`."""
+
+    error = "error"
+    warning = "warning"
+    info = "info"
+    never = "never"
+
+
+class ReportFormat(str, Enum):
+    """Values of `--output-format`."""
+
+    human = "human"
+    json = "json"
+    junit = "junit"
+    sarif = "sarif"
+    github = "github"
+    markdown = "markdown"
+
+
+def check(
+    context: Context,
+    datasets: Annotated[
+        list[str] | None,
+        argument("ID...", "Dataset ids, paths or names.", autocompletion=complete.ids_here),
+    ] = None,
+    all_: Annotated[bool, option("All datasets under the root.", "--all")] = False,
+    select: Annotated[
+        list[str] | None,
+        option(
+            "Only rules of this code, beginning of a code (RL02) or name; may be repeated.",
+            metavar="RULE",
+            autocompletion=complete.rules,
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        option("Not these rules.", metavar="RULE", autocompletion=complete.rules),
+    ] = None,
+    fail_on: Annotated[
+        FailLevel | None,
+        option("Exit 1 from: error (default), warning, info or never.", metavar="SEVERITY"),
+    ] = None,
+    baseline: Annotated[
+        Path | None, option("Only findings that FILE does not have count.", metavar="FILE")
+    ] = None,
+    write_baseline: Annotated[
+        Path | None, option("Write the findings to FILE, for --baseline.", metavar="FILE")
+    ] = None,
+    output_format: Annotated[
+        ReportFormat | None,
+        option("human (default), json, junit, sarif, github or markdown.", metavar="FORMAT"),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        option(
+            "Write the report to FILE: .json, .xml (junit), .sarif or .md, else in "
+            "--output-format; may be repeated.",
+            metavar="FILE",
+        ),
+    ] = None,
+    statistics: Annotated[bool, option("Count findings by rule instead of listing them.")] = False,
+    config: Annotated[
+        Path | None,
+        option(
+            "Configuration. (default: offline-data.toml or pyproject.toml here or above)",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> Result:
+    """Check datasets for defects of data, as a linter does for code.
+
+    Exits 1 if there are findings of --fail-on or above.
+    """
+    from offline_data.checks.baseline import compare, read_baseline
+    from offline_data.checks.baseline import write_baseline as write
+    from offline_data.checks.config import find_config, read_config
+    from offline_data.checks.formats import CheckOutcome, render
+    from offline_data.checks.registry import select_rules
+    from offline_data.checks.run import RULE_FAILED, run_checks
+    from offline_data.files import is_file, write_named
+
+    here = Path.cwd()
+    found = read_config(user_path(config, "--config")) if config else find_config(here)
+    rules = select_rules(*_selectors(found, select, ignore), found.thresholds)
+    known = user_path(baseline, "--baseline") if baseline else found.baseline
+    expected = read_baseline(known) if known and not write_baseline else None
+    target = user_path(write_baseline, "--write-baseline") if write_baseline else None
+    if target and is_file(target):
+        read_baseline(target)
+    report = run_checks(
+        _paths(context, datasets or [], all_=all_),
+        rules,
+        ignored=found.ignores,
+        workers=context.settings.workers,
+        progress=context.progress,
+    )
+    level = fail_on.value if fail_on else found.fail_on
+    compared = None if expected is None else compare(report, expected)
+    outcome = CheckOutcome(report, level, compared, here)
+    wanted = output_format.value if output_format else found.output_format
+    files = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
+    for file, form in files.items():
+        write_named(file, render(outcome, form).encode())
+    shown: Format = "human" if wanted in files.values() else wanted
+    notes = _notes(compared, known)
+    failed = outcome.failed
+    if target:
+        count = write(target, report)
+        notes.append(f"{count} findings are in the baseline {target}")
+        failed = any(one.code == RULE_FAILED for one in report.findings)
+    return _result(outcome, shown, notes, statistics=statistics, failed=failed)
+
+
+def _selectors(
+    config: "CheckConfig", select: list[str] | None, ignore: list[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what to select and ignore: `--select` replaces both of a file, `--ignore` adds."""
+    if select:
+        return _split(select), _split(ignore)
+    return config.select, (*config.ignore, *_split(ignore))
+
+
+def _split(given: list[str] | None) -> tuple[str, ...]:
+    """Return selectors, which may also be separated by commas."""
+    return tuple(part.strip() for one in given or [] for part in one.split(","))
+
+
+def _paths(context: Context, datasets: list[str], *, all_: bool) -> list[Path]:
+    """Return the directories of datasets, damaged ones included."""
+    from offline_data.store.library import locate_folders, survey
+
+    if all_ == bool(datasets):
+        raise UsageError("Give dataset ids or --all", hint="offline-data list")
+    root = context.settings.root
+    if all_:
+        entries, unreadable = survey(root)
+        paths = [*(entry.path for entry in entries), *unreadable]
+        if not paths:
+            raise NotFoundError(f"There is no dataset under {root}", hint="offline-data download")
+        return paths
+    given = [dataset_id(context, text) for text in datasets]
+    folders = [path for text in given for path in locate_folders(text, context.settings)]
+    return list(dict.fromkeys(folders))
+
+
+def _format_of(file: Path, wanted: "Format") -> "Format":
+    """Return the format of a file: by its ending, though SARIF may be in `.json`."""
+    if file.suffix == ".json" and wanted == "sarif":
+        return wanted
+    return cast("Format", _SUFFIXES.get(file.suffix, wanted))
+
+
+def _notes(compared: "Comparison | None", file: Path | None) -> list[str]:
+    if compared is None:
+        return []
+    notes = []
+    if compared.gone:
+        notes.append(
+            f"no longer found: {compared.gone} of the baseline "
+            f"(to update it: --write-baseline {file})"
+        )
+    if compared.strange:
+        notes.append(f"no finding of the baseline {file} is about a dataset of this run")
+    return notes
+
+
+def _result(
+    outcome: "CheckOutcome", form: "Format", notes: list[str], *, statistics: bool, failed: bool
+) -> Result:
+    from offline_data.checks.formats import as_data, human_lines, render
+
+    blocks: list[Block] = []
+    if form != "human":
+        text = render(outcome, form)
+        blocks.append(Lines([[(line, "")] for line in text.splitlines()], wrap=False))
+    elif statistics:
+        rows = outcome.statistics()
+        blocks += [Table(_STATISTICS, [(c, n, s, f, d) for c, n, s, f, d in rows])] * bool(rows)
+        blocks.append(outcome.summary)
+    else:
+        blocks.append(Lines(list(human_lines(outcome.findings, outcome.summary))))
+    ids = list(dict.fromkeys(one.dataset for one in outcome.findings))
+    return Result(as_data(outcome), blocks, ids, notes, code=1 if failed else 0)
+
+
+def rule(
+    _context: Context,
+    rules: Annotated[
+        list[str] | None,
+        argument("RULE...", "Code, beginning of a code, or name.", autocompletion=complete.rules),
+    ] = None,
+    all_: Annotated[bool, option("Print the reference page of all, in Markdown.", "--all")] = False,
+) -> Result:
+    """Explain the rules of `check`; without an argument, list them."""
+    from offline_data.checks.reference import reference_page, rule_texts, rule_texts_of
+
+    if all_ and rules:
+        raise UsageError("Give rules or --all, not both")
+    texts = rule_texts_of(rules) if rules else list(rule_texts().values())
+    ids = [one.code for one in texts]
+    if all_:
+        page = reference_page().splitlines()
+        return Result(texts, (Lines([[(line, "")] for line in page], wrap=False),), ids)
+    if not rules:
+        rows = [(one.code, one.name, one.severity, one.summary) for one in texts]
+        return Result(texts, (Table(_RULES, rows),), ids)
+    return Result(texts, [block for one in texts for block in _explained(one)], ids)
+
+
+def _explained(text: "RuleText") -> list[Block]:
+    heading = [(f"{text.code} {text.name}", "id"), (", ", ""), (text.severity, text.severity)]
+    paragraphs = [text.summary, *text.details]
+    lines: list[list[tuple[str, str]]] = [heading]
+    for paragraph in paragraphs:
+        lines += [[], *([(line, "")] for line in paragraph.splitlines())]
+    blocks: list[Block] = [Lines(lines)]
+    if text.thresholds:
+        rows = [(one.name, one.default, one.means) for one in text.thresholds]
+        blocks.append(Table(_THRESHOLDS, rows))
+    if text.hint:
+        blocks.append(Lines([[("hint:", "hint"), (f" {text.hint}", "")]]))
+    return blocks

@@ -1,0 +1,158 @@
+"""Baselines: findings that are known, so that only new ones fail.
+
+A baseline is JSON, one finding a line, sorted, so that changes of it read well in a diff:
+
+```json
+{
+ "offline_data_baseline": 1,
+ "findings": [
+  {"dataset": "local:mine", "code": "RL021", "leaf": "observation", "about": null, "count": 2}
+ ]
+}
+```
+
+A finding is known by `Finding.identity`, which has neither revision nor place, if its count is not
+larger. `RL000`, a rule that failed, is never known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from offline_data.checks.run import DAMAGED, RULE_FAILED
+from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.files import is_file, write_named
+from offline_data.strict_json import MAX_COUNT, read_json, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from offline_data.checks.finding import CheckReport, Finding
+
+Identity: TypeAlias = "tuple[str, str, str | None, str | None]"
+"""`Finding.identity`: dataset, code, leaf and what it is about."""
+
+VERSION = 1
+_VERSION, _FIELDS = "offline_data_baseline", ("dataset", "code", "leaf", "about")
+_HINT = "write it again with --write-baseline, or name another file"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Findings of a run beside a baseline."""
+
+    new: tuple[Finding, ...]
+    """Findings that the baseline does not have, or has with a smaller count."""
+    known: int
+    """Number of the others."""
+    gone: int
+    """Number of findings of the baseline that this run looked for and did not find."""
+    strange: bool
+    """Whether the baseline has findings, but none of a dataset of this run."""
+
+
+def compare(report: CheckReport, baseline: Counter[Identity]) -> Comparison:
+    """Compare the findings of a run with a baseline."""
+    found = _counts(report.findings)
+    new = tuple(
+        one
+        for one in report.findings
+        if one.code == RULE_FAILED or found[_identity(one)] > baseline[_identity(one)]
+    )
+    asked = {identity for identity in baseline if _looked_for(identity, report)}
+    datasets = {one.id.partition("@")[0] for one in report.datasets}
+    strange = bool(baseline) and not any(identity[0] in datasets for identity in baseline)
+    return Comparison(new, len(report.findings) - len(new), len(asked - found.keys()), strange)
+
+
+def read_baseline(file: Path) -> Counter[Identity]:
+    """Read a baseline: the count of each finding.
+
+    Raises:
+        UsageError: There is no such file, or it is no baseline.
+        AccessError: It cannot be read.
+    """
+    try:
+        return _parsed(read_json(file))
+    except NotFoundError as error:
+        hint = "`--write-baseline FILE` writes one"
+        raise UsageError(f"The baseline {file} does not exist", hint=hint) from error
+    except FormatError as error:
+        raise UsageError(error.message, hint=_HINT) from error
+    except ValueError as error:
+        raise UsageError(f"{file} is no baseline: {error}", hint=_HINT) from error
+
+
+def write_baseline(file: Path, report: CheckReport) -> int:
+    """Write the findings of a run as a baseline; returns how many it has.
+
+    If there is one already, its findings of datasets and rules that are not of this run are kept.
+
+    Raises:
+        UsageError: The file exists and is no baseline; it is left as it is.
+        AccessError, NoSpaceError: It cannot be written.
+    """
+    kept = read_baseline(file) if is_file(file) else Counter()
+    counts = Counter({one: count for one, count in kept.items() if not _looked_for(one, report)})
+    counts |= _counts(report.findings)
+    lines = [
+        "\n  " + json.dumps(_as_json(identity, counts[identity]), ensure_ascii=False)
+        for identity in sorted(counts, key=lambda one: [part or "" for part in one])
+    ]
+    listed = ",".join(lines) + "\n " * bool(lines)
+    content = f'{{\n "{_VERSION}": {VERSION},\n "findings": [{listed}]\n}}\n'
+    write_named(file, content.encode())
+    return len(lines)
+
+
+def _counts(findings: Iterable[Finding]) -> Counter[Identity]:
+    counts: Counter[Identity] = Counter()
+    for one in findings:
+        if one.code != RULE_FAILED:
+            counts[_identity(one)] += one.count
+    return counts
+
+
+def _identity(finding: Finding) -> Identity:
+    """Return the identity with bytes of file names that are no text escaped, for JSON."""
+    return cast(
+        "Identity",
+        tuple(
+            part and part.encode("utf-8", "backslashreplace").decode() for part in finding.identity
+        ),
+    )
+
+
+def _as_json(identity: Identity, count: int) -> dict[str, Any]:
+    return {**dict(zip(_FIELDS, identity, strict=True)), "count": count}
+
+
+def _looked_for(identity: Identity, report: CheckReport) -> bool:
+    dataset, code, *_ = identity
+    here = any(one.id.partition("@")[0] == dataset for one in report.datasets)
+    return here and code in {*report.rules, DAMAGED}
+
+
+def _parsed(value: Any) -> Counter[Identity]:
+    """Return the counts; raises `ValueError`."""
+    version = value.get(_VERSION) if isinstance(value, dict) else None
+    listed = value["findings"] if version == VERSION and "findings" in value else None
+    if type(version) is not int or type(listed) is not list:
+        raise ValueError(f"expected {_VERSION} {VERSION}, found {shown(version)}, and findings")
+    counts: Counter[Identity] = Counter()
+    for place, one in enumerate(listed):
+        if not isinstance(one, dict) or set(one) != {*_FIELDS, "count"}:
+            raise ValueError(f"finding {place} is {shown(one)}")
+        dataset, code, leaf, about = identity = tuple(one[name] for name in _FIELDS)
+        texts = isinstance(dataset, str) and isinstance(code, str)
+        optional = all(part is None or isinstance(part, str) for part in (leaf, about))
+        count = one["count"]
+        if not (texts and optional and type(count) is int and 0 < count <= MAX_COUNT):
+            raise ValueError(f"finding {place} is {shown(one)}")
+        if code != RULE_FAILED:
+            counts[identity] += count
+    return counts

@@ -1,0 +1,1 @@
+"""Datasets of a project: content digests, `datasets.toml`, `datasets.lock`, and differences."""

@@ -1,0 +1,217 @@
+"""A text dataset as episodes: of tokens, or of one padded row for each document.
+
+```
+packed    row        0    1    2  |  3    4         padded   row          0          1
+          episode    0    0    0  |  1    1                  episode      0          1
+          input_ids  t0   t1   t2 |  u0   u1                 input_ids    [t0 t1 t2]  [u0 u1 pad]
+```
+
+An episode ends `terminated` with its last token, or `truncated` if tokens were cut off. The reward
+is the document's score, given with the last token, and 0 otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch, Skipped
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.errors import FormatError
+from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.sources.text.forms import documents, resolved
+from offline_data.sources.text.tables import read_rows
+from offline_data.sources.text.tokenizer import Encoded, load_tokenizer
+from offline_data.sources.text_options import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Key
+    from offline_data.sources.text.forms import Documents
+    from offline_data.sources.text.tokenizer import Tokenizer
+    from offline_data.sources.text_options import TextOptions
+
+
+class TextDataset(RawDataset):
+    """Files of text, each a shard; tokenized while they are read.
+
+    Args:
+        raw: Folder of the files.
+        files: Relative paths and sizes.
+        options: Options; the form and the columns may still be unknown.
+        name: Name of the dataset on the hub, for its preset.
+        about: What the manifest says of it besides its tokens.
+        skip_bad: Whether rows that are not of the form are left out.
+
+    Raises:
+        FormatError: No tokenizer is named.
+    """
+
+    def __init__(
+        self,
+        raw: Path,
+        files: Sequence[tuple[str, int | None]],
+        options: TextOptions,
+        name: str,
+        about: Mapping[str, Any] | None = None,
+        *,
+        skip_bad: bool = False,
+    ) -> None:
+        self._raw, self._files, self._name = raw, tuple(files), name
+        self._options, self._skip_bad = options, skip_bad
+        tokenizer = self._tokenizer()
+        self.info = SourceInfo(
+            about={**(about or {}), "tokenizer": tokenizer.about},
+            notes=(
+                "A row is a document of tokens, padded at the end."
+                if options.pad
+                else "A row is a token; an episode is a document.",
+            ),
+        )
+
+    def shards(self) -> Sequence[Shard]:
+        """Return the files in order of name."""
+        return [Shard(name, (name,), bytes=size) for name, size in self._files]
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
+        """Read and tokenize a file, `tables.ROWS` rows at a time."""
+        path = self._raw / shard.files[0]
+        tokenizer, options, row, empty = self._tokenizer(), None, 0, 0
+        for columns in read_rows(path):
+            if options is None:
+                options = resolved(self._options, self._name, list(columns), str(path))
+                needed = {
+                    options.column(role) for role in (*ROLES[options.form or "text"], "score")
+                }
+            kept = {name: values for name, values in columns.items() if name in needed}
+            found = documents(kept, row, options, tokenizer.chat_text)
+            if found.bad and not self._skip_bad:
+                raise FormatError(f"{path}, {found.bad[0][1]}", hint=_HINT)
+            skipped = [Skipped(shard.name, said) for _, said in found.bad]
+            if skipped:
+                yield EpisodeBatch.without_episodes(*skipped)
+            batch, without = _episodes(found, tokenizer, options)
+            empty += len(found.empty) + without
+            row += len(next(iter(kept.values())))
+            if batch is not None:
+                yield batch
+        if empty:
+            said = f"{empty:,} rows have no text, or text without tokens"
+            yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
+
+    def _tokenizer(self) -> Tokenizer:
+        options = self._options
+        found = load_tokenizer(options.tokenizer, options.tokenizer_revision)
+        if options.tokenizer_sha256 not in {None, found.about["sha256"]}:
+            raise FormatError(
+                f"Tokenizer {options.tokenizer!r} has changed since the conversion began",
+                hint="start it again",
+            )
+        return found
+
+
+_HINT = "--skip-bad-episodes leaves such rows out"
+
+
+def _episodes(
+    found: Documents, tokenizer: Tokenizer, options: TextOptions
+) -> tuple[EpisodeBatch | None, int]:
+    """Return the episodes of documents, and the number of rows that have no token."""
+    whole = tokenizer.encode(found.texts, options.max_length, special=found.special)
+    width = 2 if options.form == "pairs" else 1
+    kept = np.repeat((whole.lengths.reshape(-1, width) > 0).all(1), width)
+    without = int((~kept).sum()) // width
+    if not kept.any():
+        return None, without
+    prompts = np.zeros(len(kept), np.int64)
+    if found.prompts is not None:
+        given = tokenizer.encode(found.prompts, options.max_length, special=found.special)
+        prompts = np.minimum(given.lengths, whole.lengths)
+    scores = np.array(found.scores if found.scores else np.zeros(len(kept)), np.float32)
+    make = _padded if options.pad else _packed
+    columns: dict[Key, NDArray[Any]] = {("row",): np.array(found.rows, np.int64)}
+    if options.keep_text:
+        columns["text",] = np.array(found.texts, object)
+    parts = (_select(whole, kept), prompts[kept], scores[kept])
+    episodes = {key: column[kept] for key, column in columns.items()}
+    return make(*parts, episodes, options, tokenizer.pad), without
+
+
+def _packed(
+    whole: Encoded,
+    prompts: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    episodes: dict[Key, NDArray[Any]],
+    options: TextOptions,
+    pad: int,
+) -> EpisodeBatch:
+    """Return an episode for each document."""
+    del pad
+    lengths, last = whole.lengths, np.cumsum(whole.lengths) - 1
+    steps: dict[Key, NDArray[Any]] = {("input_ids",): whole.ids}
+    if options.form != "text":
+        position = np.arange(len(whole.ids)) - np.repeat(last + 1 - lengths, lengths)
+        steps["completion_mask",] = position >= np.repeat(prompts, lengths)
+        episodes["prompt_length",] = prompts
+    if options.form == "pairs":
+        episodes["chosen",] = np.arange(len(lengths)) % 2 == 0
+    rewards, cut = np.zeros(len(whole.ids), np.float32), np.zeros(len(whole.ids), bool)
+    rewards[last], cut[last] = scores, whole.cut
+    ended = np.zeros_like(cut)
+    ended[last] = ~whole.cut
+    return _batch(lengths, steps, rewards, ended, cut, episodes)
+
+
+def _padded(
+    whole: Encoded,
+    prompts: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    episodes: dict[Key, NDArray[Any]],
+    options: TextOptions,
+    pad: int,
+) -> EpisodeBatch:
+    """Return a one-step episode for each document, or for each pair."""
+    filled = np.arange(options.max_length or 0) < whole.lengths[:, None]
+    ids = np.full(filled.shape, pad, np.int32)
+    ids[filled] = whole.ids
+    cut = whole.cut
+    if options.form != "pairs":
+        steps: dict[Key, NDArray[Any]] = {("input_ids",): ids, ("attention_mask",): filled}
+    else:
+        steps = {
+            (name, leaf): column[first::2]
+            for first, name in enumerate(("chosen_data", "rejected_data"))
+            for leaf, column in (("input_ids", ids), ("attention_mask", filled))
+        }
+        prompts, scores, cut = prompts[::2], scores[::2], np.asarray(cut.reshape(-1, 2).any(1))
+        texts = episodes.pop(("text",), None)
+        episodes = {key: column[::2] for key, column in episodes.items()}
+        if texts is not None:
+            episodes |= {("chosen",): texts[::2], ("rejected",): texts[1::2]}
+    if options.form != "text":
+        steps["prompt_rindex",] = prompts - 1
+    return _batch(np.ones(len(cut), np.int64), steps, scores, ~cut, cut, episodes)
+
+
+def _batch(
+    lengths: NDArray[np.int64],
+    steps: dict[Key, NDArray[Any]],
+    rewards: NDArray[np.float32],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    episodes: dict[Key, NDArray[Any]],
+) -> EpisodeBatch:
+    results = {REWARD: rewards, TERMINATED: terminated, TRUNCATED: truncated}
+    steps |= {key: column[:, None] for key, column in results.items()}
+    return EpisodeBatch(lengths, steps, {}, np.ones(len(lengths), bool), episodes)
+
+
+def _select(whole: Encoded, kept: NDArray[np.bool_]) -> Encoded:
+    """Return the tokens of some documents."""
+    ids = whole.ids if kept.all() else whole.ids[np.repeat(kept, whole.lengths)]
+    return Encoded(ids, whole.lengths[kept], whole.cut[kept])

@@ -1,0 +1,241 @@
+"""Rows of text datasets as documents: which columns, in which form, by name or preset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import FormatError
+from offline_data.files import is_unicode
+from offline_data.sources.text_options import ROLES, Form, TextOptions
+from offline_data.strict_json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from offline_data.sources.text.tables import Columns
+
+    Chat = Callable[..., str]
+    """`Tokenizer.chat_text`."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents of some rows: one of each, or two of each pair, the chosen one first."""
+
+    texts: list[str]
+    """Whole documents."""
+    prompts: list[str] | None
+    """The beginning of each that is given, not learnt; None: the form has none."""
+    rows: list[int]
+    """Row of the file that each comes from."""
+    scores: list[float] | None
+    """Score of each; None: there is no such column."""
+    empty: list[int]
+    """Rows without text, which have no document."""
+    bad: list[tuple[int, str]]
+    """Rows that are not of the form, and what is wrong with each."""
+    special: bool
+    """Whether the tokenizer adds special tokens; a chat template writes them itself."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The form of a dataset of the hub."""
+
+    form: Form
+    columns: Mapping[str, str]
+    """Column of each role whose name differs."""
+    separator: str = ""
+    summary: str = ""
+    config: str = ""
+    """Configuration that is read if an id names none."""
+
+
+PRESETS: dict[str, Preset] = {
+    "CarperAI/openai_summarize_tldr": Preset(
+        "prompt", {"completion": "label"}, summary="TL;DR posts and summaries"
+    ),
+    "CarperAI/openai_summarize_comparisons": Preset(
+        "pairs", {}, separator="\n", summary="pairs of TL;DR summaries"
+    ),
+    "Anthropic/hh-rlhf": Preset("pairs", {}, summary="pairs of dialogues, helpful and harmless"),
+    "HuggingFaceH4/ultrachat_200k": Preset("messages", {}, summary="dialogues of ChatGPT"),
+    "HuggingFaceH4/ultrafeedback_binarized": Preset(
+        "pairs", {}, summary="pairs of conversations, scored by GPT-4"
+    ),
+    "HuggingFaceH4/no_robots": Preset("messages", {}, summary="instructions written by people"),
+    "openai/gsm8k": Preset(
+        "prompt",
+        {"prompt": "question", "completion": "answer"},
+        separator="\n",
+        summary="word problems with solutions",
+        config="main",
+    ),
+    "tatsu-lab/alpaca": Preset("text", {}, summary="instructions and answers of GPT-3"),
+    "databricks/databricks-dolly-15k": Preset(
+        "prompt",
+        {"prompt": "instruction", "completion": "response"},
+        separator="\n",
+        summary="instructions written by people",
+    ),
+    "roneneldan/TinyStories": Preset("text", {}, summary="short stories in simple words"),
+    "Salesforce/wikitext": Preset(
+        "text", {}, summary="Wikipedia articles", config="wikitext-103-raw-v1"
+    ),
+    "stanfordnlp/imdb": Preset("text", {}, summary="film reviews"),
+}
+"""Datasets whose form is known; any other can be named, too."""
+
+
+def resolved(options: TextOptions, name: str, columns: Sequence[str], where: str) -> TextOptions:
+    """Return options with a form, columns and separator: the user's, the preset's, or by names.
+
+    Args:
+        options: The user's.
+        name: Name of the dataset on the hub.
+        columns: Names of the columns there are.
+        where: File, for messages.
+
+    Raises:
+        FormatError: A column of the form is missing, or the form cannot be told.
+    """
+    preset = PRESETS.get(name)
+    if preset is not None and options.form in {None, preset.form}:
+        given = {**preset.columns, **(options.columns or {})}
+        separator = preset.separator if options.separator is None else options.separator
+        options = replace(options, form=preset.form, columns=given, separator=separator)
+    form = options.form or _form_of(options, columns, where)
+    missing = [role for role in ROLES[form] if options.column(role) not in columns]
+    if form == "pairs" and missing == ["prompt"]:
+        missing = []  # both texts begin with it
+    if missing:
+        raise FormatError(
+            f"{where} has no column {options.column(missing[0])!r}, which form {form} needs; it "
+            f"has {', '.join(map(repr, columns))}",
+            hint=f"name the column: --column {missing[0]}=NAME",
+        )
+    return replace(options, form=form, separator=options.separator or "")
+
+
+def _form_of(options: TextOptions, columns: Sequence[str], where: str) -> Form:
+    """Return the form whose columns there are; pairs may lack the prompt."""
+    needed: dict[Form, set[str]] = {
+        "pairs": {"chosen", "rejected"},
+        "prompt": {"prompt", "completion"},
+        "messages": {"messages"},
+        "text": {"text"},
+    }
+    for form, roles in needed.items():
+        if all(options.column(role) in columns for role in roles):
+            return form
+    raise FormatError(
+        f"{where} has no columns of a known form; it has {', '.join(map(repr, columns))}",
+        hint="name them: --form text --column text=NAME, or --form prompt --column prompt=NAME "
+        "--column completion=NAME",
+    )
+
+
+def documents(columns: Columns, first: int, options: TextOptions, chat: Chat) -> Documents:
+    """Return the documents of some rows.
+
+    Args:
+        columns: The rows.
+        first: Number of the first one in the file.
+        options: Resolved options.
+        chat: Writes a conversation with the chat template of the tokenizer.
+    """
+    form = options.form or "text"
+    cells = {role: columns.get(options.column(role)) for role in (*ROLES[form], "score")}
+    found = Documents([], [] if form != "text" else None, [], None, [], [], special=True)
+    scores: list[float] = []
+    for i in range(len(next(iter(columns.values()), []))):
+        row = {role: column[i] for role, column in cells.items() if column is not None}
+        try:
+            parts = _PARTS[form](row, options.separator or "", chat)
+            score = _number(row.get("score", 0.0))
+        except FormatError as error:
+            found.bad.append((first + i, f"row {first + i}: {error.message}"))
+            continue
+        if not any(text for text, _ in parts):
+            found.empty.append(first + i)
+            continue
+        for text, prompt in parts:
+            found.texts.append(text)
+            found.rows.append(first + i)
+            scores.append(score)
+            if found.prompts is not None:
+                found.prompts.append(prompt)
+    chats = form == "messages" or (form == "pairs" and _is_chat(cells["chosen"]))
+    return replace(found, scores=scores if cells["score"] else None, special=not chats)
+
+
+def _of_text(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[str, str]]:
+    del separator, chat
+    return [(_text(row["text"], "text"), "")]
+
+
+def _of_prompt(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[str, str]]:
+    del chat
+    prompt, completion = _text(row["prompt"], "prompt"), _text(row["completion"], "completion")
+    if not prompt and not completion:
+        return [("", "")]
+    return [(prompt + separator + completion, prompt + separator)]
+
+
+def _of_pair(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[str, str]]:
+    if isinstance(row["chosen"], (list, tuple)):
+        return [_conversation(row[role], role, chat) for role in ("chosen", "rejected")]
+    prompt = _text(row.get("prompt"), "prompt")
+    prompt += separator if prompt else ""
+    texts = [_text(row[role], role) for role in ("chosen", "rejected")]
+    return [(prompt + text if text or prompt else "", prompt) for text in texts]
+
+
+def _of_messages(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[str, str]]:
+    del separator
+    return [_conversation(row["messages"], "messages", chat)]
+
+
+_PARTS: dict[Form, Callable[[dict[str, Any], str, Chat], list[tuple[str, str]]]] = {
+    "text": _of_text,
+    "prompt": _of_prompt,
+    "pairs": _of_pair,
+    "messages": _of_messages,
+}
+"""Documents of a row, each with the prompt that it begins with."""
+
+
+def _conversation(messages: Any, role: str, chat: Chat) -> tuple[str, str]:
+    """Return a conversation as text, and all but the last turn if that is the assistant's."""
+    if not messages:
+        return "", ""
+    for turn in messages:
+        if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
+            raise FormatError(f"{role} has {shown(turn)}; expected turns with role and content")
+    last = messages[-1]["role"] == "assistant" and len(messages) > 1
+    return chat(messages), chat(messages[:-1], prompt=True) if last else ""
+
+
+def _is_chat(column: Sequence[Any] | None) -> bool:
+    return any(isinstance(one, (list, tuple)) for one in column or ())
+
+
+def _text(value: Any, role: str) -> str:
+    """Return a text, empty for None; raises `FormatError` for other values."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise FormatError(f"{role} is {shown(value)}; expected text")
+    if not is_unicode(value):
+        raise FormatError(f"{role} has half of a surrogate pair: no Unicode text")
+    return value
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return float("nan")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise FormatError(f"score is {shown(value)}; expected a number") from None

@@ -1,0 +1,218 @@
+"""Fast tokenizers from a file, a folder or the hub; the only file that imports them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import FormatError, MissingDependencyError, NotFoundError
+from offline_data.ids import looks_like_path
+from offline_data.strict_json import MAX_BYTES, read_whole, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from offline_data.sources.text_options import TextOptions
+
+_PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")
+"""Tokens that pad where a tokenizer does not name one."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokens of some documents, laid end to end."""
+
+    ids: NDArray[np.int32]
+    """`[sum of lengths]`."""
+    lengths: NDArray[np.int64]
+    """`[n]` tokens of each document, at most `max_length`."""
+    cut: NDArray[np.bool_]
+    """`[n]` whether tokens were cut off."""
+
+
+class Tokenizer:
+    """A fast tokenizer and what the manifest says of it.
+
+    Args:
+        backend: A `tokenizers.Tokenizer`.
+        chat: A `transformers` tokenizer with a chat template; None: there is none.
+        pad: Token id that pads; None: one of the usual tokens, or 0.
+        about: Name and revision, for the manifest.
+    """
+
+    def __init__(
+        self, backend: Any, chat: Any = None, pad: int | None = None, about: Mapping[str, Any] = {}
+    ) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        self._backend, self._chat = backend, chat
+        usual = (backend.token_to_id(token) for token in _PADS)
+        self.pad: int = next((one for one in (pad, *usual) if one is not None), 0)
+        self.special = frozenset(
+            token.content for token in backend.get_added_tokens_decoder().values() if token.special
+        )
+        digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+        self.about = {
+            **about,
+            "sha256": digest,
+            "vocabulary": backend.get_vocab_size(with_added_tokens=True),
+            "pad": self.pad,
+        }
+
+    def encode(
+        self, texts: Sequence[str], max_length: int | None = None, *, special: bool = True
+    ) -> Encoded:
+        """Tokenize texts on all cores.
+
+        Args:
+            texts: Documents.
+            max_length: Tokens kept of each, the first ones, with the special tokens that the
+                tokenizer adds; None: all.
+            special: Whether to add special tokens.
+
+        Raises:
+            FormatError: A text is not Unicode (a lone surrogate); the message has its number.
+        """
+        if max_length is None:
+            self._backend.no_truncation()
+        else:
+            self._backend.enable_truncation(max_length)
+        try:
+            found = self._backend.encode_batch_fast(list(texts), add_special_tokens=special)
+        except (TypeError, ValueError, UnicodeEncodeError) as error:
+            raise FormatError(f"A text cannot be tokenized: {error}") from error
+        ids = [one.ids for one in found]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        tokens = np.fromiter((t for one in ids for t in one), np.int32, int(lengths.sum()))
+        cut = np.fromiter((bool(one.overflowing) for one in found), bool, len(ids))
+        return Encoded(tokens, lengths, cut)
+
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
+        """Return a conversation as the tokenizer's chat template writes it.
+
+        Args:
+            messages: `role` and `content` of each turn.
+            prompt: Whether the beginning of an assistant's turn follows.
+
+        Raises:
+            FormatError: There is no template, or it does not accept the conversation.
+        """
+        if self._chat is None or not self._chat.chat_template:
+            raise FormatError(
+                f"Tokenizer {self.about.get('name')} has no chat template, which conversations need",
+                hint="name a tokenizer of a chat model, or choose --form prompt or text",
+            )
+        try:
+            return str(
+                self._chat.apply_chat_template(
+                    list(messages), tokenize=False, add_generation_prompt=prompt
+                )
+            )
+        except Exception as error:
+            raise FormatError(f"The chat template fails: {shown(str(error), 200)}") from error
+
+
+def pinned(options: TextOptions, *, offline: bool = False) -> TextOptions:
+    """Return options with the digest of their tokenizer, which then may not change.
+
+    One on the hub is pinned to its commit, a path is made absolute. Raises as `load_tokenizer`.
+    """
+    if options.tokenizer_sha256 is not None:
+        return options
+    found = load_tokenizer(options.tokenizer, options.tokenizer_revision, offline=offline)
+    place, revision = options.tokenizer, found.about.get("revision")
+    path = Path(place).expanduser()
+    if path.exists():
+        place = str(path.absolute())
+    return replace(
+        options,
+        tokenizer=place,
+        tokenizer_revision=revision or options.tokenizer_revision,
+        tokenizer_sha256=found.about["sha256"],
+    )
+
+
+@lru_cache(maxsize=4)
+def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = False) -> Tokenizer:
+    """Load a tokenizer; see `TextOptions.tokenizer`. No code from the hub is run.
+
+    Raises:
+        NotFoundError: There is none of that name on this disk or, unless offline, on the hub.
+        FormatError: It is damaged, or has no fast version.
+        MissingDependencyError: `tokenizers` or `transformers` is not installed.
+    """
+    if not name:
+        raise FormatError(
+            "Text must be tokenized, and no tokenizer was named",
+            hint="add --tokenizer NAME|FILE, for example --tokenizer gpt2",
+        )
+    path = Path(name).expanduser()
+    if path.suffix == ".json" or (looks_like_path(name) and path.is_file()):
+        return _of_file(path)
+    if looks_like_path(name) and not path.is_dir():
+        raise NotFoundError(f"There is no tokenizer at {path}")
+    return _pretrained(path if path.is_dir() else name, revision, offline=offline)
+
+
+def _of_file(path: Path) -> Tokenizer:
+    try:
+        from tokenizers import Tokenizer as Backend
+    except ImportError as error:
+        raise _missing("tokenizers") from error
+    data = read_whole(path, MAX_BYTES)
+    try:
+        backend = Backend.from_buffer(data)
+    except Exception as error:
+        raise FormatError(
+            f"{path} is not a tokenizer.json: {shown(str(error), 120)}",
+            hint="name the file that `tokenizer.save` or `save_pretrained` writes",
+        ) from error
+    return Tokenizer(backend, about={"name": path.name})
+
+
+def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tokenizer:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise _missing("transformers") from error
+    folder = isinstance(name, Path)
+    try:
+        found = AutoTokenizer.from_pretrained(
+            str(name),
+            revision=revision or "main",
+            use_fast=True,
+            trust_remote_code=False,
+            local_files_only=offline or folder,
+        )
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise NotFoundError(
+            f"Tokenizer {str(name)!r} cannot be loaded: {shown(said, 200)}",
+            hint="it is not on this disk, and this is offline mode"
+            if offline
+            else "check the name on the hub; a gated model also needs `hf auth login`",
+        ) from error
+    if not found.is_fast:
+        raise FormatError(
+            f"Tokenizer {str(name)!r} has no fast version (tokenizer.json)",
+            hint="convert it with transformers, and name the folder it is saved in",
+        )
+    commit = getattr(found, "init_kwargs", {}).get("_commit_hash")
+    told = name.name if isinstance(name, Path) else str(found.name_or_path)
+    about = {"name": told, "revision": commit}
+    pad = found.pad_token_id if found.pad_token_id is not None else found.eos_token_id
+    return Tokenizer(found.backend_tokenizer, found, pad, about)
+
+
+def _missing(package: str) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"Tokenizing needs {package}, which is not installed",
+        hint="pip install 'offline-data[rlhf]'",
+    )

@@ -1,0 +1,128 @@
+"""What to make of the rows of a text dataset: their form, their tokens, and how these are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from offline_data.errors import UsageError
+from offline_data.ids import looks_like_path, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
+"""Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
+
+FORMS: tuple[Form, ...] = get_args(Form)
+
+ROLES: dict[Form, tuple[str, ...]] = {
+    "text": ("text",),
+    "prompt": ("prompt", "completion"),
+    "pairs": ("prompt", "chosen", "rejected"),
+    "messages": ("messages",),
+}
+"""Roles of columns in each form; `score` (a number) may be added to each."""
+
+MAX_LENGTH = 1 << 20
+"""Greatest `max_length`."""
+
+_PLACES = ("tokenizer", "tokenizer_revision")
+"""Where a tokenizer is, in place of what it is."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Options of text datasets; see `offline_data.download`.
+
+    Example:
+        >>> TextOptions("tokenizer.json", "prompt", {"completion": "answer"}).column("completion")
+        'answer'
+    """
+
+    tokenizer: str = ""
+    """Name on the Hugging Face hub, a folder saved by `save_pretrained`, or a `tokenizer.json`."""
+    form: Form | None = None
+    """Form of a row; None: by the dataset's name (a preset) or the names of its columns."""
+    columns: Mapping[str, str] | None = None
+    """Column of each role, where it has another name: `{"completion": "answer"}`."""
+    split: str = "train"
+    """Split to read; its name is part of the file names. Empty: all files."""
+    max_length: int | None = None
+    """Tokens of a document; what is longer is cut off at the end and marked `truncated`."""
+    pad: bool = False
+    """Whether a row of the dataset is a document of `max_length` tokens; else a row is a token, and
+    an episode is a document."""
+    separator: str | None = None
+    """Text between prompt and completion; None: that of the preset, else nothing."""
+    keep_text: bool = False
+    """Whether the texts are stored, too; the words of all documents are then held in memory."""
+    tokenizer_revision: str | None = None
+    """Commit, branch or tag of a tokenizer on the hub."""
+    tokenizer_sha256: str | None = None
+    """Digest of the tokenizer, by which its content is known wherever it lies; see `pinned`."""
+
+    def __post_init__(self) -> None:
+        if self.form is not None and self.form not in FORMS:
+            raise UsageError(f"Form is {self.form!r}; expected one of {', '.join(FORMS)}")
+        if self.max_length is not None and not 1 <= self.max_length <= MAX_LENGTH:
+            raise UsageError(f"max_length is {self.max_length}; expected 1 to {MAX_LENGTH:,}")
+        if self.pad and self.max_length is None:
+            raise UsageError("Padded rows need a length", hint="add --max-length N")
+        roles = {*sum(ROLES.values(), ()), "score"}
+        for role in self.columns or {}:
+            if role not in roles:
+                near = nearest(role, roles)
+                raise UsageError(
+                    f"There is no role {role!r}; there are {', '.join(sorted(roles))}",
+                    hint=f"did you mean {near[0]}?" if near else None,
+                )
+
+    def column(self, role: str) -> str:
+        """Return the name of the column with a role."""
+        return (self.columns or {}).get(role, role)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as a plan of a conversion has them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return them as the manifest has them: a tokenizer without the folder that it lies in."""
+        name = PurePath(self.tokenizer).name if looks_like_path(self.tokenizer) else self.tokenizer
+        return {**self.to_json(), "tokenizer": name}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TextOptions:
+        """Read what `to_json` returned; raises `UsageError` for unknown options."""
+        known = {field.name for field in fields(cls)}
+        for name in value:
+            if name not in known:
+                near = nearest(name, known)
+                raise UsageError(
+                    f"There is no text option {name!r}; there are {', '.join(sorted(known))}",
+                    hint=f"did you mean {near[0]}?" if near else None,
+                )
+        return cls(**value)
+
+    def arguments(self) -> list[str]:
+        """Return them as arguments of the command line."""
+        words = ["--tokenizer", self.tokenizer]
+        for role, name in (self.columns or {}).items():
+            words += ["--column", f"{role}={name}"]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in {"tokenizer", "columns", "tokenizer_sha256"} or value == field.default:
+                continue
+            words.append(f"--{field.name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
+        return words
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that differ between options; part of the revision of the dataset."""
+        content = {k: v for k, v in self.to_json().items() if k not in _PLACES}
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,0 +1,43 @@
+"""An assertion for tests of projects that use datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from offline_data.api import DatasetLike, OnDisk
+    from offline_data.checks.finding import Severity
+
+
+def assert_clean(
+    *datasets: DatasetLike | OnDisk, fail_on: Severity = "warning", **options: Any
+) -> None:
+    """Raise `AssertionError` if datasets on this disk have findings; see `offline_data.check`.
+
+    ```python
+    from offline_data.testing import assert_clean
+
+
+    def test_data():
+        assert_clean("local:mine", ignore=["RL021"])
+    ```
+
+    Args:
+        datasets: Ids, paths, or loaded datasets.
+        fail_on: Least severity of findings that matter.
+        options: Arguments of `offline_data.check`: `select`, `ignore`, `thresholds`, `reward`,
+            `root`, `settings`, `progress`.
+
+    Raises:
+        AssertionError: The message lists the findings.
+        NotFoundError, UsageError, AccessError: See `offline_data.check`.
+    """
+    from offline_data import api
+    from offline_data.checks.finding import SEVERITIES
+    from offline_data.checks.formats import counted, human_lines, plain
+
+    least = SEVERITIES.index(fail_on)
+    found = api.check(*datasets, **{"progress": False, **options})
+    wrong = [one for one in found if SEVERITIES.index(one.severity) >= least]
+    if wrong:
+        raise AssertionError("\n" + plain(human_lines(wrong, counted(wrong))).rstrip())

@@ -1,0 +1,144 @@
+"""Text that cannot be read, and tokenizers that cannot be loaded, are errors that say where."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.sources.text.tokenizer import load_tokenizer
+from offline_data.sources.text_options import TextOptions
+from tests.sources.text.conftest import Convert
+
+GOOD = json.dumps({"text": "the cat"}) + "\n"
+FILES: dict[str, tuple[bytes, str]] = {
+    "columns.jsonl": (b'{"body": "x"}\n', "has no columns of a known form; it has 'body'"),
+    "line.jsonl": (GOOD.encode() + b"{oops\n", "line 2, is not JSON"),
+    "deep.jsonl": (b"[" * 100_000, "is not JSON|too deep|nested"),
+    "list.jsonl": (GOOD.encode() + b"[1]\n", r"line 2, is \[1\]; expected an object"),
+    "number.jsonl": (b'{"text": 7}\n', "row 0: text is 7; expected text"),
+    "surrogate.jsonl": (
+        GOOD.encode() + b'{"text": "\\ud800"}\n',
+        "row 1: text has half of a surrogate",
+    ),
+    "array.json": (b'[{"text": "x"}, 3]', "item 1, is 3; expected an object"),
+    "latin.txt": ("é".encode("latin-1"), "is not UTF-8"),
+    "ragged.csv": (b"text,n\na,1\nb\n", "line 3, has 1 cells; expected 2"),
+    "quote.csv": (b'text\n"open\n', "is not CSV"),
+    "empty.csv": (b"", "is empty: expected a line of column names"),
+    "cut.jsonl.gz": (gzip.compress(GOOD.encode() * 999)[:-20], "damaged or cut short"),
+    "plain.jsonl.gz": (GOOD.encode(), "damaged or cut short"),
+    "x.parquet": (b"PAR1" + b"\0" * 40, "damaged or cut short"),
+    "page.parquet": (b"<!DOCTYPE html>", "is not a Parquet file"),
+    "x.arrow": (b"ARROW1\0\0" + b"\0" * 40, "damaged or cut short"),
+    "lfs.parquet": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS|pointer"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(convert: Convert, tmp_path: Path, name: str) -> None:
+    content, expected = FILES[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FormatError, match=expected) as caught:
+        convert(tmp_path / name)
+    assert name in caught.value.message
+    assert not list((tmp_path / "root").rglob("manifest.json"))
+
+
+def test_rows_that_are_not_of_the_form_can_be_left_out(convert: Convert, tmp_path: Path) -> None:
+    rows = [{"text": "the cat"}, {"text": 7}, {"text": "\ud800"}, {"text": "a dog"}]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reader = convert(path, skip_bad_episodes=True)
+    assert np.asarray(reader.episodes["row",]).tolist() == [0, 3]
+    assert [one["reason"][:5] for one in reader.manifest.skipped] == ["row 1", "row 2"]
+
+
+def test_a_missing_column_names_those_there_are(convert: Convert, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"question": "why?", "answer": "so"}\n')
+    with pytest.raises(
+        FormatError, match=r"no column 'prompt'.*it has 'question', 'answer'"
+    ) as caught:
+        convert(path, form="prompt")
+    assert caught.value.hint == "name the column: --column prompt=NAME"
+
+
+def test_conversations_need_a_template(convert: Convert, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "why?"}]}))
+    with pytest.raises(FormatError, match="has no chat template"):
+        convert(path)
+
+
+def test_turns_without_a_role(convert: Convert, tmp_path: Path, chat_tokenizer: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"messages": [{"from": "user"}]}))
+    with pytest.raises(FormatError, match="expected turns with role and content"):
+        convert(path, tokenizer=chat_tokenizer)
+
+
+def test_only_empty_rows(convert: Convert, tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("\n\n")
+    with pytest.raises(NotFoundError):
+        convert(path)
+
+
+def test_folder_without_text(convert: Convert, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "README.md").write_text("nothing")
+    with pytest.raises(FormatError, match=r"has no text: expected \.parquet"):
+        convert(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("", FormatError, "no tokenizer was named"),
+        ("./nothing.json", NotFoundError, "nothing.json"),
+        ("./nothing", NotFoundError, "There is no tokenizer at"),
+        ("nobody/nothing", NotFoundError, "cannot be loaded"),
+        ("damaged.json", FormatError, "is not a tokenizer.json"),
+        ("folder", NotFoundError, "cannot be loaded"),
+    ],
+)
+def test_tokenizers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: type[OfflineDataError],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged.json").write_text('{"version": "1.0", "model": {"type": "BPE"}}')
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(kind, match=said):
+        load_tokenizer(name, offline=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"form": "chat"}, "expected one of text, prompt, pairs, messages"),
+        ({"max_length": 0}, "expected 1 to"),
+        ({"pad": True}, "Padded rows need a length"),
+        ({"columns": {"promt": "x"}}, "There is no role 'promt'"),
+    ],
+)
+def test_options(options: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        TextOptions("x.json", **options)  # type: ignore[arg-type]
+
+
+def test_options_survive_json() -> None:
+    options = TextOptions("a/b.json", "pairs", {"chosen": "good"}, max_length=7, pad=True)
+    assert TextOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
+    assert options.recorded()["tokenizer"] == "a/b.json"
+    with pytest.raises(UsageError, match="There is no text option 'max_lenght'"):
+        TextOptions.from_json({"max_lenght": 3})

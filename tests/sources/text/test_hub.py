@@ -1,0 +1,171 @@
+"""Text datasets of the hub: files of a split and a configuration, revisions, presets, shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.config import Settings
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.executors.local import InProcess
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, Stored, download
+from offline_data.sources.text import HubText
+from offline_data.sources.text.forms import PRESETS
+from offline_data.sources.text.tokenizer import pinned
+from offline_data.sources.text_options import ROLES, TextOptions
+from offline_data.store.reader import DatasetReader
+from offline_data.testing.servers import HubServer
+
+Get = Callable[..., Stored]
+REPO = "someone/stories"
+
+
+def rows(path: Path, texts: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    folder = tmp_path / "published"
+    for n in range(3):
+        rows(folder / f"data/train-0000{n}-of-00003.jsonl", [f"the cat {n}", f"a dog {n}"])
+    rows(folder / "data/validation-00000-of-00001.jsonl", ["the moon"])
+    (folder / "README.md").write_text("a card")
+    return folder
+
+
+@pytest.fixture
+def server(published: Path) -> Iterator[HubServer]:
+    with HubServer({REPO: published}, lfs_size=1 << 30) as running:
+        yield running
+
+
+@pytest.fixture
+def get(
+    server: HubServer, tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Get:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+
+    def got(
+        name: str = f"hf:{REPO}", root: str = "root", workers: int = 1, **options: object
+    ) -> Stored:
+        settings = Settings(tmp_path / root, hub_endpoint=server.url, workers=workers)
+        text = pinned(TextOptions(str(tokenizer_file), keep_text=True, **options))  # type: ignore[arg-type]
+        executor = InProcess() if workers == 1 else None
+        return download(parse_id(name), settings, Options(text=text), executor=executor)
+
+    return got
+
+
+def texts(stored: Stored) -> list[str]:
+    reader = DatasetReader(stored.path)
+    found = reader.as_text(("text",), np.asarray(reader.episodes["text",]), "episodes")
+    return [str(one) for one in found]
+
+
+def test_a_split(get: Get) -> None:
+    stored = get()
+    assert texts(stored) == [f"{what} {n}" for n in range(3) for what in ("the cat", "a dog")]
+    assert texts(get(split="valid")) == ["the moon"]
+    assert texts(get(split="")) == [*texts(stored), "the moon"]
+    with pytest.raises(
+        NotFoundError, match="no split 'test'; its file names have: train, validation"
+    ):
+        get(split="test")
+
+
+def test_options_have_datasets_of_their_own(get: Get) -> None:
+    first, cut = get(), get(max_length=2)
+    assert first.id.revision != cut.id.revision
+    assert get().existed
+    assert get(max_length=2).path == cut.path
+    assert DatasetReader(cut.path).lengths.max() == 2
+
+
+def test_processes_give_the_same_bytes(get: Get) -> None:
+    here, there = get(), get(root="other", workers=2)
+    digests = [stored.manifest.digests for stored in (here, there)]
+    assert digests[0] == digests[1]
+    assert here.id == there.id
+
+
+def test_configurations(get: Get, server: HubServer, tmp_path: Path) -> None:
+    folder = tmp_path / "several"
+    for config in ("en", "de"):
+        rows(folder / config / "train.jsonl", [f"the {config}"])
+    server.commit("someone/several", folder)
+    assert texts(get("hf:someone/several:de")) == ["the de"]
+    assert str(get("hf:someone/several/de").id).startswith("hf:someone/several/de@")
+    with pytest.raises(NotFoundError, match="no configuration 'fr'") as caught:
+        get("hf:someone/several:fr")
+    assert caught.value.hint == "its folders are de, en"
+
+
+def test_revisions(get: Get, server: HubServer, published: Path) -> None:
+    before = get()
+    rows(published / "data/train-00000-of-00003.jsonl", ["another"])
+    commit = server.commit(REPO, published)
+    assert get().existed
+    after = get(f"hf:{REPO}@{commit}")
+    assert texts(after)[0] == "another"
+    assert before.id.revision != after.id.revision
+
+
+def test_a_preset(get: Get, server: HubServer, tmp_path: Path) -> None:
+    folder = tmp_path / "gsm"
+    folder.joinpath("main").mkdir(parents=True)
+    row = {"question": "why?", "answer": "the moon"}
+    (folder / "main" / "train.jsonl").write_text(json.dumps(row))
+    (folder / "socratic.jsonl").write_text("{}")
+    server.commit("openai/gsm8k", folder)
+    assert texts(get("hf:openai/gsm8k")) == ["why?\nthe moon"]
+
+
+def test_presets_are_listed_and_whole() -> None:
+    assert [entry.name for entry in HubText().catalog()] == sorted(PRESETS)
+    assert len(PRESETS) >= 12
+    for preset in PRESETS.values():
+        assert set(preset.columns) <= set(ROLES[preset.form])
+
+
+def test_a_script_is_not_run(get: Get, server: HubServer, tmp_path: Path) -> None:
+    folder = tmp_path / "script"
+    folder.mkdir()
+    (folder / "old.py").write_text("raise SystemExit")
+    server.commit("someone/old", folder)
+    with pytest.raises(
+        FormatError, match=r"hf:someone/old is a script \(old.py\), which is not run"
+    ):
+        get("hf:someone/old")
+
+
+def test_the_nearest_name_offline() -> None:
+    settings = Settings(Path("nowhere"), offline=True)
+    with pytest.raises(OfflineDataError) as caught:
+        HubText().resolve("openai/gsm9k", None, settings)
+    assert "hf:openai/gsm8k" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["hf:someone", "hf:a/b/c/d", "hf:someone/nothing"])
+def test_unknown_names(get: Get, name: str) -> None:
+    with pytest.raises(NotFoundError):
+        get(name)
+
+
+def test_other_sources_take_no_tokenizer(get: Get) -> None:
+    with pytest.raises(UsageError, match="Datasets of d4rl are not text"):
+        get("d4rl:pen-human-v1")
+
+
+def test_a_tokenizer_that_changes_meanwhile(get: Get, tokenizer_file: Path, tmp_path: Path) -> None:
+    from offline_data.sources.text.dataset import TextDataset
+
+    options = TextOptions(str(tokenizer_file), tokenizer_sha256="0" * 64)
+    with pytest.raises(FormatError, match="has changed since the conversion began"):
+        TextDataset(tmp_path, [], options, "")

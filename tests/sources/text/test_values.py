@@ -1,0 +1,234 @@
+"""Tokens on disk are those of the tokenizer, called by the test on rows that the test wrote."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from offline_data.store.reader import DatasetReader
+from offline_data.testing.text_toy import CHAT_TEMPLATE
+from tests.sources.text.conftest import Convert
+
+TEXTS = [
+    "the cat sat",
+    'a "dog", barked\nat the moon',
+    "",
+    "why?",
+    "ünï😀 \x00 cödé",
+    None,
+    "x" * 40,
+]
+PAIRS = [
+    {"prompt": "why did the", "chosen": " chicken cross", "rejected": " road"},
+    {"prompt": "a", "chosen": " dog barked at the moon", "rejected": ""},
+    {"prompt": "", "chosen": "", "rejected": ""},
+]
+
+
+def documents(reader: DatasetReader) -> list[list[int]]:
+    ids = np.asarray(reader.step(("input_ids",)))
+    return [row.tolist() for row in np.split(ids, np.cumsum(reader.lengths)[:-1])]
+
+
+@pytest.fixture
+def tokens(tokenizer_file: Path) -> Any:
+    backend = Tokenizer.from_file(str(tokenizer_file))
+    return lambda text: backend.encode(text).ids
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+    elif path.suffix == ".arrow":
+        table = pa.Table.from_pylist(rows)
+        opener = pa.ipc.new_stream if "stream" in path.name else pa.ipc.new_file
+        with opener(str(path), table.schema) as sink:
+            sink.write_table(table, max_chunksize=2)
+    elif ".csv" in path.name or ".tsv" in path.name:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "wt", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(
+                file, list(rows[0]), delimiter="\t" if ".tsv" in path.name else ","
+            )
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    else:
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(lines) if path.suffix == ".gz" else lines)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.parquet",
+        "x.arrow",
+        "stream.arrow",
+        "x.jsonl",
+        "x.jsonl.gz",
+        "x.json",
+        "x.csv",
+        "x.tsv.gz",
+    ],
+)
+def test_formats_of_files(convert: Convert, tokens: Any, tmp_path: Path, name: str) -> None:
+    texts = [text for text in TEXTS if text is not None]
+    reader = convert(write(tmp_path / name, [{"text": text} for text in texts]))
+    assert documents(reader) == [tokens(text) for text in texts if text]
+    assert np.asarray(reader.episodes["row",]).tolist() == [0, 1, 3, 4, 5]
+    (skipped,) = reader.manifest.skipped
+    assert skipped["where"] == name
+    assert skipped["reason"].startswith("1 rows have no text")
+
+
+def test_missing_texts_are_counted(convert: Convert, tmp_path: Path) -> None:
+    reader = convert(write(tmp_path / "x.parquet", [{"text": text} for text in TEXTS]))
+    assert reader.manifest.skipped[0]["reason"].startswith("2 rows have no text")
+
+
+def test_a_line_of_plain_text_is_a_document(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"the cat\r\n\n  a dog \nlast")
+    assert documents(convert(path)) == [tokens(one) for one in ("the cat\r", "  a dog ", "last")]
+
+
+def test_ends_rewards_and_texts(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    rows = [{"text": text, "score": n / 2} for n, text in enumerate(["the cat sat", "x" * 40], 1)]
+    reader = convert(write(tmp_path / "x.jsonl", rows), max_length=6, keep_text=True)
+    short, cut = tokens("the cat sat"), tokens("x" * 40)[:6]
+    assert documents(reader) == [short, cut]
+    last = np.cumsum(reader.lengths) - 1
+    flags = {
+        name: np.asarray(reader.step(("next", name)))[:, 0] for name in ("terminated", "truncated")
+    }
+    assert np.flatnonzero(flags["terminated"]).tolist() == [last[0]]
+    assert np.flatnonzero(flags["truncated"]).tolist() == [last[1]]
+    reward = np.asarray(reader.step(("next", "reward")))[:, 0]
+    assert reward[last].tolist() == [0.5, 1.0]
+    assert reward.sum() == 1.5
+    texts = reader.as_text(("text",), np.asarray(reader.episodes["text",]), "episodes")
+    assert texts.tolist() == ["the cat sat", "x" * 40]
+
+
+@pytest.mark.parametrize("layout", ["compact", "ted"])
+def test_prompts(convert: Convert, tokens: Any, tmp_path: Path, layout: str) -> None:
+    rows = [{"q": "why did the", "a": " chicken"}, {"q": "", "a": "road"}, {"q": "a dog", "a": ""}]
+    columns = {"prompt": "q", "completion": "a"}
+    path = write(tmp_path / "x.jsonl", rows)
+    reader = convert(path, form="prompt", columns=columns, separator="\n", layout=layout)
+    whole = [tokens(f"{row['q']}\n{row['a']}") for row in rows]
+    prompts = [len(tokens(row["q"] + "\n")) for row in rows]
+    assert documents(reader) == whole
+    assert np.asarray(reader.episodes["prompt_length",]).tolist() == prompts
+    mask = np.asarray(reader.step(("completion_mask",))).tolist()
+    assert mask == [i >= n for ids, n in zip(whole, prompts, strict=True) for i in range(len(ids))]
+
+
+def test_padded_prompts(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    rows = [{"prompt": "why did the", "completion": " chicken cross the road and then"}] * 2
+    rows.append({"prompt": "a", "completion": " dog"})
+    reader = convert(write(tmp_path / "x.jsonl", rows), max_length=9, pad=True)
+    ids, mask = (np.asarray(reader.step((key,))) for key in ("input_ids", "attention_mask"))
+    for i, row in enumerate(rows):
+        found = tokens(row["prompt"] + row["completion"])[:9]
+        assert ids[i].tolist() == found + [0] * (9 - len(found))  # <|end|> pads
+        assert mask[i].tolist() == [True] * len(found) + [False] * (9 - len(found))
+    assert np.asarray(reader.step(("prompt_rindex",))).tolist() == [
+        len(tokens(row["prompt"])) - 1 for row in rows
+    ]
+    assert np.asarray(reader.step(("next", "truncated")))[:, 0].tolist() == [True, True, False]
+
+
+def test_pairs(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", PAIRS)
+    reader = convert(path)
+    expected = [
+        tokens(row["prompt"] + row[role]) for row in PAIRS[:2] for role in ("chosen", "rejected")
+    ]
+    assert documents(reader) == expected
+    assert np.asarray(reader.episodes["chosen",]).tolist() == [True, False, True, False]
+    assert np.asarray(reader.episodes["row",]).tolist() == [0, 0, 1, 1]
+    padded = convert(path, max_length=30, pad=True, keep_text=True)
+    for n, role in enumerate(("chosen", "rejected")):
+        ids = np.asarray(padded.step((f"{role}_data", "input_ids")))
+        mask = np.asarray(padded.step((f"{role}_data", "attention_mask")))
+        assert [row[here].tolist() for row, here in zip(ids, mask, strict=True)] == expected[n::2]
+        texts = padded.as_text((role,), np.asarray(padded.episodes[role,]), "episodes")
+        assert texts.tolist() == [row["prompt"] + row[role] for row in PAIRS[:2]]
+
+
+def test_pairs_without_a_prompt(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    rows = [{"chosen": "the cat", "rejected": "a dog"}]
+    reader = convert(write(tmp_path / "x.jsonl", rows))
+    assert documents(reader) == [tokens("the cat"), tokens("a dog")]
+    assert np.asarray(reader.episodes["prompt_length",]).tolist() == [0, 0]
+
+
+def test_conversations(convert: Convert, tokens: Any, tmp_path: Path, chat_tokenizer: Path) -> None:
+    assert "<|end|>" in CHAT_TEMPLATE
+    turns = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "the moon"}]
+    rows: list[dict[str, Any]] = [{"messages": turns}, {"messages": turns[:1]}]
+    reader = convert(write(tmp_path / "x.parquet", rows), tokenizer=chat_tokenizer)
+    asked = "<|user|>why?<|end|>"
+    whole = [asked + "<|assistant|>the moon<|end|>", asked]
+    assert documents(reader) == [tokens(text) for text in whole]
+    prompt = len(tokens(asked + "<|assistant|>"))
+    assert np.asarray(reader.episodes["prompt_length",]).tolist() == [prompt, 0]
+
+
+def test_pairs_of_conversations(
+    convert: Convert, tokens: Any, tmp_path: Path, chat_tokenizer: Path
+) -> None:
+    def turns(answer: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": "why?"}, {"role": "assistant", "content": answer}]
+
+    rows = [{"prompt": "why?", "chosen": turns("the moon"), "rejected": turns("a mat")}]
+    reader = convert(write(tmp_path / "x.jsonl", rows), tokenizer=chat_tokenizer)
+    begin = "<|user|>why?<|end|><|assistant|>"
+    assert documents(reader) == [tokens(f"{begin}{one}<|end|>") for one in ("the moon", "a mat")]
+
+
+def test_special_tokens_of_the_tokenizer(convert: Convert, tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    from offline_data.testing.text_toy import train_tokenizer
+
+    backend = train_tokenizer()
+    backend.post_processor = TemplateProcessing(
+        single="<|end|> $A", special_tokens=[("<|end|>", 0)]
+    )
+    backend.save(str(tmp_path / "special.json"))
+    rows = [{"text": "the cat sat on the mat"}]
+    reader = convert(
+        write(tmp_path / "x.jsonl", rows), tokenizer=tmp_path / "special.json", max_length=3
+    )
+    assert documents(reader) == [[0, *backend.encode(rows[0]["text"]).ids[1:3]]]
+    assert np.asarray(reader.episodes["truncated",]).tolist() == [True]
+
+
+def test_many_rows_in_batches(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    texts = [f"the cat {n} sat" for n in range(2345)]
+    reader = convert(write(tmp_path / "x.jsonl", [{"text": text} for text in texts]))
+    assert documents(reader) == [tokens(text) for text in texts]
+    assert np.asarray(reader.episodes["row",]).tolist() == list(range(2345))
+
+
+def test_a_folder_of_files_in_order_of_names(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    write(folder / "b.jsonl", [{"text": "second"}])
+    write(folder / "a.parquet", [{"text": "first"}])
+    write(folder / "more" / "c.csv", [{"text": "third"}])
+    (folder / "README.md").write_text("nothing")
+    assert documents(convert(folder)) == [tokens(one) for one in ("first", "second", "third")]
