@@ -5,7 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from offline_data.files import human_bytes
+from offline_data.config import user_path
+from offline_data.errors import UsageError
+from offline_data.files import disk_errors, write_durably
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
 from offline_data_cli.render import say, stderr_is_terminal
@@ -14,40 +16,34 @@ from offline_data_cli.result import Result
 if TYPE_CHECKING:
     from offline_data.store.library import Entry
 
-Out = Annotated[
-    Path | None, option("File to write. (default: NAME.html in this folder)", metavar="FILE")
-]
 Replace = Annotated[bool, option("Replace an existing file.", "--force")]
+Out = Annotated[
+    str | None, option("File to write. (default: NAME.html in this folder)", metavar="FILE")
+]
 
 
 def report(context: Context, dataset: Dataset, out: Out = None, force: Replace = False) -> Result:
     """Write one self-contained HTML page about a dataset."""
-    from offline_data.pages.report import report_page, require_new
+    from offline_data.pages.report import report_page
 
     entry = entry_named(context, dataset)
-    path = out or Path(f"{_file_name(entry)}.html")
-    require_new(path, force=force)
+    path = new_file(out or f"{_file_name(entry)}.html", force)
     content = report_page(entry, workers=context.settings.workers, progress=context.progress)
-    return _written(content, path, [entry], force)
+    return written(str(entry.id), path, content)
 
 
 def compare(
     context: Context, datasets: Datasets, out: Out = None, force: Replace = False
 ) -> Result:
     """Write one HTML page that shows several datasets side by side."""
-    from offline_data.errors import UsageError
     from offline_data.pages.compare import compare_page
-    from offline_data.pages.report import require_new
 
-    entries = list(
-        {entry.path: entry for entry in (entry_named(context, d) for d in datasets)}.values()
-    )
+    entries = list({one.path: one for one in (entry_named(context, d) for d in datasets)}.values())
     if len(entries) < 2:
         raise UsageError("compare takes two datasets or more", hint="name another ID")
-    path = out or Path(f"{'-vs-'.join(map(_file_name, entries))[:120]}.html")
-    require_new(path, force=force)
+    path = new_file(out or f"{'-vs-'.join(map(_file_name, entries))[:120]}.html", force)
     content = compare_page(entries, workers=context.settings.workers, progress=context.progress)
-    return _written(content, path, entries, force)
+    return written([str(entry.id) for entry in entries], path, content)
 
 
 def browse(
@@ -79,10 +75,19 @@ def _file_name(entry: "Entry") -> str:
     return re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] or "dataset"
 
 
-def _written(content: bytes, path: Path, entries: "list[Entry]", force: bool) -> Result:
-    from offline_data.pages.report import write_page
+def new_file(out: str, force: bool) -> Path:
+    """Return the path of a file to write; raises `UsageError` if it exists, unless `force`."""
+    path = user_path(out, "--out")
+    if path.is_dir() or not path.parent.is_dir():
+        wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+        raise UsageError(f"{path} cannot be written: {wrong}", hint="--out FILE")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", hint="choose another name, or replace it with --force")
+    return path
 
-    write_page(content, path, force=force)
-    ids = [str(entry.id) for entry in entries]
-    data = {"ids": ids, "path": path.absolute(), "bytes": len(content)}
-    return Result(data, (f"{path}: {human_bytes(len(content))}",), (str(path),))
+
+def written(name: str | list[str], path: Path, content: bytes) -> Result:
+    """Write a file about one dataset or several, by id, and return its path as a result."""
+    with disk_errors(path.parent):
+        write_durably(path, content)
+    return Result({"id": name, "path": path, "bytes": len(content)}, (str(path),), (str(path),))

@@ -1,18 +1,13 @@
 """`plot`, `view` and `card`: a dataset as a figure, a film of an episode, a dataset card."""
 
 import re
-from pathlib import Path
 from typing import Annotated
 
-from offline_data.config import user_path
 from offline_data.errors import UsageError
-from offline_data.files import disk_errors, write_durably
-from offline_data_cli.commands.pages import report
+from offline_data_cli.commands.pages import Replace, new_file, report, written
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, argument, option
 from offline_data_cli.result import Drawing, Result
-
-Replace = Annotated[bool, option("Replace an existing file.", "--force")]
 
 
 def plot(
@@ -30,13 +25,13 @@ def plot(
 ) -> Result:
     """Draw returns, lengths, rewards, actions, observations, episodes and coverage."""
     if out is not None and out.lower().endswith(".html"):
-        return report(context, dataset, user_path(out, "--out"), force)
+        return report(context, dataset, out, force)
     from offline_data.reports import figure
     from offline_data.reports.pictures import summarise
     from offline_data.store.reader import open_reader
 
     entry = entry_named(context, dataset)
-    path = _new_file(out, force) if out is not None else None
+    path = new_file(out, force) if out is not None else None
     form = figure.check_format(path) if path else ""
     if path:
         figure.check_installed()
@@ -45,7 +40,7 @@ def plot(
         from offline_data_cli.charts import chart_lines
 
         return Result(found, (Drawing(lambda wide: chart_lines(found, wide)),), (str(entry.id),))
-    return _written(str(entry.id), path, figure.encode(figure.draw(found), form))
+    return written(str(entry.id), path, figure.encode(figure.draw(found), form))
 
 
 def view(
@@ -84,7 +79,7 @@ def view(
         video.open_rerun(shown, rewards, f"{name} episode {episode}")
         return Result({"id": name, "episode": episode}, (), (name,), shown.notes)
     plain = re.sub(r"[^\w.-]+", "-", entry.id.name.rpartition("/")[2])
-    path = _new_file(out if out is not None else f"{plain}-{episode}.mp4", force)
+    path = new_file(out if out is not None else f"{plain}-{episode}.mp4", force)
     video.write_film(shown, path, fps)
     data = {"id": name, "episode": episode, "path": path, "leaf": shown.key, "fps": fps}
     data |= {"frames": shown.length, "width": shown.width, "height": shown.height}
@@ -103,25 +98,8 @@ def card(
     from offline_data import api
 
     entry = entry_named(context, dataset)
-    path = _new_file(out, force) if out is not None else None
+    path = new_file(out, force) if out is not None else None
     text = api.card(entry.path, settings=context.settings, progress=context.progress)
     if path:
-        return _written(str(entry.id), path, text.encode())
+        return written(str(entry.id), path, text.encode())
     return Result({"id": str(entry.id), "card": text}, (text.rstrip("\n"),), (str(entry.id),))
-
-
-def _new_file(out: str, force: bool) -> Path:
-    """Return the path of a file to write; raises `UsageError` if it exists, unless `force`."""
-    path = user_path(out, "--out")
-    if path.is_dir() or not path.parent.is_dir():
-        wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
-        raise UsageError(f"{path} cannot be written: {wrong}", hint="--out FILE")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists", hint="choose another name, or replace it with --force")
-    return path
-
-
-def _written(name: str, path: Path, content: bytes) -> Result:
-    with disk_errors(path.parent):
-        write_durably(path, content)
-    return Result({"id": name, "path": path, "bytes": len(content)}, (str(path),), (str(path),))

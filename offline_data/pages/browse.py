@@ -27,7 +27,6 @@ from offline_data.files import human_bytes
 from offline_data.pages import sections
 from offline_data.pages.distributions import distribution_parts
 from offline_data.pages.episodes import read_episode
-from offline_data.pages.histograms import distributions_of
 from offline_data.pages.page import (
     Html,
     element,
@@ -40,6 +39,7 @@ from offline_data.pages.page import (
 )
 from offline_data.reports.info import entry_info
 from offline_data.reports.listing import list_local
+from offline_data.reports.stats import dataset_stats
 from offline_data.store.library import list_datasets
 from offline_data.store.reader import open_reader
 
@@ -301,7 +301,8 @@ def _distributions_part(server: DatasetServer, query: Mapping[str, str]) -> byte
     entry = server.entry(query.get("id", ""))
 
     def describe() -> Html:
-        return distribution_parts(*distributions_of([open_reader(entry.path)]))
+        reader = open_reader(entry.path)
+        return distribution_parts(reader, dataset_stats(reader))
 
     return server.computed("distributions", entry, describe).encode()
 

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offline_data.episodes.fields import REWARD, join_key
 from offline_data.pages import charts
-from offline_data.pages.histograms import quantile
 from offline_data.pages.page import Html, element, joined, table
+from offline_data.reports.frames import image_layout
+from offline_data.reports.histograms import QUANTILES
+from offline_data.reports.pictures import histogram_of, histograms_of
+from offline_data.reports.stats import LeafStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import ArrayLike
 
-    from offline_data.episodes.fields import Key
-    from offline_data.pages.histograms import Bins, Distributions
-    from offline_data.reports.stats import LeafStats
+    from offline_data.reports.pictures import Histogram
+    from offline_data.reports.stats import DatasetStats
+    from offline_data.store.reader import DatasetReader
 
+REWARD = "next/reward"
+
+MOST_FEATURES = 48
+"""Features of a leaf that are drawn: the first ones."""
+_MOST_DRAWN = 256
+"""Features of all leaves that are drawn; leaves that come later are not."""
 _FIRST = 8
 """Histograms of a leaf that are shown at once; the others are folded."""
+_MOST_LABELS = 40
+"""Integers that have a labelled bar each."""
+
+_LEVELS = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "greatest": 1.0}
 
 
-def distribution_parts(found: Distributions) -> Html:
+def distribution_parts(reader: DatasetReader, stats: DatasetStats) -> Html:
     """Return the histograms of returns, lengths and each feature, and tables of statistics."""
-    described = {leaf.key: leaf for leaf in found.stats.leaves}
-    leaves = (
-        _leaf(key, bins, described[join_key(key)])
-        for key, bins in found.features.items()
-        if key != REWARD
-    )
+    drawn, left_out = drawn_leaves(stats)
     numbers = [
         (element("code", leaf.key), leaf.kind, *map(_figure, _figures(leaf)))
-        for leaf in found.stats.leaves
+        for leaf in stats.leaves
     ]
-    titles = ("Leaf", "Type", "Min", "Max", "Mean", "Std", "NaN", "Inf")
     texts = [
         (
             element("code", one.key),
@@ -45,101 +52,96 @@ def distribution_parts(found: Distributions) -> Html:
             f"{one.distinct:,}",
             f"{one.missing:,}",
         )
-        for one in found.stats.texts
+        for one in stats.texts
     ]
-    left_out = ", ".join(found.left_out)
+    text_titles = ("Leaf", "Most common", "Distinct", "Missing")
+    skipped = f"Without histograms: {', '.join(left_out)}" if left_out else None
     return joined(
         (
-            element("div", whole_histograms({"": found}), class_="grid wide"),
-            leaves,
-            element("p", f"Without histograms: {left_out}", class_="soft") if left_out else None,
+            element("div", map(_chart, of_episodes(reader, stats)), class_="grid wide"),
+            (_leaf(leaf) for leaf in drawn if leaf.key != REWARD),
+            element("p", skipped, class_="soft") if skipped else None,
             element("h3", "Figures of each leaf"),
-            table(titles, numbers, numbers=6),
-            [
-                element("h3", "Texts"),
-                table(("Leaf", "Most common", "Distinct", "Missing"), texts, 2),
-            ]
-            if texts
-            else None,
+            table(("Leaf", "Type", "Min", "Max", "Mean", "Std", "NaN", "Inf"), numbers, numbers=6),
+            (element("h3", "Texts"), table(text_titles, texts, numbers=2)) if texts else None,
         )
     )
 
 
-def whole_histograms(found: Mapping[str, Distributions]) -> list[Html]:
-    """Return the histograms of returns, lengths and rewards, of several datasets by name."""
-    quantities: tuple[tuple[str, str, str, dict[str, Bins | None]], ...] = (
-        ("Return of episodes", "return", "episodes", {n: one.returns for n, one in found.items()}),
-        ("Length of episodes", "steps", "episodes", {n: one.lengths for n, one in found.items()}),
-        ("Reward", "reward", "transitions", {n: _reward(one) for n, one in found.items()}),
-    )
-    return [
-        histogram(title, {name: bins for name, bins in of.items() if bins is not None}, x, y)
-        for title, x, y, of in quantities
-        if any(bins is not None for bins in of.values())
-    ]
+def of_episodes(reader: DatasetReader, stats: DatasetStats) -> Iterator[Histogram]:
+    """Yield the histograms of returns, lengths and rewards; none of one without a finite value."""
+    returns = np.asarray(reader.episodes[("return",)])
+    if np.isfinite(returns).any():
+        yield histogram_of("return", returns)
+    yield histogram_of("length", reader.lengths)
+    yield from (one for leaf in stats.leaves if leaf.key == REWARD for one in drawn_features(leaf))
 
 
-def histogram(title: str, bins: Mapping[str, Bins], x: str, y: str) -> Html:
-    """Return the histogram of a quantity in one dataset, or those of several over each other.
+def drawn_leaves(stats: DatasetStats) -> tuple[list[LeafStats], list[str]]:
+    """Return leaves whose features are drawn, rewards and actions first, and the keys of others.
 
-    Several are given as shares, since datasets differ in size.
+    Flags are not drawn, and not among the others.
     """
-    first, several = next(iter(bins.values())), len(bins) > 1
-    values = {name: one.shares if several else one.counts for name, one in bins.items()}
-    note = "ends: and beyond" if any(one.clipped for one in bins.values()) else ""
-    if first.integers:
-        labels = (first.edges[:-1] + 0.5).astype(np.int64).tolist()
-        return charts.categories(title, labels, values, x=x, y=y, note=note, share=several)
-    return charts.bars(title, first.edges, values, x=x, y=y, note=note, share=several)
+    leaves = [leaf for leaf in stats.leaves if leaf.dtype != "bool" and prod(leaf.shape) > 0]
+    leaves.sort(
+        key=lambda leaf: (
+            leaf.key != REWARD,
+            not leaf.key.startswith("action"),
+            not leaf.key.startswith("observation"),
+            leaf.key,
+        )
+    )
+    drawn, left_out, room = list[LeafStats](), list[str](), _MOST_DRAWN
+    for leaf in leaves:
+        width = min(prod(leaf.shape), MOST_FEATURES)
+        if leaf.features is None or image_layout(leaf.dtype, leaf.shape) or width > room:
+            left_out.append(leaf.key)
+            continue
+        drawn.append(leaf)
+        room -= width
+    return drawn, left_out
 
 
-def feature_names(key: Key, shape: Sequence[int], count: int) -> list[str]:
-    """Return the names of the first features of a leaf, `action[0]`."""
-    name = join_key(key)
-    if prod(shape) == 1:
-        return [name]
-    places = (np.unravel_index(i, tuple(shape)) for i in range(count))
-    return [f"{name}{[int(i) for i in place]}" for place in places]
+def drawn_features(leaf: LeafStats) -> list[Histogram]:
+    """Return the histograms of the first features of a leaf that have a finite value."""
+    return [one for one in islice(histograms_of(leaf), MOST_FEATURES) if len(one.counts)]
 
 
-def _leaf(key: Key, bins: Sequence[Bins], leaf: LeafStats) -> Html:
-    names = feature_names(key, leaf.shape, len(bins))
-    each = [
-        histogram(name, {name: one}, "value", "rows") for name, one in zip(names, bins, strict=True)
-    ]
+def _leaf(leaf: LeafStats) -> Html:
+    found = drawn_features(leaf)
+    shown = min(prod(leaf.shape), MOST_FEATURES)
+    more = f": the first {shown} features" if shown < prod(leaf.shape) else ""
     boxes = None
-    if len(bins) > 1 and leaf.features is not None:
+    if shown > 1 and leaf.features is not None:
+        quantiles = leaf.features.quantiles.reshape(-1, len(QUANTILES))[:shown]
         levels: dict[str, ArrayLike] = {
-            "least": leaf.features.min.ravel()[: len(bins)],
-            "5 %": [quantile(one, 0.05) for one in bins],
-            "median": [quantile(one, 0.5) for one in bins],
-            "95 %": [quantile(one, 0.95) for one in bins],
-            "greatest": leaf.features.max.ravel()[: len(bins)],
+            name: quantiles[:, QUANTILES.index(level)] for name, level in _LEVELS.items()
         }
-        short = [name.removeprefix(join_key(key)) for name in names]
-        boxes = charts.ranges(f"{join_key(key)}: ranges", short, levels, note="5 % to 95 %, median")
-    hidden = prod(leaf.shape) - len(bins)
-    title = f"{leaf.key}, {leaf.kind}" + (f": the first {len(bins)} features" if hidden else "")
-    more = each[_FIRST:]
+        names = [str(list(place)) for place in islice(np.ndindex(*leaf.shape), shown)]
+        boxes = charts.ranges(f"{leaf.key}: ranges", names, levels, note="5 % to 95 %, median")
+    each = [_chart(one) for one in found]
+    folded = (
+        element("summary", f"{len(each) - _FIRST} more features"),
+        element("div", each[_FIRST:], class_="grid"),
+    )
     return joined(
         (
-            element("h3", title),
+            element("h3", f"{leaf.key}, {leaf.kind}{more}"),
             element("div", boxes, class_="full") if boxes else None,
             element("div", each[:_FIRST], class_="grid"),
-            element(
-                "details",
-                element("summary", f"{len(more)} more features"),
-                element("div", more, class_="grid"),
-            )
-            if more
-            else None,
+            element("details", folded) if each[_FIRST:] else None,
         )
     )
 
 
-def _reward(found: Distributions) -> Bins | None:
-    bins = found.features.get(REWARD)
-    return bins[0] if bins else None
+def _chart(one: Histogram) -> Html:
+    """Return a histogram as a chart, with a labelled bar for each of a few integers."""
+    note = f"{one.not_finite:,} not finite" if one.not_finite else ""
+    named, x = {one.label: one.counts}, "steps" if one.label == "length" else "value"
+    if one.discrete and len(one.counts) <= _MOST_LABELS:
+        labels = one.edges[:-1].astype(np.int64).tolist()
+        return charts.categories(one.label, labels, named, x=x, y=one.unit, note=note)
+    return charts.bars(one.label, one.edges, named, x=x, y=one.unit, note=note)
 
 
 def _figures(leaf: LeafStats) -> tuple[float | None, ...]:
@@ -152,5 +154,5 @@ def _figure(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
 
 
-def _common(words: Sequence[tuple[str, int]]) -> Html:
+def _common(words: tuple[tuple[str, int], ...]) -> Html:
     return element("ul", (element("li", f"{word} ({count:,})") for word, count in words))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.checks.block import all_leaves, is_image, is_numeric
+from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.episodes.fields import REWARD, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError
 from offline_data.readers.images import animate, encode_image
+from offline_data.reports.frames import as_rgb, image_layout, image_leaves
 from offline_data.reports.stats import MOST_FEATURES
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
     from offline_data.store.reader import DatasetReader
 
 MOST_CURVES = 6
@@ -34,8 +34,6 @@ _SIDE = 160
 """Length in pixels to which the longer side of a picture is reduced."""
 _LOSSY = 1.5
 """JPEG is used if PNG takes more than this many times as much."""
-_LEAST_SIDE = 16
-"""Sides of an image of another type than uint8: smaller arrays are rather matrices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,12 +139,12 @@ def read_episode(
         raise NotFoundError(f"Episode {number} has {length} steps, not {first}")
     steps, begin = _spaced(first, stop, points), int(reader.starts[number])
     leaves = all_leaves(reader)
+    images = [leaf.key for leaf in image_leaves(reader).values()]
     numeric = [
         key
         for key, leaf in leaves.items()
-        if is_numeric(leaf) and not _is_picture(leaf) and 0 < prod(leaf.shape) <= MOST_FEATURES
+        if is_numeric(leaf) and key not in images and 0 < prod(leaf.shape) <= MOST_FEATURES
     ]
-    images = [key for key, leaf in leaves.items() if _is_picture(leaf)]
     texts = [key for key, leaf in leaves.items() if leaf.text]
     frames: tuple[Frames, ...] = ()
     notes = []
@@ -181,38 +179,6 @@ def read_episode(
         tuple(_texts(reader, key, begin, first, stop) for key in texts[:MOST_LEAVES]),
         tuple(notes),
     )
-
-
-def as_picture(values: NDArray[Any]) -> NDArray[Any]:
-    """Return one row of an image leaf as `[H, W]` or `[H, W, 3]`.
-
-    Channels may be first or last. Of a stack of images the last is returned: `[n, H, W]` of grey
-    ones, or of coloured ones if `n` is 6, 9 or 12.
-
-    Example:
-        >>> [as_picture(np.zeros(s)).shape for s in ((4, 84, 84), (9, 64, 64), (8, 8, 1))]
-        [(84, 84), (64, 64, 3), (8, 8)]
-    """
-    if values.ndim == 2:
-        return values
-    if values.shape[2] in {1, 3, 4} or values.shape[2] < values.shape[0]:
-        last = values
-    else:
-        last = np.moveaxis(values, 0, 2)
-    channels = last.shape[2]
-    if channels in {3, 4}:
-        coloured = channels == 3 or values.shape[2] == 4
-        return last[..., :3] if coloured else last[..., -1]
-    return last[..., -3:] if channels % 3 == 0 else last[..., -1]
-
-
-def _is_picture(leaf: LeafSpec) -> bool:
-    """Return True for images, and for uint16 or floats in their shape, such as depth."""
-    if is_image(leaf):
-        return True
-    sides = sorted(leaf.shape)[-2:]
-    shaped = 2 <= len(leaf.shape) <= 3 and min(sides, default=0) >= _LEAST_SIDE
-    return shaped and leaf.dtype in {"uint16", "float16", "float32", "float64"}
 
 
 def _spaced(first: int, stop: int, most: int) -> NDArray[np.int64]:
@@ -279,17 +245,16 @@ def _pixels(
     """Return uint8 pictures, reduced, and how values of other types were scaled."""
     pictures = []
     for row in rows:  # one by one: a picture may have many times the pixels of a reduced one
-        picture = as_picture(_rows(reader, key, row[None])[0])
+        values = _rows(reader, key, row[None])[0]
+        picture = as_rgb(values, image_layout(str(values.dtype), values.shape))
         step = -(-max(picture.shape[:2]) // _SIDE)
         pictures.append(_reduced(picture, step) if step > 1 else picture)
-    stack, note = np.stack(pictures), ""
-    if stack.dtype != np.uint8:
-        finite = stack[np.isfinite(stack)]
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        scaled = np.nan_to_num((stack.astype(np.float64) - low) / ((high - low) or 1.0))
-        note = f"{stack.dtype} from {low:.4g} (black) to {high:.4g} (white)"
-        stack = (255 * scaled.clip(0, 1)).round()
-    return list(np.ascontiguousarray(stack.astype(np.uint8))), note
+    stack = np.stack(pictures)
+    if stack.dtype == np.uint8:
+        return list(stack), ""
+    low, high = int(stack.min()), int(stack.max())
+    scaled = np.rint((stack - float(low)) * (255 / max(1, high - low))).astype(np.uint8)
+    return list(scaled), f"{stack.dtype} from {low} (black) to {high} (white)"
 
 
 def _reduced(picture: NDArray[Any], step: int) -> NDArray[Any]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
-from offline_data.errors import UsageError
-from offline_data.files import disk_errors, write_durably
 from offline_data.pages import sections
 from offline_data.pages.distributions import distribution_parts
 from offline_data.pages.episodes import example_episodes, read_episode
-from offline_data.pages.histograms import distributions_of
 from offline_data.pages.page import Html, element, page, section
 from offline_data.progress import SILENT
 from offline_data.reports.info import entry_info
+from offline_data.reports.stats import dataset_stats
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from offline_data.progress import Progress
     from offline_data.store.library import Entry
     from offline_data.store.reader import DatasetReader
@@ -34,7 +29,7 @@ _FILM = 40
 
 
 def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) -> bytes:
-    """Return a page with all that can be said about a dataset; reads it three times, in bounded memory.
+    """Return a page with all that can be said about a dataset; reads it twice, in bounded memory.
 
     The page loads nothing, and names no folder of this machine.
 
@@ -48,12 +43,12 @@ def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) 
     """
     reader = open_reader(entry.path)
     info = entry_info(entry)
-    (values,) = distributions_of([reader], progress)
+    stats = dataset_stats(reader, progress)
     found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
     parts = [
-        sections.card(info, values.stats),
+        sections.card(info, stats),
         sections.schema(info),
-        section("distributions", "Distributions", distribution_parts(values)),
+        section("distributions", "Distributions", distribution_parts(reader, stats)),
         section("episodes", "Example episodes", _examples(reader)),
         section("findings", "Findings", sections.findings(found)),
         sections.provenance(info),
@@ -63,26 +58,6 @@ def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) 
     identities = ("card", *(name.lower() for name in names[1:]))
     links = [(f"#{one}", name) for one, name in zip(identities, names, strict=True)]
     return page(info.id, parts, links=links)
-
-
-def write_page(content: bytes, path: Path, *, force: bool = False) -> None:
-    """Write a page beside its place, then rename it.
-
-    Raises:
-        UsageError: The file is there, and not `force`.
-        AccessError, NoSpaceError: The file cannot be written.
-    """
-    require_new(path, force=force)
-    with disk_errors(path.parent):
-        write_durably(path, content)
-
-
-def require_new(path: Path, *, force: bool) -> None:
-    """Raise `UsageError` if the file is there, unless `force`; before a dataset is read for it."""
-    if not force and os.path.lexists(path):
-        raise UsageError(
-            f"{path} exists already", hint="choose another --out, or replace it with --force"
-        )
 
 
 def _examples(reader: DatasetReader) -> list[Html]:

@@ -106,7 +106,7 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
         low, high = min(one for one, _ in ends), max(one for _, one in ends)
         notes.append(f"uint16 values from {low} to {high} are drawn from black to white")
     frames = (
-        _rgb(_scaled(image, low, high), kind)
+        as_rgb(_scaled(image, low, high), kind)
         for chunk in _chunks(reader, spec, episode)
         for image in chunk
     )
@@ -173,8 +173,8 @@ def _scaled(image: NDArray[Any], low: int, high: int) -> NDArray[np.uint8]:
     return np.asarray(np.rint(255 * part), np.uint8)
 
 
-def _rgb(image: NDArray[np.uint8], kind: str) -> NDArray[np.uint8]:
-    """Return an image as C-contiguous RGB `[H, W, 3]`."""
+def as_rgb(image: NDArray[Any], kind: str) -> NDArray[Any]:
+    """Return an image of a layout (see `image_layout`) as C-contiguous RGB `[H, W, 3]`."""
     if kind in {"first", "stack"}:
         newest = image[-3:] if len(image) % 3 == 0 else image[-1:]
         image = np.moveaxis(newest, 0, 2)

@@ -184,10 +184,12 @@ def summarise(
         found.transitions,
         found.episodes,
         found,
-        _of_values("return", returns) if np.isfinite(returns).any() else None,
-        _of_values("length", reader.lengths),
-        tuple(one for leaf in found.leaves if leaf.key == "next/reward" for one in _each(leaf)),
-        tuple(one for leaf in actions for one in _each(leaf)),
+        histogram_of("return", returns) if np.isfinite(returns).any() else None,
+        histogram_of("length", reader.lengths),
+        tuple(
+            one for leaf in found.leaves if leaf.key == "next/reward" for one in histograms_of(leaf)
+        ),
+        tuple(one for leaf in actions for one in histograms_of(leaf)),
         tuple(_ranges(leaf) for leaf in observations),
         tuple(_timeline(reader, number) for number in _by_rank(returns, episodes)),
         coverage,
@@ -211,8 +213,8 @@ def _names(leaf: LeafStats) -> tuple[str, ...]:
     return tuple(str(list(place)) for place in np.ndindex(*leaf.shape))
 
 
-def _each(leaf: LeafStats) -> Iterator[Histogram]:
-    """Yield the histogram of each number of a row."""
+def histograms_of(leaf: LeafStats) -> Iterator[Histogram]:
+    """Yield the histogram of each number of a row, of a leaf with `features`."""
     features = leaf.features
     assert features is not None  # noqa: S101 - leaves without are left out before
     integers = "float" not in leaf.dtype
@@ -226,7 +228,7 @@ def _each(leaf: LeafStats) -> Iterator[Histogram]:
         yield _histogram(counts, edges, *kind)
 
 
-def _of_values(label: str, values: NDArray[Any]) -> Histogram:
+def histogram_of(label: str, values: NDArray[Any]) -> Histogram:
     """Count one number of each episode, `[E]`, in fewer bins if there are few."""
     finite = values[np.isfinite(values)]
     seen = Histograms(1, values.dtype)

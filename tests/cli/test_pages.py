@@ -23,16 +23,16 @@ def test_report_writes_one_file(
     ran = cli("report", "toy", "--json")
     content = (tmp_path / "toy.html").read_bytes()
     assert ran.json == {
-        "ids": ["local:toy@1"],
+        "id": "local:toy@1",
         "path": str(tmp_path / "toy.html"),
         "bytes": len(content),
     }
     assert b"<title>local:toy@1</title>" in content
     again = cli("report", "toy")
     assert (again.code, "--force" in again.err) == (2, True)
-    assert cli("report", "toy", "--force", "-q").out == "toy.html\n"
-    other = cli("report", str(toy), "--out", str(tmp_path / "pages" / "x.html"))
-    assert (other.code, (tmp_path / "pages" / "x.html").exists()) == (0, True)
+    assert cli("report", "toy", "--force", "-q").out == f"{tmp_path / 'toy.html'}\n"
+    other = cli("report", str(toy), "--out", str(tmp_path / "x.html"))
+    assert (other.code, (tmp_path / "x.html").exists()) == (0, True)
     assert cli("report", "local:absent").code == 3
 
 
@@ -53,7 +53,7 @@ def test_compare_takes_two_datasets_or_more(cli: Cli, toy: Path, tmp_path: Path)
     cli("cp", "toy", "copy")
     out = tmp_path / "both.html"
     ran = cli("compare", "toy", "copy", "--out", str(out), "--json")
-    assert (ran.code, len(ran.json["ids"])) == (0, 2)
+    assert (ran.code, len(ran.json["id"])) == (0, 2)
     assert b"local:copy@" in out.read_bytes()
     for names in (["toy"], ["toy", str(toy)]):
         ran = cli("compare", *names, "--out", str(tmp_path / "one.html"))

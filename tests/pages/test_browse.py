@@ -160,7 +160,7 @@ def test_the_page_of_a_dataset_loads_its_parts(ask: Client) -> None:
         ["/part/findings?" + RICH],
     )
     shown = charts(ask(str(loaded[0])).page)
-    assert sum(shown["Return of episodes"]["series"][0]["values"]) == 3
+    assert sum(shown["return"]["series"][0]["values"]) == 3
     episodes = ask(str(loaded[1])).page
     rows = [[cell.text for cell in row.all("td")] for row in episodes.all("tr")[1:]]
     assert rows == [

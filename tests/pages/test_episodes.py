@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from offline_data.errors import NotFoundError
-from offline_data.pages.episodes import Frames, as_picture, example_episodes, read_episode
+from offline_data.pages.episodes import Frames, example_episodes, read_episode
 from offline_data.store.library import Entry
 from offline_data.store.reader import open_reader
 from tests.pages.conftest import HOSTILE, LENGTHS
@@ -53,7 +53,7 @@ def test_pictures_are_the_pixels_of_the_steps(rich: Entry) -> None:
         assert (pixels(shown["observation/stack"], place) == 150).all()
     depth = [int(pixels(shown["observation/depth"], place).mean()) for place in range(4)]
     assert depth == [0, round(255 * 10 / 29), round(255 * 19 / 29), 255]
-    assert shown["observation/depth"].note == "uint16 from 1e+04 (black) to 3.9e+04 (white)"
+    assert shown["observation/depth"].note == "uint16 from 10000 (black) to 39000 (white)"
     assert pixels(shown["observation/pixels"]).shape == (24, 20, 3)
 
 
@@ -86,7 +86,7 @@ def test_large_pictures_are_reduced_by_means(monkeypatch: pytest.MonkeyPatch, ri
     monkeypatch.setattr("offline_data.pages.episodes._SIDE", 12)
     shown = {one.key: one for one in read_episode(open_reader(rich.path), 0, pictures=1).frames}
     assert pixels(shown["observation/pixels"]).shape == (12, 10, 3)
-    assert pixels(shown["observation/depth"]).shape == (10, 9)
+    assert pixels(shown["observation/depth"]).shape == (10, 9, 3)
 
 
 def test_texts_are_given_where_they_change(rich: Entry) -> None:
@@ -105,21 +105,3 @@ def test_there_is_no_such_step(rich: Entry, number: int, first: int) -> None:
 def test_examples_are_of_the_lowest_median_and_highest_return(rich: Entry) -> None:
     found = example_episodes(open_reader(rich.path))
     assert found == {1: "lowest return", 0: "median return", 2: "highest return"}
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        ((20, 30), (20, 30)),
-        ((20, 30, 1), (20, 30)),
-        ((20, 30, 4), (20, 30, 3)),
-        ((3, 20, 30), (20, 30, 3)),
-        ((1, 20, 30), (20, 30)),
-        ((9, 20, 30), (20, 30, 3)),
-        ((20, 30, 9), (20, 30, 3)),
-        ((5, 20, 30), (20, 30)),
-    ],
-)
-def test_pictures_of_each_shape(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    found = as_picture(np.zeros(shape, np.uint8))
-    assert (found[..., 0] if found.shape[2:] == (1,) else found).shape == expected

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.errors import AccessError, ManifestError, UsageError
-from offline_data.pages.compare import compare_page
-from offline_data.pages.histograms import BINS, Bins, distributions_of, quantile
-from offline_data.pages.report import report_page, write_page
+from offline_data.errors import ManifestError
+from offline_data.pages.compare import common_bins, compare_page
+from offline_data.pages.report import report_page
+from offline_data.reports.pictures import histogram_of
 from offline_data.store.library import Entry, entry_at, list_datasets
 from offline_data.store.reader import open_reader
 from tests.pages.conftest import HOSTILE, rich_batch, write
@@ -37,48 +37,42 @@ def flat_batch(state: np.ndarray) -> EpisodeBatch:
     )
 
 
-def test_histograms_are_those_of_numpy(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    state = rng.normal(0, 1, (5000, 2)).astype(np.float32)
-    state[7, 0] = np.nan
-    state[8, 0] = 1000.0
-    state[:, 1] = rng.integers(0, 5, 5000)
-    reader = open_reader(write(tmp_path, "one", flat_batch(state)).path)
-    (found,) = distributions_of([reader])
-    first, second = found.features[("observation",)]
-    finite = state[np.isfinite(state[:, 0]), 0].astype(float)
-    assert first.edges[0] == pytest.approx(finite.min())
-    assert first.edges[-1] == pytest.approx(finite.mean() + 5 * finite.std())
-    expected = np.histogram(finite.clip(first.edges[0], first.edges[-1]), first.edges)[0]
-    assert (first.clipped, len(first.counts), first.counts.sum()) == (True, BINS, 4999)
-    assert abs(first.counts - expected).max() <= 1  # a value at an edge
-    assert second.counts.sum() == 5000
-    width = first.edges[1] - first.edges[0]
-    for share in (0.05, 0.5, 0.95):
-        assert abs(quantile(first, share) - np.quantile(finite, share)) <= width
-
-
-def test_integers_have_a_bin_each_also_in_small_blocks(
-    rich: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actions = np.asarray(open_reader(rich.path).step(("action",)))
-    for items in (1 << 19, 7):
-        monkeypatch.setattr("offline_data.pages.histograms.BLOCK_ITEMS", items)
-        (found,) = distributions_of([open_reader(rich.path)])
-        (bins,) = found.features[("action",)]
-        assert bins.integers
-        assert bins.counts.tolist() == np.bincount(actions.astype(int), minlength=4).tolist()
-        state = found.features[("observation", "state")]
-        assert [int(one.counts.sum()) for one in state] == [40, 39, 40]  # one NaN, one repeated
+def test_histograms_count_every_value(rich: Entry) -> None:
     shown = charts(parse(report_page(rich)))
+    actions = np.asarray(open_reader(rich.path).step(("action",))).astype(int)
     assert shown["action"]["labels"] == ["0", "1", "2", "3"]
-    assert shown["action"]["series"][0]["values"] == bins.counts.tolist()
+    assert shown["action"]["series"][0]["values"] == np.bincount(actions).tolist()
+    reward = shown["next/reward"]
+    expected = np.histogram(np.arange(38.0), reward["edges"])[0]
+    assert reward["series"][0]["values"] == expected.tolist()
+    expected = np.histogram([7, 1, 30], shown["length"]["edges"])[0]
+    assert shown["length"]["series"][0]["values"] == expected.tolist()
+    state = [sum(shown[f"observation/state[{i}]"]["series"][0]["values"]) for i in range(3)]
+    assert state == [40, 39, 40]  # one is NaN, and the repeated one does not count
+    boxes = {one["name"]: one["values"] for one in shown["observation/state: ranges"]["levels"]}
+    known = np.asarray(open_reader(rich.path).leaf("observations", ("observation", "state")))[:40]
+    assert boxes["least"] == pytest.approx(np.nanmin(known, 0), rel=1e-5)
+    assert boxes["greatest"] == pytest.approx(np.nanmax(known, 0), rel=1e-5)
+    assert boxes["median"] == pytest.approx(np.nanmedian(known, 0), abs=0.02)
 
 
-def test_quantiles_of_few_values() -> None:
-    bins = Bins(np.array([0.0, 1.0, 2.0]), np.array([3, 1]))
-    assert [quantile(bins, share) for share in (0, 0.375, 0.75, 1)] == [0, 0.5, 1, 2]
-    assert bins.shares.tolist() == [0.75, 0.25]
+def test_shares_in_common_bins_are_those_of_numpy_to_within_a_bin() -> None:
+    rng = np.random.default_rng(0)
+    parts = rng.normal(0, 1, 5000), rng.normal(4, 0.2, 3000)
+    found = [histogram_of("x", part) for part in parts]
+    edges, shares = common_bins(found)
+    assert len(edges) == 33
+    assert edges[0] <= min(part.min() for part in parts)
+    assert edges[-1] >= max(part.max() for part in parts)
+    for part, one, histogram in zip(parts, shares, found, strict=True):
+        assert one.sum() == pytest.approx(1)
+        exact = np.array([(part < edge).mean() for edge in edges])
+        width = histogram.edges[1] - histogram.edges[0]
+        below = np.array([(part < edge - width).mean() for edge in edges])
+        above = np.array([(part < edge + width).mean() for edge in edges])
+        given = np.concatenate([[0], np.cumsum(one)])
+        assert ((below - 1e-9 <= given) & (given <= above + 1e-9)).all()
+        assert abs(given - exact).max() < 0.02
 
 
 def test_a_report_escapes_everything_and_names_no_folder(rich: Entry) -> None:
@@ -128,23 +122,27 @@ def test_odd_datasets_have_a_report(tmp_path: Path, batch: EpisodeBatch) -> None
     entry = write(tmp_path, "odd", batch)
     for content in (report_page(entry), compare_page([entry, entry])):
         shown = charts(parse(content))
-        assert "Length of episodes" in shown
-        assert "Return of episodes" not in shown
+        assert "length" in shown
+        assert "return" not in shown
 
 
 def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_path: Path) -> None:
     entries = list_datasets(pages_root)
     page = parse(compare_page(entries))
     shown = charts(page)
-    reward = shown["Reward"]
+    reward = shown["next/reward"]
     assert [one["name"] for one in reward["series"]] == ["local:other@1", "local:rich@1"]
     assert reward["share"]
     other, rich = (np.array(one["values"]) for one in reward["series"])
     edges = np.array(reward["edges"])
-    assert (edges[0], edges[-1]) == (0, 74)
-    assert other.sum() == pytest.approx(1)
+    assert edges[0] == 0
+    assert 74 < edges[-1] <= 76
+    assert (other.sum(), rich.sum()) == pytest.approx((1, 1))
     expected = np.histogram(np.arange(38.0), edges)[0] / 38
-    assert rich == pytest.approx(expected, abs=1e-6)
+    assert abs(np.cumsum(rich - expected)).max() <= 1 / 38 + 1e-9
+    assert shown["length"]["edges"] == pytest.approx(np.linspace(1, 30, 33), abs=1e-4)
+    third_of = pytest.approx([1 / 3, 1 / 3, 1 / 3], abs=1e-6)
+    assert [share for share in shown["length"]["series"][1]["values"] if share] == third_of
     third = write(tmp_path, "third", flat_batch(np.ones((9, 3))))
     rows = [
         [cell.text for cell in row.all("td")]
@@ -153,20 +151,6 @@ def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_
     assert ["action", "int64 []", "float32 [2]"] in rows
     assert ["observation", "absent", "float64 [3]"] in rows
     assert ["next/reward", "float64 [1]", "float64 [1]"] in rows
-
-
-def test_a_page_is_written_beside_and_replaces_only_with_force(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "page.html"
-    write_page(b"first", path)
-    with pytest.raises(UsageError, match="exists already"):
-        write_page(b"second", path)
-    write_page(b"third", path, force=True)
-    assert (path.read_bytes(), list(path.parent.iterdir())) == (b"third", [path])
-    path.with_name("link").symlink_to("nowhere")
-    with pytest.raises(UsageError):
-        write_page(b"fourth", path.with_name("link"))
-    with pytest.raises(AccessError):
-        write_page(b"fifth", path / "below.html")
 
 
 def test_a_damaged_dataset_has_no_report(tmp_path: Path) -> None:
