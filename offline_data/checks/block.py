@@ -185,8 +185,9 @@ def is_image(leaf: LeafSpec) -> bool:
 
 
 def is_numeric(leaf: LeafSpec) -> bool:
-    """Return True for a leaf of real numbers that is no image, text or flag."""
-    return not (leaf.text or is_image(leaf) or leaf.dtype == "bool" or "complex" in leaf.dtype)
+    """Return True for a leaf of real numbers, one at least, that is no image, text or flag."""
+    other = leaf.text or is_image(leaf) or leaf.dtype == "bool" or "complex" in leaf.dtype
+    return prod(leaf.shape) > 0 and not other
 
 
 def _by_feature(values: NDArray[Any] | EncodedColumn) -> NDArray[Any] | EncodedColumn:

@@ -61,7 +61,8 @@ def published_rows(
     """
     source = get_source("hf")
     release = source.texts(source.resolve(name, None, settings), TextOptions(split=split))
-    folder = settings.downloads / "raw" / DatasetId("hf", name, None).folder / release.revision
+    dataset = DatasetId("hf", name, None)
+    folder = settings.downloads / "raw" / dataset.folder / release.revision
     fetched = fetch_files(release.files, settings, folder, SILENT)
     digests = sorted(file.sha256 for file in fetched)
     return TextRows([folder / file.name for file in fetched], most), json.dumps(digests)
@@ -87,8 +88,9 @@ def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> t
         )
     state = read_json(place / "state.json")
     files = state.get("_data_files") if isinstance(state, dict) else None
-    names = [one.get("filename") for one in files or [] if isinstance(one, dict)]
-    if not names or not all(isinstance(one, str) and Path(one).name == one for one in names):
+    told = [one.get("filename") for one in files or [] if isinstance(one, dict)]
+    names = [one for one in told if isinstance(one, str) and Path(one).name == one]
+    if not names or len(names) < len(told):
         raise FormatError(f"{place / 'state.json'} lists no data files")
     return TextRows([place / one for one in names], most), str(state.get("_fingerprint"))
 

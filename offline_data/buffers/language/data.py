@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from tensordict import tensorclass
@@ -19,6 +19,8 @@ from offline_data.buffers.samplers.base import ValidRows
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
+
+T = TypeVar("T")
 
 COMPARISONS = "CarperAI/openai_summarize_comparisons"
 PROMPTS = "CarperAI/openai_summarize_tldr"
@@ -71,9 +73,9 @@ class PairwiseDataset:
         data = loader.load()
         half = data.shape[0] // 2
         chosen, rejected = (
-            RewardData(**part, batch_size=[half]) for part in (data[:half], data[half:])
+            _made(RewardData, **part, batch_size=[half]) for part in (data[:half], data[half:])
         )
-        return cls(chosen_data=chosen, rejected_data=rejected, batch_size=[half])
+        return _made(cls, chosen_data=chosen, rejected_data=rejected, batch_size=[half])
 
 
 @tensorclass
@@ -93,7 +95,8 @@ class PromptData:
         """Return the tokens before `prompt_rindex`, with padding in place of all others."""
         places = torch.arange(self.input_ids.shape[-1], device=self.prompt_rindex.device)
         mask = places < self.prompt_rindex[:, None]
-        return self.__class__(
+        return _made(
+            type(self),
             input_ids=torch.where(mask, self.input_ids, pad_token_id),
             attention_mask=mask.to(torch.int64),
             prompt_rindex=self.prompt_rindex,
@@ -128,7 +131,14 @@ class PromptData:
             **options,
         )
         data = loader.load()
-        return cls(**data, labels=data["input_ids"], batch_size=data.shape)
+        return _made(cls, **data, labels=data["input_ids"], batch_size=data.shape)
+
+
+def _made(kind: type[T], **fields: Any) -> T:
+    """Call the constructor of a tensorclass, which type checkers do not know."""
+    constructor: Any = kind
+    made: T = constructor(**fields)
+    return made
 
 
 def create_infinite_iterator(iterator: Iterable[Any]) -> Iterator[Any]:
@@ -137,7 +147,7 @@ def create_infinite_iterator(iterator: Iterable[Any]) -> Iterator[Any]:
         yield from iterator
 
 
-class _Rows:
+class _BatchRows:
     """Rows of a tensorclass for a `DatasetLoader`, copied to a device batch by batch."""
 
     def __init__(self, data: Any, device: torch.device | str | None) -> None:
@@ -206,7 +216,7 @@ def get_dataloader(
         num_workers=num_workers,
         **options,
     )
-    rows = _Rows(data, device)
+    rows = _BatchRows(data, device)
     batches = EpochBatches(rows, batch_size, seed=seed, drop_last=True, rank=rank, world=world)
     ahead = {"num_workers": 1, "prefetch_factor": prefetch} if prefetch else {}
     loader = DatasetLoader(rows, batches, **ahead)

@@ -169,12 +169,13 @@ class TokenizedDatasetLoader:
         self.num_workers = num_workers
         if tokenizer_class is None:
             try:
-                from transformers import AutoTokenizer as tokenizer_class  # noqa: N813
+                from transformers import AutoTokenizer
             except ImportError as error:
                 raise MissingDependencyError(
                     "Tokenizing needs transformers, which is not installed",
                     hint="pip install 'offline-data[rlhf]'",
                 ) from error
+            tokenizer_class = AutoTokenizer
         self.make_tokenizer(
             tokenizer_class=tokenizer_class, tokenizer_model_name=tokenizer_model_name or "gpt2"
         )
@@ -273,4 +274,5 @@ class TokenizedDatasetLoader:
         if valid_mask_key is not None and valid_mask_key in dataset.keys(include_nested=True):
             dataset = dataset[dataset.get(valid_mask_key)]
         out = dataset if not prefix else TensorDict({prefix: dataset}, [])
-        return out.memmap_(prefix=str(data_dir))  # type: ignore[no-any-return]
+        written: TensorDict = out.memmap_(prefix=str(data_dir))
+        return written

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
-    from offline_data.sources.text.forms import Documents
+    from offline_data.sources.text.forms import RowTexts
     from offline_data.sources.text.tokenizer import Tokenizer
     from offline_data.sources.text_options import TextOptions
 
@@ -119,7 +119,7 @@ _HINT = "--skip-bad-episodes leaves such rows out"
 
 
 def _episodes(
-    found: Documents, tokenizer: Tokenizer, options: TextOptions
+    found: RowTexts, tokenizer: Tokenizer, options: TextOptions
 ) -> tuple[EpisodeBatch | None, int]:
     """Return the episodes of documents, and the number of rows that have no token."""
     whole = tokenizer.encode(found.texts, options.max_length, special=found.special)

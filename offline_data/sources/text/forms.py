@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Documents:
+class RowTexts:
     """Documents of some rows: one of each, or two of each pair, the chosen one first."""
 
     texts: list[str]
@@ -136,7 +136,7 @@ def _form_of(options: TextOptions, columns: Sequence[str], where: str) -> Form:
     )
 
 
-def documents(columns: Columns, first: int, options: TextOptions, chat: Chat) -> Documents:
+def documents(columns: Columns, first: int, options: TextOptions, chat: Chat) -> RowTexts:
     """Return the documents of some rows.
 
     Args:
@@ -147,7 +147,7 @@ def documents(columns: Columns, first: int, options: TextOptions, chat: Chat) ->
     """
     form = options.form or "text"
     cells = {role: columns.get(options.column(role)) for role in (*ROLES[form], "score")}
-    found = Documents([], [] if form != "text" else None, [], None, [], [], special=True)
+    found = RowTexts([], [] if form != "text" else None, [], None, [], [], special=True)
     scores: list[float] = []
     for i in range(len(next(iter(columns.values()), []))):
         row = {role: column[i] for role, column in cells.items() if column is not None}

@@ -30,7 +30,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def labels(number: int, length: int | None = None) -> list[int]:
     tokens, prompt = TEXTS[number][:length], PROMPTS[number]
-    return [IGNORED] * min(prompt, len(tokens)) + tokens[prompt:]
+    found: list[int] = [IGNORED] * min(prompt, len(tokens)) + tokens[prompt:]
+    return found
 
 
 def test_padded(dataset: Any) -> None:

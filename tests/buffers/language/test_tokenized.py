@@ -14,6 +14,7 @@ import torch
 from offline_data.buffers.language import data as ours
 from offline_data.buffers.language import tokenize
 from offline_data.errors import NotFoundError
+from offline_data.testing.servers import HubServer
 from offline_data.testing.text_toy import SENTENCES, train_tokenizer
 
 LENGTH = 20
@@ -183,16 +184,17 @@ def test_an_interrupted_cache_does_not_count(
 
 
 def test_round_trips(saved: Path, tmp_path: Path) -> None:
-    data = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path / "root")
+    kind: Any = ours.PairwiseDataset
+    data = from_dataset(kind, saved / "pairs", tmp_path / "root")
     data.memmap(tmp_path / "copy", copy_existing=True)
-    assert_equal(ours.PairwiseDataset.load_memmap(tmp_path / "copy"), data)
+    assert_equal(kind.load_memmap(tmp_path / "copy"), data)
     other = data.clone().zero_()
     other.load_state_dict(data.state_dict())
     assert_equal(other, data)
 
 
 def test_batches(saved: Path, tmp_path: Path) -> None:
-    options = {
+    options: Any = {
         "dataset_name": str(saved / "pairs"), "root_dir": tmp_path, "from_disk": True,
         "tokenizer_class": Auto,
     }  # fmt: skip
@@ -203,9 +205,23 @@ def test_batches(saved: Path, tmp_path: Path) -> None:
     assert isinstance(batches[0], ours.PairwiseDataset)
     seen = {tuple(row) for batch in batches for row in batch.chosen_data.input_ids.tolist()}
     assert seen <= {tuple(row) for row in data.chosen_data.input_ids.tolist()}
-    endless = ours.get_dataloader(5, LENGTH, ours.PairwiseDataset, "cpu", **options)
+    endless: Any = ours.get_dataloader(5, LENGTH, ours.PairwiseDataset, "cpu", **options)
     for _ in range(2 * len(batches) + 1):
         assert len(next(endless)) == 5
+
+
+def test_a_dataset_of_the_hub(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = tmp_path / "published"
+    published.mkdir()
+    lines = "".join(json.dumps(row) + "\n" for row in rows("prompts"))
+    (published / "train.jsonl").write_text(lines)
+    with HubServer({"someone/prompts": published}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        found = ours.PromptData.from_dataset(
+            "train", "someone/prompts", LENGTH, root_dir=tmp_path / "root", tokenizer_class=Auto
+        )
+    assert_equal(found, from_dataset(ours.PromptData, saved / "prompts", tmp_path))
 
 
 def test_a_split_that_is_not_there(saved: Path, tmp_path: Path) -> None:
