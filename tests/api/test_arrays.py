@@ -91,7 +91,7 @@ def test_no_torch_is_imported(toys: Callable[..., Path]) -> None:
     assert heavy == []
     dataset = offline_data.open_dataset(folder)
     for style in STYLES:
-        expected = dataset.to_numpy(style, observation_key=STATE)  # type: ignore[arg-type]
+        expected = dataset.to_numpy(style, observation_key=STATE)
         assert sums[style] == {name: float(array.sum()) for name, array in expected.items()}
 
 
