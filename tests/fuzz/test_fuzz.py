@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 ONE_EACH = ("rlds", "webdataset", "atari", "gendgrl", "vd4rl", "roboset", "openml")
 CASES = (
-    {"d4rl": 5, "d4rl-bytes": 4, "hdf5": 2, "http": 1, "minari": 4, "archive": 5, "rlds": 1},
+    {"d4rl": 5, "d4rl-bytes": 4, "hdf5": 2, "http": 1, "minari": 4, "archive": 5}
+    | dict.fromkeys(ONE_EACH, 1),
     {"manifest": 4, "settings": 3, "plan": 1, "buffer": 6, "derived": 5},
 )
 MORE_CASES = (
