@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from offline_data.checks.block import RowBlock, all_leaves
 from offline_data.checks.registry import all_rules, select_rules
 from offline_data.checks.rules.values import NonFiniteValues
 from offline_data.errors import UsageError
+from offline_data.preprocess.steps.registry import step_names
 from offline_data.store.reader import DatasetReader
 from tests.checks.planted import Write, changed, clean_batch
 
@@ -131,3 +133,10 @@ def test_every_rule_is_documented() -> None:
         assert "\n\n" in (rule.__doc__ or ""), code
         assert rule.explained.keys() == rule.thresholds.keys()
     assert len({rule.name for rule in all_rules().values()}) == len(all_rules())
+
+
+def test_hints_name_steps_that_exist() -> None:
+    known = set(step_names())
+    for rule in all_rules().values():
+        for name in re.findall(r"--step (\w+)", rule.hint + (rule.__doc__ or "")):
+            assert name in known, (rule.code, name)

@@ -254,7 +254,7 @@ class ActionScale(RangeRule):
     code = "RL033"
     name = "action-scale"
     severity = "warning"
-    hint = "compare with what the environment expects; scale with `preprocess --step scale`"
+    hint = "compare with what the environment expects; rescale with `preprocess --fn`"
     thresholds = MappingProxyType({"part": 0.01})
     explained = MappingProxyType({"part": "largest extent of all features, as a part of the range"})
 
