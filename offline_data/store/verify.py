@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from offline_data.progress import Progress, Task
     from offline_data.store.library import Entry
+    from offline_data.store.manifest import Manifest
 
 _BLOCK = 4 << 20
 """Bytes that are read and hashed at once."""
@@ -94,6 +95,20 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
     Raises `NotFoundError`, `ManifestError`, `NewerFormatError`, `AccessError`.
     """
     manifest = read_manifest(path)
+    problems = list(verify_files(path, manifest, progress))
+    if not problems:
+        problems += _compare_contents(DatasetReader(path, manifest))
+    problems += [Problem(name, "is not in the manifest") for name in foreign_files(path)]
+    return tuple(sorted(problems, key=lambda problem: problem.file))
+
+
+def verify_files(
+    path: Path, manifest: Manifest, progress: Progress = SILENT
+) -> tuple[Problem, ...]:
+    """Compare the manifest with its own digest, and its files with their sizes and sha256.
+
+    Raises `AccessError`.
+    """
     changed = check_digest(path, manifest)
     problems = [Problem(MANIFEST, changed)] if changed else []
     plain: set[str] = set()
@@ -103,10 +118,7 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
             problem = problem or _compare_digest(path / name, entry["sha256"], task)
             if problem:
                 problems.append(Problem(name, problem))
-    if not problems:
-        problems += _compare_contents(DatasetReader(path, manifest))
-    problems += [Problem(name, "is not in the manifest") for name in foreign_files(path)]
-    return tuple(sorted(problems, key=lambda problem: problem.file))
+    return tuple(problems)
 
 
 def _compare_digest(file: Path, expected: str, task: Task) -> str | None:

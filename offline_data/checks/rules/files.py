@@ -18,7 +18,7 @@ from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.run import DAMAGED
 from offline_data.episodes.fields import join_key
 from offline_data.store.library import foreign_files
-from offline_data.store.verify import verify
+from offline_data.store.verify import verify_files
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ _MOST_LISTED = 8
 class DamagedFiles(Rule):
     """A file of the dataset is missing, has other bytes than were written, or is not its own.
 
-    Compares every file with the size and SHA-256 in the manifest, and what files say of each other:
-    the episode table with the rows, text codes with their words. Damage comes from full disks,
+    Compares every file with the size and SHA-256 in the manifest. Damage comes from full disks,
     copies that were cut off, and tools that write into memory maps. Files that the manifest does not
-    list are a warning: nothing reads them, and `remove` leaves them.
+    list are a warning: nothing reads them, and `remove` leaves them. `verify` also compares what
+    files say of each other, for datasets of strangers.
 
     It reads every byte, which is most of the time of a run on large datasets; leave it out with
     `--ignore RL001` where `verify` has just been run.
@@ -54,15 +54,12 @@ class DamagedFiles(Rule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each file."""
         reader = measured.reader
-        foreign = set(foreign_files(reader.path))
-        for problem in verify(reader.path):
-            extra = problem.file in foreign
-            yield self.finding(
-                reader,
-                f"{problem.file} {problem.problem}",
-                about=problem.file,
-                severity="warning" if extra else None,
-            )
+        for problem in verify_files(reader.path, reader.manifest):
+            text = f"{problem.file} {problem.problem}"
+            yield self.finding(reader, text, about=problem.file)
+        for name in foreign_files(reader.path):
+            text = f"{name} is not in the manifest"
+            yield self.finding(reader, text, about=name, severity="warning")
 
 
 class MissingLicence(Rule):
