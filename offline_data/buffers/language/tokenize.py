@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase
 
 from offline_data.config import resolve_settings
 from offline_data.errors import MissingDependencyError
+from offline_data.store.layout import TED
+from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
     import os
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _ROWS = 1000
 """Rows that are tokenized at once."""
+_MADE = frozenset({"done", "terminated", "truncated", "next", "episode"})
+"""Roots of leaves of the dataset that are no tokens."""
 _TEXTS = ("text", "prompt", "label", "valid_sample")
 """Columns that are not tokens, and the one that says which rows to keep."""
 
@@ -200,10 +204,16 @@ class TokenizedDatasetLoader:
         rows, origin = find_rows(self.dataset_name, self.split, settings, most)
         name = f"{Path(self.dataset_name).name}-{self.split}-{self._key(origin)}"
         path = stored_tokens(name, lambda: self._batches(rows), settings)
-        data = TensorDict.load_memmap(path / "ted")
-        made = {"done", "terminated", "truncated", "next", "episode"}
-        found: TensorDict = data.select(*(set(data.keys()) - made))
-        return found
+        reader = DatasetReader(path)
+        table = reader.manifest.tables[TED]
+        leaves = {
+            leaf.key: MemoryMappedTensor.from_filename(
+                path / leaf.file, getattr(torch, leaf.dtype), torch.Size([table.rows, *leaf.shape])
+            )
+            for leaf in table.leaves
+            if leaf.key[0] not in _MADE
+        }
+        return TensorDict(leaves, [table.rows])
 
     def _key(self, origin: str) -> str:
         """Return what the tokens depend on, as hex digits."""
