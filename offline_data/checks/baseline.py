@@ -22,6 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from offline_data.checks.names import unversioned
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.files import is_file, write_named
@@ -64,7 +65,7 @@ def compare(report: CheckReport, baseline: Counter[Identity]) -> Comparison:
         if one.code == RULE_FAILED or found[_identity(one)] > baseline[_identity(one)]
     )
     asked = {identity for identity in baseline if _looked_for(identity, report)}
-    datasets = {one.id.partition("@")[0] for one in report.datasets}
+    datasets = {unversioned(one.id) for one in report.datasets}
     strange = bool(baseline) and not any(identity[0] in datasets for identity in baseline)
     return Comparison(new, len(report.findings) - len(new), len(asked - found.keys()), strange)
 
@@ -133,7 +134,7 @@ def _as_json(identity: Identity, count: int) -> dict[str, Any]:
 
 def _looked_for(identity: Identity, report: CheckReport) -> bool:
     dataset, code, *_ = identity
-    here = any(one.id.partition("@")[0] == dataset for one in report.datasets)
+    here = any(unversioned(one.id) == dataset for one in report.datasets)
     return here and code in {*report.rules, DAMAGED}
 
 

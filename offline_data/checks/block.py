@@ -6,7 +6,6 @@ A block is a run of consecutive transitions `[first, stop)`, whose ends need not
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,10 +27,8 @@ if TYPE_CHECKING:
 BLOCK_ITEMS = 1 << 19
 """Numbers of all leaves of a file in a block: a few MiB, so that a leaf's part fits the cache."""
 
-IMAGE_DIMENSIONS = (2, 3)
-"""Dimensions of a row of an image or a stack of images; see `is_image`."""
-
 _LEAST_SIDE = 8
+"""Height and width of the smallest image; smaller rows of uint8 are grids."""
 
 
 class RowPlace(NamedTuple):
@@ -163,25 +160,16 @@ def blocks(reader: DatasetReader, leaves: Iterable[LeafSpec], items: int) -> Ite
         yield RowBlock(reader, first, min(first + step, reader.transitions))
 
 
-def leaves_by_file(reader: DatasetReader) -> list[dict[Key, LeafSpec]]:
-    """Return all leaves but `episode`, grouped by file, since rows of one file are read together."""
-    leaves = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
-    every = sorted((leaves | reader.observation_leaves).items(), key=lambda item: item[1].file)
-    return [dict(group) for _, group in groupby(every, key=lambda item: item[1].file)]
-
-
 def all_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
     """Return the leaves of steps and of observations, without `episode`, by root key."""
-    return {key: leaf for group in leaves_by_file(reader) for key, leaf in group.items()}
+    every = reader.step_leaves | reader.observation_leaves
+    return {key: leaf for key, leaf in every.items() if key != EPISODE}
 
 
 def is_image(leaf: LeafSpec) -> bool:
-    """Return True if rows are encoded images, or uint8 and shaped as one: two sides of 8 at least."""
-    if leaf.encoding is not None:
-        return True
-    sides = sorted(leaf.shape)[-2:]
-    shaped = len(leaf.shape) in IMAGE_DIMENSIONS and min(sides) >= _LEAST_SIDE
-    return leaf.dtype == "uint8" and shaped
+    """Return True if rows are encoded images, or uint8 and shaped as an image or a stack of some."""
+    shaped = len(leaf.shape) in {2, 3} and min(sorted(leaf.shape)[-2:]) >= _LEAST_SIDE
+    return leaf.encoding is not None or (leaf.dtype == "uint8" and shaped)
 
 
 def is_numeric(leaf: LeafSpec) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from offline_data.checks.names import unversioned
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -46,7 +48,7 @@ class Finding:
     def identity(self) -> tuple[str, str, str | None, str | None]:
         """What stays equal when the data change: dataset without revision, code, leaf and `about`."""
         leaf = None if self.leaf is None else self.leaf.removeprefix("next/")
-        return (self.dataset.partition("@")[0], self.code, leaf, self.about)
+        return (unversioned(self.dataset), self.code, leaf, self.about)
 
     @property
     def where(self) -> str:

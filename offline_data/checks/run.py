@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from offline_data.checks.block import BLOCK_ITEMS, blocks, leaves_by_file
+from offline_data.checks.block import BLOCK_ITEMS, all_leaves, blocks
 from offline_data.checks.finding import SEVERITIES, CheckedDataset, CheckReport, Finding
 from offline_data.checks.rule import Measured
 from offline_data.errors import OfflineDataError
 from offline_data.progress import SILENT
+from offline_data.store.layout import leaves_by_file
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
@@ -108,10 +109,8 @@ def _check(
             raise
         except Exception as error:  # noqa: BLE001 -- a rule may be anybody's
             states[rule] = {(): error}
-    groups = [
-        {key: leaf for key, leaf in group.items() if key in wanted}
-        for group in leaves_by_file(reader)
-    ]
+    known = all_leaves(reader).items()
+    groups = leaves_by_file({key: leaf for key, leaf in known if key in wanted})
     size = sum(leaf.nbytes for group in groups for leaf in group.values()) * reader.transitions
     with (
         progress.task(f"check {reader.manifest.name}", size, "B") as task,
@@ -121,7 +120,7 @@ def _check(
         early = {rule: pool.submit(_findings_of, rule, reader, states) for rule in idle}
         running: deque[Future[States]] = deque()
         try:
-            for group in filter(None, groups):
+            for group in groups:
                 row = sum(leaf.nbytes for leaf in group.values())
                 for block in blocks(reader, group.values(), block_items):
                     rules_of = {key: wanted[key] for key in group}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,7 +12,7 @@ from offline_data.episodes.fields import join_key, next_of, split_key
 from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.progress import SILENT
 from offline_data.reports.histograms import QUANTILES, FeatureHistogram, Histograms
-from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
+from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, leaves_by_file
 from offline_data.store.statistics import BLOCK_ITEMS, Moments, item_moments, moments_of
 
 if TYPE_CHECKING:
@@ -431,7 +430,7 @@ def _text_stats(reader: DatasetReader, key: Key, rows: int, counts: NDArray[np.i
 def _step_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
     """Yield every row of every step leaf except `episode`; the rows of a leaf are in order."""
     leaves = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
-    for group in _by_file(leaves):
+    for group in leaves_by_file(leaves):
         for rows in chosen.steps.chunks(group.values(), items):
             for key in group:
                 yield key, reader.step(key)[rows]
@@ -449,17 +448,10 @@ def _observation_chunks(reader: DatasetReader, chosen: _Selection, items: int) -
             for rows in chosen.ends.chunks([leaf], items):
                 yield key, reader.leaf(TED, next_of(key))[rows]
         return
-    for group in _by_file(reader.observation_leaves):
+    for group in leaves_by_file(reader.observation_leaves):
         for rows in chosen.observations.chunks(group.values(), items):
             for key in group:
                 yield key, reader.leaf(OBSERVATIONS, key)[rows]
-
-
-def _by_file(leaves: dict[Key, LeafSpec]) -> Iterator[dict[Key, LeafSpec]]:
-    """Group leaves that share a file, so that its rows are read once for all of them."""
-    ordered = sorted(leaves.items(), key=lambda item: item[1].file)
-    for _, group in groupby(ordered, key=lambda item: item[1].file):
-        yield dict(group)
 
 
 def _aligned(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

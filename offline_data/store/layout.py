@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -178,3 +179,9 @@ class TableSpec:
     def from_json(cls, value: Mapping[str, Any]) -> TableSpec:
         """Read the form the manifest stores."""
         return cls(value["rows"], tuple(LeafSpec.from_json(leaf) for leaf in value["leaves"]))
+
+
+def leaves_by_file(leaves: Mapping[Key, LeafSpec]) -> list[dict[Key, LeafSpec]]:
+    """Group leaves that share a file, ordered by file, so that its rows are read once for all."""
+    ordered = sorted(leaves.items(), key=lambda item: item[1].file)
+    return [dict(group) for _, group in groupby(ordered, key=lambda item: item[1].file)]

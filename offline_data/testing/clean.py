@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offline_data.api import DatasetLike, OnDisk
+    from offline_data.api.arguments import DatasetLike, OnDisk
     from offline_data.checks.finding import Severity
 
 

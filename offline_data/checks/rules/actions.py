@@ -96,6 +96,19 @@ def _collect(space: Any, key: Key, found: dict[Key, ActionBounds]) -> None:
             found[key] = ActionBounds("MultiBinary", "int8", np.array(0), np.array(1))
 
 
+def _within_bounds(reader: DatasetReader) -> list[Key]:
+    """Return the floating-point leaves of a Box with finite bounds, the upper ones larger."""
+    leaves = action_leaves(reader)
+    return [
+        key
+        for key, one in declared_bounds(reader).items()
+        if one.kind == "Box"
+        and leaves[key].dtype.startswith("float")
+        and np.isfinite([one.low, one.high]).all()
+        and (one.high > one.low).all()
+    ]
+
+
 class _Outside(NamedTuple):
     """Rows outside of a space, and the extremes of all."""
 
@@ -181,14 +194,7 @@ class SaturatedActions(Rule):
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         """Return the continuous leaves with finite bounds."""
-        return [
-            key
-            for key, one in declared_bounds(reader).items()
-            if one.kind == "Box"
-            and np.isfinite(one.low).all()
-            and np.isfinite(one.high).all()
-            and action_leaves(reader)[key].dtype.startswith("float")
-        ]
+        return _within_bounds(reader)
 
     def measure(self, block: RowBlock, key: Key) -> _AtBounds:
         """Count the values at the bounds; none where the extremes are within."""
@@ -260,14 +266,7 @@ class ActionScale(RangeRule):
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         """Return the continuous leaves with finite bounds."""
-        return [
-            key
-            for key, one in declared_bounds(reader).items()
-            if one.kind == "Box"
-            and np.isfinite(one.low).all()
-            and np.isfinite(one.high).all()
-            and (one.high > one.low).all()
-        ]
+        return _within_bounds(reader)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""

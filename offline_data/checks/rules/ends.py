@@ -30,10 +30,6 @@ class _Flagged(NamedTuple):
     first: RowPlace
 
 
-def _add(first: _Flagged, second: _Flagged) -> _Flagged:
-    return _Flagged(first.number + second.number, first.first)
-
-
 def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return whether each episode ends terminated, and truncated, `[E]`."""
     return (
@@ -42,11 +38,23 @@ def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]
     )
 
 
-def _last_row(reader: DatasetReader, episode: int) -> int:
-    return int(reader.starts[episode] + reader.lengths[episode] - 1)
+class _EpisodeRule(Rule):
+    """A rule that needs only the table of episodes."""
+
+    def of_episodes(
+        self, reader: DatasetReader, found: NDArray[np.int64], message: str, *, at_end: bool = False
+    ) -> Iterator[Finding]:
+        """Yield one finding of some episodes, ascending, at the first one's first or last row."""
+        if len(found):
+            first = int(found[0])
+            row = int(reader.starts[first]) + (int(reader.lengths[first]) - 1) * at_end
+            subject = f"{len(found):,} of {reader.episode_count:,} episodes"
+            yield self.finding(
+                reader, f"{subject} {message}", episode=first, row=row, count=len(found)
+            )
 
 
-class NeitherEnd(Rule):
+class NeitherEnd(_EpisodeRule):
     """An episode ends neither terminated nor truncated.
 
     Code that finds episodes by their flags joins it with the next one, and a value is bootstrapped
@@ -60,22 +68,13 @@ class NeitherEnd(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield one finding."""
-        reader = measured.reader
-        terminated, truncated = _flags(reader)
+        terminated, truncated = _flags(measured.reader)
         found = np.flatnonzero(~terminated & ~truncated)
-        if len(found):
-            first = int(found[0])
-            yield self.finding(
-                reader,
-                f"{len(found):,} of {reader.episode_count:,} episodes end neither terminated nor "
-                "truncated",
-                episode=first,
-                row=_last_row(reader, first),
-                count=len(found),
-            )
+        message = "end neither terminated nor truncated"
+        return self.of_episodes(measured.reader, found, message, at_end=True)
 
 
-class BothEnds(Rule):
+class BothEnds(_EpisodeRule):
     """An episode ends terminated and truncated at once.
 
     Terminated counts: nothing is bootstrapped after the last action. If the time limit alone ended
@@ -89,19 +88,10 @@ class BothEnds(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield one finding."""
-        reader = measured.reader
-        terminated, truncated = _flags(reader)
+        terminated, truncated = _flags(measured.reader)
         found = np.flatnonzero(terminated & truncated)
-        if len(found):
-            first = int(found[0])
-            yield self.finding(
-                reader,
-                f"{len(found):,} of {reader.episode_count:,} episodes end both terminated and "
-                "truncated",
-                episode=first,
-                row=_last_row(reader, first),
-                count=len(found),
-            )
+        message = "end both terminated and truncated"
+        return self.of_episodes(measured.reader, found, message, at_end=True)
 
 
 class DoneInsideEpisode(Rule):
@@ -129,7 +119,7 @@ class DoneInsideEpisode(Rule):
 
     def merge(self, first: _Flagged, second: _Flagged) -> _Flagged:
         """Add up."""
-        return _add(first, second)
+        return _Flagged(first.number + second.number, first.first)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each flag."""
@@ -142,7 +132,7 @@ class DoneInsideEpisode(Rule):
             )
 
 
-class UnknownFinalObservation(Rule):
+class UnknownFinalObservation(_EpisodeRule):
     """The source lacks the observation after the last action of an episode.
 
     Nothing can be bootstrapped from it: samplers leave that transition out unless it is terminated.
@@ -160,16 +150,8 @@ class UnknownFinalObservation(Rule):
         final = np.asarray(reader.episodes[("final_observation",)], bool)
         terminated, _ = _flags(reader)
         found = np.flatnonzero(~final & ~terminated)
-        if len(found):
-            first = int(found[0])
-            yield self.finding(
-                reader,
-                f"{len(found):,} of {reader.episode_count:,} episodes have no observation after "
-                "their last action, and are not terminated",
-                episode=first,
-                row=_last_row(reader, first),
-                count=len(found),
-            )
+        message = "have no observation after their last action, and are not terminated"
+        return self.of_episodes(reader, found, message, at_end=True)
 
 
 class _EndValues(NamedTuple):
@@ -320,7 +302,7 @@ class Discontinuity(Rule):
             )
 
 
-class OneStepEpisodes(Rule):
+class OneStepEpisodes(_EpisodeRule):
     """Some episodes have a single step, in a dataset of longer ones.
 
     They often come from an end flag that is set on two consecutive rows. A dataset of one-step
@@ -338,19 +320,12 @@ class OneStepEpisodes(Rule):
         """Yield one finding."""
         reader = measured.reader
         found = np.flatnonzero(reader.lengths == 1)
-        count = reader.episode_count
-        if count > len(found) >= max(1.0, self.limits["share"] * count):
-            first = int(found[0])
-            yield self.finding(
-                reader,
-                f"{len(found):,} of {count:,} episodes have one step",
-                episode=first,
-                row=int(reader.starts[first]),
-                count=len(found),
-            )
+        share = len(found) / reader.episode_count
+        few = share < self.limits["share"] or share == 1
+        return self.of_episodes(reader, found[: 0 if few else None], "have one step")
 
 
-class OutlierLength(Rule):
+class OutlierLength(_EpisodeRule):
     """An episode is many times as long as the others.
 
     Most often an end flag is missing, and several episodes are one.
@@ -372,17 +347,11 @@ class OutlierLength(Rule):
         """Yield one finding."""
         reader = measured.reader
         lengths = reader.lengths
-        if len(lengths) < self.limits["least_episodes"]:
-            return
         usual = float(np.quantile(lengths, 0.95))
         found = np.flatnonzero(lengths > self.limits["times"] * usual)
-        if len(found):
-            first = int(found[0])
-            yield self.finding(
-                reader,
-                f"{len(found):,} episodes have more than {self.limits['times']:g} times the length "
-                f"of 95 % of the others ({usual:,.0f} steps); the longest has {lengths.max():,}",
-                episode=first,
-                row=int(reader.starts[first]),
-                count=len(found),
-            )
+        message = (
+            f"have more than {self.limits['times']:g} times the length of 95 % of the others "
+            f"({usual:,.0f} steps); the longest has {lengths.max():,}"
+        )
+        few = len(lengths) < self.limits["least_episodes"]
+        return self.of_episodes(reader, found[: 0 if few else None], message)

@@ -1,19 +1,12 @@
-"""The functions of `offline_data` that need no torch; the command line prints what they return.
-
-`root` is the folder of all datasets, None for the user's (`OFFLINE_DATA_HOME`, else the config
-file's, else the platform's cache folder); `settings` are settings already resolved, instead.
-`progress` is True (a bar on stderr, in a terminal or a notebook, for operations of more than two
-seconds), False (no bar), or an `offline_data.progress.Progress`. Notes go to the logger
-`offline_data`.
-"""
+"""Functions that get, describe and remove datasets."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from offline_data.config import resolve_settings, user_path
+from offline_data.api.arguments import DatasetLike, Range, Sort, settings_of
+from offline_data.config import user_path
 from offline_data.episodes.fields import split_key
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
@@ -21,19 +14,15 @@ from offline_data.progress import progress_of
 from offline_data.store.layout import DEFAULT_AUDIT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from matplotlib.figure import Figure
 
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.checks.finding import Finding
-    from offline_data.checks.registry import RewardFunction
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.ingest.options import Stored
     from offline_data.progress import Progress
-    from offline_data.project.diff import DatasetDiff
-    from offline_data.project.sync import LockResult, SyncedDataset
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.reports.info import DatasetInfo
     from offline_data.reports.listing import Listing, LocalDataset
@@ -44,24 +33,6 @@ if TYPE_CHECKING:
     from offline_data.store.layout import AuditMode, LayoutName
     from offline_data.store.removal import DatasetRemoval
     from offline_data.store.verify import Verification
-
-DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
-"""A dataset id `source:name[@revision]`, or the path of a dataset directory."""
-
-
-class OnDisk(Protocol):
-    """A loaded dataset: it knows its directory."""
-
-    @property
-    def data_path(self) -> Path:
-        """The dataset directory."""
-
-
-Sort: TypeAlias = Literal["name", "size"]
-"""Order of a list: by id, or the largest first."""
-
-Range: TypeAlias = "tuple[int | None, int | None] | None"
-"""A half-open range, counted from 0; None: everything."""
 
 
 def _pinned(text: TextOptions | None, settings: Settings | None) -> TextOptions | None:
@@ -146,7 +117,7 @@ def download(
     )
     dataset = id if isinstance(id, DatasetId) else parse_id(id)
     return ingest.download(
-        dataset, _settings(root, settings), options, progress_of(progress), executor=executor
+        dataset, settings_of(root, settings), options, progress_of(progress), executor=executor
     )
 
 
@@ -248,7 +219,7 @@ def convert(
         checkpoints=checkpoints,
         text=_pinned(text, settings),
     )
-    chosen, shown = _settings(root, settings), progress_of(progress)
+    chosen, shown = settings_of(root, settings), progress_of(progress)
     if isinstance(data, (str, os.PathLike)):
         path = user_path(data, "the data")
         return ingest.convert(path, name, chosen, options, shown, source=source, executor=executor)
@@ -308,7 +279,7 @@ def load_arrays(
     from offline_data.store.reader import open_reader
 
     check_style(style)
-    chosen, shown, path = _settings(root, settings), progress_of(progress), None
+    chosen, shown, path = settings_of(root, settings), progress_of(progress), None
     if isinstance(download, bool) and revision is None:
         path = at_hand(text_of(id), chosen.root)
     if path is None:  # what converts takes as long to import as all else
@@ -334,6 +305,8 @@ def list_datasets(
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
 ) -> Listing[LocalDataset]: ...
+
+
 @overload
 def list_datasets(
     source: str | None = None,
@@ -344,6 +317,8 @@ def list_datasets(
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
 ) -> Listing[CatalogDataset]: ...
+
+
 def list_datasets(
     source: str | None = None,
     *,
@@ -383,7 +358,7 @@ def list_datasets(
     # one that is known is enough: its adapter need not import here
     if source is not None and source not in source_names():
         get_source(source)
-    chosen = _settings(root, settings)
+    chosen = settings_of(root, settings)
     listing: Listing[Any]
     if remote:
         from offline_data.reports import catalog
@@ -435,7 +410,7 @@ def search(
     from offline_data.reports import catalog
 
     bounds = catalog.Bounds(min_bytes, max_bytes, min_episodes, max_episodes, action)
-    return catalog.search(query, _settings(root, settings), bounds, limit)
+    return catalog.search(query, settings_of(root, settings), bounds, limit)
 
 
 def info(
@@ -458,7 +433,7 @@ def info(
     from offline_data.reports.info import dataset_info
     from offline_data.store.library import text_of
 
-    return dataset_info(text_of(id), _settings(root, settings))
+    return dataset_info(text_of(id), settings_of(root, settings))
 
 
 def stats(
@@ -476,7 +451,7 @@ def stats(
     from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
-    entry = locate(text_of(id), _settings(root, settings))
+    entry = locate(text_of(id), settings_of(root, settings))
     return dataset_stats(open_reader(entry.path), progress_of(progress))
 
 
@@ -515,7 +490,7 @@ def plot(
 
     check_installed()
     named = id if isinstance(id, (str, os.PathLike, DatasetId)) else id.data_path
-    entry = locate(text_of(named), _settings(root, settings))
+    entry = locate(text_of(named), settings_of(root, settings))
     figure: Figure = draw(summarise(open_reader(entry.path), progress_of(progress)))
     return figure
 
@@ -540,7 +515,7 @@ def card(
     from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
-    entry = locate(text_of(id), _settings(root, settings))
+    entry = locate(text_of(id), settings_of(root, settings))
     stats = dataset_stats(open_reader(entry.path), progress_of(progress))
     return dataset_card(entry_info(entry), stats)
 
@@ -568,7 +543,7 @@ def verify(
     from offline_data.store.library import locate, text_of
     from offline_data.store.verify import verify_entry
 
-    return verify_entry(locate(text_of(id), _settings(root, settings)), progress_of(progress))
+    return verify_entry(locate(text_of(id), settings_of(root, settings)), progress_of(progress))
 
 
 def remove(
@@ -594,202 +569,5 @@ def remove(
     from offline_data.store.library import locate, text_of
     from offline_data.store.removal import remove_datasets
 
-    chosen = _settings(root, settings)
+    chosen = settings_of(root, settings)
     return remove_datasets([locate(text_of(id), chosen) for id in ids], dry_run=dry_run)
-
-
-def lock(
-    file: str | os.PathLike[str] = "datasets.toml",
-    *,
-    upgrade: bool | Collection[str] = False,
-    check: bool = False,
-    root: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    progress: bool | Progress = True,
-) -> LockResult:
-    """Write `datasets.lock`: revision, raw files and content digest of each dataset of a project.
-
-    The table `datasets` of `datasets.toml` has short names with an id, or a table of `id` and
-    options of `download`: `layout`, `episodes = "0:10"`, `checkpoints`, `images`, `keep_episodes`,
-    `skip_bad_episodes`. Locked revisions are kept. A new dataset is locked as it is on this disk,
-    else downloaded at its source's newest revision: only that tells its content.
-
-    Args:
-        file: `datasets.toml`; the lock file `datasets.lock` is beside it.
-        upgrade: Names to lock at their newest revisions; True: all. A revision in `file` is kept.
-        check: Whether to only compare the two files; `changes` then tells what has to be changed.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
-
-    Raises:
-        UsageError: A file is not TOML or has wrong fields; or a dataset on this disk was made with
-            other options.
-        NotFoundError, NetworkError, IntegrityError, NoSpaceError, AccessError: See `download`.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> file = pathlib.Path(tempfile.mkdtemp(), "datasets.toml")
-        >>> file.write_text('datasets.hopper = "d4rl:hopper-medium-v2"')
-        41
-        >>> lock(file, check=True).changes
-        ('hopper is not in the lock file',)
-    """
-    from offline_data.project.sync import check_lock, lock_datasets
-
-    path = user_path(file, "the file")
-    if check:
-        return check_lock(path)
-    return lock_datasets(path, _settings(root, settings), upgrade, progress_of(progress))
-
-
-def sync(
-    file: str | os.PathLike[str] = "datasets.toml",
-    *,
-    locked: bool = False,
-    dry_run: bool = False,
-    root: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    progress: bool | Progress = True,
-) -> tuple[SyncedDataset, ...]:
-    """Make this disk hold the datasets of `datasets.lock`; see `lock`. Others are left alone.
-
-    Datasets that are here are compared with the lock file, without a network; others are downloaded
-    at the locked revision. If a raw file has another digest, nothing of its dataset is published.
-
-    ```python
-    for dataset in offline_data.sync(locked=True):
-        print(dataset.name, dataset.path)
-    ```
-
-    Args:
-        file: `datasets.toml`; the lock file is beside it.
-        locked: Whether a lock file that is not up to date is an error; False: it is updated first.
-        dry_run: Whether to only return what would be done; the lock file must be up to date.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
-
-    Raises:
-        LockError: With `locked` or `dry_run`: the lock file is not up to date.
-        IntegrityError: A dataset is not as locked; the message names each difference. Others are
-            made first.
-        UsageError, NotFoundError, NetworkError, NoSpaceError, AccessError: See `lock`.
-    """
-    from offline_data.project.sync import sync_datasets
-
-    return sync_datasets(
-        user_path(file, "the file"),
-        _settings(root, settings),
-        locked=locked,
-        dry_run=dry_run,
-        progress=progress_of(progress),
-    )
-
-
-def diff(
-    a: DatasetLike,
-    b: DatasetLike,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    progress: bool | Progress = True,
-) -> DatasetDiff:
-    """Compare two datasets on this disk, or two revisions: schema, episodes, values, statistics.
-
-    Layout and packing do not matter. Values are equal if their bytes are: 0.0 and -0.0 differ.
-
-    ```python
-    found = offline_data.diff("local:mine@1", "local:mine@2")
-    print(found.equal, found.episodes.added, found.values)
-    ```
-
-    Returns:
-        The differences; falsy if there are none.
-
-    Raises:
-        NotFoundError, InvalidIdError: One is not on this disk; it is no id.
-        IntegrityError, AccessError: One is damaged, or cannot be read.
-    """
-    from offline_data.project.diff import diff_datasets
-    from offline_data.store.library import locate, text_of
-    from offline_data.store.reader import open_reader
-
-    chosen = _settings(root, settings)
-    readers = [open_reader(locate(text_of(one), chosen).path) for one in (a, b)]
-    return diff_datasets(readers[0], readers[1], progress_of(progress))
-
-
-def check(
-    *datasets: DatasetLike | OnDisk,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    thresholds: Mapping[str, Mapping[str, float]] | None = None,
-    reward: RewardFunction | None = None,
-    root: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    progress: bool | Progress = True,
-) -> list[Finding]:
-    """Check datasets on this disk with the rules of `offline-data check`, reading each file once.
-
-    Several datasets are also compared with each other. Files of configuration are not read. A view
-    is checked as the dataset that it is of.
-
-    ```python
-    for finding in offline_data.check("local:mine", ignore=["RL021"]):
-        print(finding.severity, finding.code, finding.where, finding.message)
-    ```
-
-    Args:
-        datasets: Ids (without a revision: the newest), paths, or loaded datasets.
-        select: Codes of rules, their beginnings (`RL02`), or names; empty: all.
-        ignore: Those to leave out.
-        thresholds: Values in place of a rule's own, by code: `{"RL030": {"share": 0.1}}`.
-        reward: Function of the environment, to compare rewards with (`RL043`). Called with arrays of
-            some transitions, `reward(observation, action, next_observation)`; returns `[n]`.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
-
-    Returns:
-        Findings by dataset as given, the most severe first. A dataset that is damaged is a finding
-        (`RL001`), and so is a rule that raises (`RL000`); empty: none.
-
-    Raises:
-        NotFoundError, InvalidIdError: A dataset is not on this disk; it is no id.
-        UsageError: No dataset, or no such rule or threshold.
-        AccessError: A folder cannot be read.
-    """
-    from offline_data.checks.registry import select_rules
-    from offline_data.checks.run import run_checks
-    from offline_data.store.library import locate_folders, text_of
-
-    chosen = _settings(root, settings)
-    paths: dict[Path, None] = {}
-    for one in datasets:
-        if isinstance(one, (str, os.PathLike, DatasetId)):
-            paths |= dict.fromkeys(locate_folders(text_of(one), chosen))
-        elif isinstance(path := getattr(one, "data_path", None), Path):
-            paths[path] = None
-        else:
-            raise UsageError(
-                f"A dataset is a {type(one).__name__}; expected an id, a path or a loaded dataset",
-                hint="several are arguments of their own: check(a, b)",
-            )
-    if not paths:
-        raise UsageError("There is no dataset to check")
-    rules = select_rules(_selectors(select), _selectors(ignore), thresholds, reward)
-    report = run_checks(list(paths), rules, workers=chosen.workers, progress=progress_of(progress))
-    return list(report.findings)
-
-
-def _selectors(given: Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) -> Settings:
-    if settings is None:
-        return resolve_settings(root=root)
-    if root is not None:
-        raise UsageError("root= and settings= both say where datasets are; give one of them")
-    return settings

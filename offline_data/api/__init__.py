@@ -1,0 +1,28 @@
+"""The functions of `offline_data` that need no torch; the command line prints what they return.
+
+`root` is the folder of all datasets, None for the user's (`OFFLINE_DATA_HOME`, else the config
+file's, else the platform's cache folder); `settings` are settings already resolved, instead.
+`progress` is True (a bar on stderr, in a terminal or a notebook, for operations of more than two
+seconds), False (no bar), or an `offline_data.progress.Progress`. Notes go to the logger
+`offline_data`.
+"""
+
+from offline_data.api.datasets import (
+    card,
+    convert,
+    download,
+    info,
+    list_datasets,
+    load_arrays,
+    plot,
+    remove,
+    search,
+    stats,
+    verify,
+)
+from offline_data.api.project import check, diff, lock, sync
+
+__all__ = [
+    "card", "check", "convert", "diff", "download", "info", "list_datasets", "load_arrays", "lock",
+    "plot", "remove", "search", "stats", "sync", "verify",
+]  # fmt: skip
