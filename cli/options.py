@@ -122,6 +122,11 @@ _WHICH = "Dataset id, path of a dataset directory, or a name that only one datas
 Dataset = Annotated[str, argument("ID", _WHICH, autocompletion=complete.ids_here)]
 AnyDataset = Annotated[str, argument("ID", _WHICH, autocompletion=complete.all_ids)]
 Datasets = Annotated[list[str], argument("ID...", _WHICH, autocompletion=complete.ids_here)]
+SomeDatasets = Annotated[
+    list[str] | None,
+    argument("ID...", "Dataset ids, paths or names.", autocompletion=complete.ids_here),
+]
+AllDatasets = Annotated[bool, option("All datasets under the root.", "--all")]
 NewName = Annotated[str, argument("NAME", "Name of the new dataset; its id is local:NAME.")]
 Force = Annotated[bool, option("Replace an existing dataset of that name.")]
 DryRun = Annotated[bool, option("Show what would be done without doing it.")]

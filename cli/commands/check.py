@@ -8,7 +8,7 @@ from offline_data.config import user_path
 from offline_data.errors import NotFoundError, UsageError
 from offline_data_cli import complete
 from offline_data_cli.names import dataset_id
-from offline_data_cli.options import Context, argument, option
+from offline_data_cli.options import AllDatasets, Context, SomeDatasets, argument, option
 from offline_data_cli.result import Block, Lines, Result, Table, TableColumn, columns
 
 if TYPE_CHECKING:
@@ -45,11 +45,8 @@ class ReportFormat(str, Enum):
 
 def check(
     context: Context,
-    datasets: Annotated[
-        list[str] | None,
-        argument("ID...", "Dataset ids, paths or names.", autocompletion=complete.ids_here),
-    ] = None,
-    all_: Annotated[bool, option("All datasets under the root.", "--all")] = False,
+    datasets: SomeDatasets = None,
+    all_: AllDatasets = False,
     select: Annotated[
         list[str] | None,
         option(

@@ -50,7 +50,7 @@ def list_(
     from offline_data import api
 
     settings = context.settings
-    order: api.Sort = "size" if sort is Sort.size else "name"
+    order: api.arguments.Sort = "size" if sort is Sort.size else "name"
     if remote:
         return _catalog_result(
             api.list_datasets(source, remote=True, prefix=prefix, sort=order, settings=settings)

@@ -18,7 +18,15 @@ from offline_data.files import human_bytes
 from offline_data.ids import parse_id
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
-from offline_data_cli.options import Context, Datasets, DryRun, argument, option
+from offline_data_cli.options import (
+    AllDatasets,
+    Context,
+    Datasets,
+    DryRun,
+    SomeDatasets,
+    argument,
+    option,
+)
 from offline_data_cli.render import confirm, say
 from offline_data_cli.result import Block, Result, Table, TableColumn, columns, combine
 
@@ -46,11 +54,8 @@ _NOTHING_DELETED = Result({"removed": [], "bytes": 0}, (), notes=("nothing was d
 
 def verify(
     context: Context,
-    datasets: Annotated[
-        list[str] | None,
-        argument("ID...", "Dataset ids, paths or names.", autocompletion=complete.ids_here),
-    ] = None,
-    all_: Annotated[bool, option("All datasets under the root.", "--all")] = False,
+    datasets: SomeDatasets = None,
+    all_: AllDatasets = False,
 ) -> Result:
     """Compare the files of datasets with the checksums in their manifests."""
     from offline_data.store.library import survey

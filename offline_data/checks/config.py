@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from offline_data.checks.names import unversioned
 from offline_data.checks.registry import matches, rules_matching, select_rules
 from offline_data.config import parse_toml
 from offline_data.errors import FormatError, NotFoundError, UsageError
@@ -69,7 +70,7 @@ class CheckConfig:
 
     def ignores(self, finding: Finding) -> bool:
         """Return True if `per_dataset_ignores` has a finding."""
-        names = {finding.dataset, finding.dataset.partition("@")[0]}
+        names = {finding.dataset, unversioned(finding.dataset)}
         return any(
             matches(selector, finding)
             for pattern, selectors in self.per_dataset_ignores.items()

@@ -94,7 +94,7 @@ class Options:
         if self.checkpoints is not None:
             release = get_source(source).narrowed(release, self.checkpoints)
         if self.text is not None:
-            release = get_source(source).texts(release, self.text)
+            release = get_source(source).with_text(release, self.text)
         return replace(
             release, keep_episodes=self.keep_episodes, skip_bad_episodes=self.skip_bad_episodes
         )

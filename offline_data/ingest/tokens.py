@@ -60,7 +60,7 @@ def published_rows(
         NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
     """
     source = get_source("hf")
-    release = source.texts(source.resolve(name, None, settings), TextOptions(split=split))
+    release = source.with_text(source.resolve(name, None, settings), TextOptions(split=split))
     dataset = DatasetId("hf", name, None)
     folder = settings.downloads / "raw" / dataset.folder / release.revision
     fetched = fetch_files(release.files, settings, folder, SILENT)

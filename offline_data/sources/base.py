@@ -112,7 +112,7 @@ class Release:
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
     text: TextOptions | None = None
-    """How text is tokenized, see `Source.texts`; None: it is no text."""
+    """How text is tokenized, see `Source.with_text`; None: it is no text."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class Source(ABC):
             hint="leave --checkpoints out; --episodes A:B takes a range of episodes",
         )
 
-    def texts(self, release: Release, options: TextOptions) -> Release:  # noqa: ARG002
+    def with_text(self, release: Release, options: TextOptions) -> Release:  # noqa: ARG002
         """Return a release with options of text; raises `UsageError` for sources without text."""
         raise UsageError(
             f"Datasets of {self.name} are not text; only those of hf and text are tokenized",

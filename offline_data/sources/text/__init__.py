@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from offline_data.fetch.files import RemoteFile
     from offline_data.sources.base import RawDataset
 
-_NAMES = {
+_SPLIT_WORDS = {
     "train": ("train", "training"),
     "valid": ("valid", "validation", "val", "dev"),
     "validation": ("valid", "validation", "val", "dev"),
@@ -51,7 +51,7 @@ class HubText(Source):
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """List the data files of a dataset at a commit; the split is chosen by `texts`.
+        """List the data files of a dataset at a commit; the split is chosen by `with_text`.
 
         Raises:
             NotFoundError: No such dataset, or it has no data files.
@@ -80,14 +80,14 @@ class HubText(Source):
         files = _of_config(files, config, repository)
         return Release(name, listing.commit, tuple(files))
 
-    def texts(self, release: Release, options: TextOptions) -> Release:
+    def with_text(self, release: Release, options: TextOptions) -> Release:
         """Return the release of one split, with text options."""
         kept = _of_split(release.files, options.split, self.name)
         return replace(release, files=tuple(kept), opening=(), text=options)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `FormatError` if no tokenizer is named."""
-        release = release if release.text else self.texts(release, TextOptions())
+        release = release if release.text else self.with_text(release, TextOptions())
         files = [(file.path, file.size) for file in release.files]
         return _opened(raw, files, release, _parts(release.name)[0])
 
@@ -122,7 +122,7 @@ class TextFiles(Source):
             )
         return Release(name, fingerprint(path, files), local=path)
 
-    def texts(self, release: Release, options: TextOptions) -> Release:
+    def with_text(self, release: Release, options: TextOptions) -> Release:
         """Return the release with text options."""
         return replace(release, text=options)
 
@@ -188,13 +188,13 @@ def _of_split(files: Iterable[RemoteFile], split: str, where: str) -> list[Remot
     every = list(files)
     if not split:
         return every
-    known = {word for words in _NAMES.values() for word in words} | {split}
+    known = {word for words in _SPLIT_WORDS.values() for word in words} | {split}
 
     def words(path: str) -> set[str]:
         return set(re.split(r"[^A-Za-z0-9]+", path.lower())) | set(re.split(r"[/.-]", path))
 
     named = [file for file in every if words(file.path) & known]
-    kept = [file for file in named if words(file.path) & {*_NAMES.get(split, ()), split}]
+    kept = [file for file in named if words(file.path) & {*_SPLIT_WORDS.get(split, ()), split}]
     if kept or not named:
         return kept or every
     there = sorted({word for file in named for word in words(file.path) & known})

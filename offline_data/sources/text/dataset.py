@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
     from offline_data.sources.text.forms import RowTexts
     from offline_data.sources.text.tokenizer import Tokenizer
-    from offline_data.sources.text_options import TextOptions
+    from offline_data.sources.text_options import Form, TextOptions
 
 
 class TextDataset(RawDataset):
@@ -133,13 +133,17 @@ def _episodes(
         given = tokenizer.encode(found.prompts, options.max_length, special=found.special)
         prompts = np.minimum(given.lengths, whole.lengths)
     scores = np.array(found.scores if found.scores else np.zeros(len(kept)), np.float32)
-    make = _padded if options.pad else _packed
     columns: dict[Key, NDArray[Any]] = {("row",): np.array(found.rows, np.int64)}
     if options.keep_text:
         columns["text",] = np.array(found.texts, object)
     parts = (_select(whole, kept), prompts[kept], scores[kept])
     episodes = {key: column[kept] for key, column in columns.items()}
-    return make(*parts, episodes, options, tokenizer.pad), without
+    if options.max_length is not None and options.pad:
+        size = (len(parts[1]), options.max_length)
+        return _padded(
+            *parts, episodes, options.form, np.full(size, tokenizer.pad, np.int32)
+        ), without
+    return _packed(*parts, episodes, options.form), without
 
 
 def _packed(
@@ -147,18 +151,16 @@ def _packed(
     prompts: NDArray[np.int64],
     scores: NDArray[np.float32],
     episodes: dict[Key, NDArray[Any]],
-    options: TextOptions,
-    pad: int,
+    form: Form | None,
 ) -> EpisodeBatch:
     """Return an episode for each document."""
-    del pad
     lengths, last = whole.lengths, np.cumsum(whole.lengths) - 1
     steps: dict[Key, NDArray[Any]] = {("input_ids",): whole.ids}
-    if options.form != "text":
+    if form != "text":
         position = np.arange(len(whole.ids)) - np.repeat(last + 1 - lengths, lengths)
         steps["completion_mask",] = position >= np.repeat(prompts, lengths)
         episodes["prompt_length",] = prompts
-    if options.form == "pairs":
+    if form == "pairs":
         episodes["chosen",] = np.arange(len(lengths)) % 2 == 0
     rewards, cut = np.zeros(len(whole.ids), np.float32), np.zeros(len(whole.ids), bool)
     rewards[last], cut[last] = scores, whole.cut
@@ -172,15 +174,14 @@ def _padded(
     prompts: NDArray[np.int64],
     scores: NDArray[np.float32],
     episodes: dict[Key, NDArray[Any]],
-    options: TextOptions,
-    pad: int,
+    form: Form | None,
+    ids: NDArray[np.int32],
 ) -> EpisodeBatch:
-    """Return a one-step episode for each document, or for each pair."""
-    filled = np.arange(options.max_length or 0) < whole.lengths[:, None]
-    ids = np.full(filled.shape, pad, np.int32)
+    """Return a one-step episode for each document, or for each pair; fills `ids`, all padding."""
+    filled = np.arange(ids.shape[1]) < whole.lengths[:, None]
     ids[filled] = whole.ids
     cut = whole.cut
-    if options.form != "pairs":
+    if form != "pairs":
         steps: dict[Key, NDArray[Any]] = {("input_ids",): ids, ("attention_mask",): filled}
     else:
         steps = {
@@ -193,7 +194,7 @@ def _padded(
         episodes = {key: column[::2] for key, column in episodes.items()}
         if texts is not None:
             episodes |= {("chosen",): texts[::2], ("rejected",): texts[1::2]}
-    if options.form != "text":
+    if form != "text":
         steps["prompt_rindex",] = prompts - 1
     return _batch(np.ones(len(cut), np.int64), steps, scores, ~cut, cut, episodes)
 
