@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
     from offline_data.store.manifest import Manifest
 
-_BLOCK = 4 << 20
+_BLOCK = 1 << 20
 """Bytes that are read and hashed at once."""
 
 _ROWS = 1 << 18
@@ -122,12 +122,12 @@ def verify_files(
 
 
 def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
-    digest = hashlib.sha256()
+    digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
     try:
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-                task.advance(len(block))
+        with file.open("rb", buffering=0) as stream:
+            while size := stream.readinto(block):
+                digest.update(block[:size])
+                task.advance(size)
     except OSError as error:
         if error.errno in _CANNOT:
             raise AccessError(f"{file} cannot be read: {error.strerror}") from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from offline_data.checks.block import RowPlace, all_leaves, is_numeric
+from offline_data.checks.block import RowPlace, all_leaves, is_numeric, zero_rows
 from offline_data.checks.rule import Measured, Rule
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.store.layout import TED
@@ -202,9 +202,8 @@ class MadeUpFinalObservation(Rule):
         low, high = block.extremes(key)
         other = 0
         if not ((low > 0).any() or (high < 0).any()):
-            inside = np.asarray(~values.any(1))
-            inside[finals] = False
-            other = int(inside.sum())
+            inside = zero_rows(values)
+            other = len(inside) - int(np.isin(finals, inside).sum())
         made_up = np.flatnonzero(zero | nan)
         first = block.place(key, int(finals[cut][made_up[0]])) if len(made_up) else None
         return _EndValues(int(zero.sum()), int(nan.sum()), len(ends), other, first)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from offline_data.checks.block import RowPlace, all_leaves, is_image
+from offline_data.checks.block import RowPlace, all_leaves, is_image, zero_rows
 from offline_data.checks.rule import Measured, Rule
 from offline_data.episodes.fields import join_key, next_of
 from offline_data.store.encoded import EncodedColumn
@@ -73,7 +73,7 @@ class BlackImages(Rule):
     def measure(self, block: RowBlock, key: Key) -> _Black:
         """Count the frames without a pixel above 0."""
         values = block.numbers(key)
-        black = np.flatnonzero(~values.reshape(len(values), -1).any(axis=1))
+        black = zero_rows(values.reshape(len(values), -1))
         first = block.place(key, int(black[0])) if len(black) else RowPlace("", -1, -1)
         return _Black(len(values), len(black), first)
 
