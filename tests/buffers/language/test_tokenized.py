@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def assert_equal(mine: Any, theirs: Any) -> None:
 def torchrl(monkeypatch: pytest.MonkeyPatch) -> Any:
     import transformers
 
+    monkeypatch.setattr(os, "environ", os.environ)  # `Dataset.map` puts a copy in its place
     monkeypatch.setattr(transformers, "AutoTokenizer", Auto)  # TorchRL ignores its tokenizer_class
     return pytest.importorskip("torchrl.data")
 
