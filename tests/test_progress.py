@@ -123,6 +123,7 @@ print("verified")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 @pytest.mark.parametrize(
     ("given", "terminal"), [("bars", True), ("off", True), ("on", True), ("bars", False)]

@@ -111,6 +111,7 @@ def files_with(root: Path, secret: bytes) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and secret in path.read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_waits")
 def test_nothing_that_a_download_prints_or_writes_has_the_password(tmp_path: Path) -> None:
     root, raw = tmp_path / "root", tmp_path / "raw.hdf5"

@@ -35,6 +35,7 @@ def mixture(folder: Path, **options: Any) -> Any:
     return offline_data.DatasetMixture(load(folder), load(folder), **{"batch_size": 4, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [load, stream])
 def test_a_string_is_one_key(folder: Path, make: Any) -> None:
     one, listed = (make(folder, keys=keys) for keys in ("observation", ["observation"]))

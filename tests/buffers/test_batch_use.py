@@ -69,6 +69,7 @@ def test_writing_to_rows_asked_for_leaves_the_index_alone(
     assert torch.equal(info["index"], drawn["index"])
 
 
+@pytest.mark.slow
 def test_a_leaf_kept_for_long_keeps_its_own_bytes_only(
     buffer: BaseDatasetExperienceReplay,
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_leaf_kept_for_long_keeps_its_own_bytes_only(
     assert all(map(torch.equal, kept, want))
 
 
+@pytest.mark.slow
 def test_batches_outlive_their_buffer(toy: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(toy, tmp_path / "toy")
     buffer = BaseDatasetExperienceReplay(copy, 24)

@@ -30,6 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state") / "state"
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(tree=TREES)
 def test_plain_values_come_back_as_they_were(place: Path, tree: Any) -> None:

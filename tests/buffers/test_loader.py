@@ -163,6 +163,7 @@ def epochs(loader: Any) -> Iterator[list[list[int]]]:
         yield rows(loader)
 
 
+@pytest.mark.slow
 def test_epochs_differ_whatever_the_workers(ds: Any) -> None:
     alone = list(islice(epochs(ds.dataloader(8, seed=3)), 3))
     assert alone[0] != alone[1] != alone[2]
@@ -191,6 +192,7 @@ def test_spawned_workers(ds: Any) -> None:
     assert len(pickle.dumps(ds.dataloader(8))) < 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_resuming(ds: Any, workers: int) -> None:
     def make() -> Any:

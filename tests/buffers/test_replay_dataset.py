@@ -73,6 +73,7 @@ def test_spawned_workers_share_an_epoch(toy: Path) -> None:
     assert found[0] != found[1]
 
 
+@pytest.mark.slow
 def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
     def first(workers: int, **options: Any) -> list[list[int]]:
         ds = BaseDatasetExperienceReplay(toy, sampler=RandomSampler(seed=8))
@@ -96,6 +97,7 @@ def orders(dataset: ReplayDataset, workers: int, **options: Any) -> Iterator[lis
         yield rows(loading)
 
 
+@pytest.mark.slow
 def test_epochs_go_on(toy: Path) -> None:
     def make() -> ReplayDataset:
         sampler = SamplerWithoutReplacement(seed=4)
@@ -113,6 +115,7 @@ def test_epochs_go_on(toy: Path) -> None:
     assert rows(dataset) == alone[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "persistent"), [(2, False), (2, True)])
 def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
     toy: Path, workers: int, persistent: bool

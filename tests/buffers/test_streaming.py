@@ -209,6 +209,7 @@ def test_windows_are_shuffled_each_in_its_own_order(stream: Stream) -> None:
     assert ascending == {False, True}
 
 
+@pytest.mark.slow
 @here
 @pytest.mark.parametrize(
     "options",
@@ -440,6 +441,7 @@ def test_damage_names_the_shard_after_what_came_before(
     assert len(codes(got)) >= sum(map(toy_length, range(11)))
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_parser_names_the_shard(stream: Stream) -> None:
     with pytest.raises(FormatError, match=r"Shard 'part 4': .*SIGSEGV"):
         list(stream(4, "sharded-6x3-crash4", window_bytes=1 << 20))
@@ -460,6 +462,7 @@ def child_processes() -> set[str]:
     return set(children.read_text().split()) if children.exists() else set()
 
 
+@pytest.mark.slow
 def test_closing_ends_processes_threads_and_files(
     stream: Stream, server: FileServer, settings: Settings
 ) -> None:

@@ -307,6 +307,7 @@ def test_writing_while_other_threads_sample(steps: Any, growing: Any, prefetch: 
     assert len(seen) > 16
 
 
+@pytest.mark.slow
 def test_no_thread_is_left_behind(steps: Any, growing: Any) -> None:
     def alive() -> set[int]:
         threads = [one for one in threading.enumerate() if one.name.startswith("offline-data")]

@@ -104,6 +104,7 @@ def write_dataset(path: Path, *, nan: bool = False) -> None:
     write_toy(path, [batch], dataset="local:runs@1")
 
 
+@pytest.mark.slow
 def test_the_action_on_a_project(project: Path) -> None:
     ran = Runner(project, datasets="data/runs").run()
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -196,6 +196,7 @@ INCOMPLETE: Mapping[str, tuple[Callable[[Path], Path], str]] = {
 """Datasets in the format of a source that lack all episodes, or a file; and what an error names."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", INCOMPLETE)
 def test_datasets_that_lack_something(tmp_path: Path, settings: Settings, kind: str) -> None:
     make, named = INCOMPLETE[kind]

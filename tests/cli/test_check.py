@@ -195,6 +195,7 @@ def test_a_failed_rule_fails_the_run_with_any_baseline(
     assert cli("check", "clean", *ONLY, "--baseline", "known.json").code == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
     code = (
         "import os, signal\nfrom offline_data.checks.rules.values import NonFiniteValues\n"

@@ -65,6 +65,7 @@ def test_a_port_that_cannot_be_used(cli: Cli) -> None:
     assert ran.code == 2
 
 
+@pytest.mark.slow
 def test_browse_serves_until_it_is_interrupted(toy: Path) -> None:
     started = subprocess.Popen(
         [sys.executable, "-c", RUN, "browse", "--no-open"],

@@ -21,6 +21,7 @@ def films(toys: Callable[..., Path]) -> str:
     return str(toys([3, 2], images=True, dataset="local:films/of-toys@1"))
 
 
+@pytest.mark.slow
 def test_plot_writes_a_figure_once(cli: Cli, toy: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.png"
     ran = cli("plot", "local:toy", "--out", str(out), "--json")

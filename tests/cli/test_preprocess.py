@@ -315,6 +315,7 @@ def test_what_is_interrupted_before_a_task_is_finished(
     assert ran.err == "error: interrupted; the plan is kept: add --resume to go on\n"
 
 
+@pytest.mark.slow
 def test_every_step_is_listed_with_an_example_that_can_be_given(cli: Cli) -> None:
     ran = cli("preprocess", "--list-steps", "--json")
     assert [one["name"] for one in ran.json] == step_names()
@@ -492,6 +493,7 @@ def spoiled(value: Any, news: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]
             yield from spoiled(old, news)
 
 
+@pytest.mark.slow
 def test_every_field_of_a_plan_that_is_spoiled(
     cli: Cli, toy: Path, functions: Path, tmp_path: Path
 ) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SAID = "error: interrupted; run the same command again to continue\n"
 
 _TIMED = """

@@ -17,6 +17,8 @@ from tests.cli.conftest import RUN
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 FD = {"stdin": 0, "stdout": 1, "stderr": 2}
 COMMANDS = {
     "--help": 0,

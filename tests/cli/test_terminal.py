@@ -304,6 +304,7 @@ def test_the_script_of_a_shell_is_one(cli: Cli, shell: str) -> None:
         assert checked.returncode == 0
 
 
+@pytest.mark.slow
 def test_bash_completes_ids_behind_their_colon(toy: Path, tmp_path: Path) -> None:
     """The real shell asks the real program; bash cuts words at `:`, so only the rest is offered."""
     called = tmp_path / "offline-data"

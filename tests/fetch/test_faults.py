@@ -26,6 +26,8 @@ from offline_data.testing.servers import Answer, Fault, FileServer
 from tests.fetch.conftest import MAGIC
 from tests.fetch.published import KINDS, PATH, published
 
+pytestmark = pytest.mark.slow
+
 Fetch = Callable[..., FetchedFile]
 Names = Callable[[], list[str]]
 

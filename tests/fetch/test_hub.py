@@ -181,6 +181,7 @@ def test_a_hub_that_is_down_is_a_network_error_and_a_mirror_helps(
         assert (found.path.read_bytes(), found.url) == (content, mirror.at(f"/m/{BIG}"))
 
 
+@pytest.mark.slow
 def test_a_cut_is_gone_on_with_behind_the_redirect(
     settings: Settings, commit: str, hub: HubServer, content: bytes, impatient: FetchLimits
 ) -> None:

@@ -68,6 +68,7 @@ def wait_for_bytes(settings: Settings, count: int) -> None:
     pytest.fail(f"{count} bytes did not arrive")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(boot_id() is None, reason="the running system has no name here")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_an_ended_process_leaves_a_part_that_the_next_goes_on_with(
@@ -126,6 +127,7 @@ def test_without_a_validator_or_a_digest_a_part_is_not_trusted(
     assert found.path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_two_processes_fetch_a_file_once(online: Settings, content: bytes, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with FileServer({PATH: content}) as server:
@@ -138,6 +140,7 @@ def test_two_processes_fetch_a_file_once(online: Settings, content: bytes, tmp_p
     assert len({output for output, _ in outputs}) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_threads_that_wait_for_a_host(online: Settings, content: bytes) -> None:
     with FileServer({PATH: content}) as server:
         server.always(PATH, Fault(stall_after=100_000))

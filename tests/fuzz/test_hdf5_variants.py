@@ -21,6 +21,8 @@ from tests.fuzz import hdf5_variants as variants
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 MEMORY = 3 << 30
 
 CASES = [("d4rl", name) for name in variants.D4RL] + [("minari", name) for name in variants.MINARI]

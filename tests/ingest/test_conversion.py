@@ -57,6 +57,7 @@ def convert(opened: Any) -> None:
             pytest.fail("it was opened")
 
 
+@pytest.mark.slow
 def test_an_exception_becomes_an_error_that_names_the_file() -> None:
     with ConversionProcess(Path("some/raw.hdf5")) as process:
         for what, (error, kind, said) in RAISED.items():
@@ -68,12 +69,14 @@ def test_an_exception_becomes_an_error_that_names_the_file() -> None:
             assert "in failing" in str(caught.value.__cause__)  # where it was raised, for -v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS])
 def test_a_crash_is_the_files_fault(number: signal.Signals) -> None:
     with pytest.raises(FormatError, match=f"some/raw.hdf5 is damaged: .* {number.name}"):
         convert(partial(failing, kill=number))
 
 
+@pytest.mark.slow
 def test_being_killed_is_not() -> None:
     with pytest.raises(OfflineDataError, match="SIGKILL") as caught:
         convert(partial(failing, kill=signal.SIGKILL))
@@ -106,6 +109,7 @@ def run_script(text: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
 def test_a_forked_process_ends_alone(name: str) -> None:
@@ -114,6 +118,7 @@ def test_a_forked_process_ends_alone(name: str) -> None:
     assert out.count("once") == out.count("end\n") == 1
 
 
+@pytest.mark.slow
 @linux
 def test_a_forked_process_does_nothing_at_its_end_that_is_the_programs(tmp_path: Path) -> None:
     out = run_script(
@@ -154,6 +159,7 @@ def parsed(raw: ToyRaw) -> ParsedDataset:
     return ParsedDataset(Path("toy"), lambda _: raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "per_part"), [(1, 1), (1, 40), (3, 2)])
 @pytest.mark.usefixtures("always_workers")
 def test_order_and_values_do_not_depend_on_workers(workers: int, per_part: int) -> None:
@@ -163,6 +169,7 @@ def test_order_and_values_do_not_depend_on_workers(workers: int, per_part: int) 
     assert max(len(batch.lengths) for batch in batches) <= per_part
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always_workers")
 def test_an_error_in_a_worker_keeps_its_kind_message_and_hint() -> None:
     raw = parsed(ToyRaw(LENGTHS, fails_at=11))
@@ -172,6 +179,7 @@ def test_an_error_in_a_worker_keeps_its_kind_message_and_hint() -> None:
     assert caught.value.hint == "look at it"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always_workers")
 def test_a_killed_worker_is_an_error_with_a_next_step() -> None:
     raw = parsed(ToyRaw(LENGTHS, dies_at=8, parent=os.getpid()))

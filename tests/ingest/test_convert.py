@@ -48,6 +48,7 @@ def ids(settings: Settings) -> list[str]:
     return [str(entry.id) for entry in list_datasets(settings.root)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 def test_the_same_files_are_converted_once(settings: Settings, one: Path) -> None:
     first = convert(one, "mine", settings, Options())
@@ -154,6 +155,7 @@ def test_a_file_changed_inside_a_folder_is_found(settings: Settings, one: Path) 
         convert(one, "mine", settings, Options())
 
 
+@pytest.mark.slow
 def test_large_files_are_sampled_and_that_is_said(settings: Settings, tmp_path: Path) -> None:
     path = d4rl(tmp_path / "mine.hdf5", 1)
     size = WHOLE + (6 << 20)

@@ -59,6 +59,7 @@ def test_damaged_then_good(
     assert not list(settings.staging.glob("*/"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 def test_damaged_twice_then_good(server: FileServer, good: bytes, settings: Settings) -> None:
     for _ in range(2):

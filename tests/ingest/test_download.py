@@ -72,6 +72,7 @@ def test_some_episodes_are_not_taken_for_all(settings: Settings) -> None:
     assert len(list_datasets(settings.root)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 def test_force_converts_what_is_here_again(settings: Settings) -> None:
     record(settings, 2)

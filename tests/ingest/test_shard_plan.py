@@ -48,6 +48,7 @@ def plan(tmp_path: Path) -> Path:
     return tmp_path / "plan.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [False, True])
 def test_ranks_make_what_a_download_makes(settings: Settings, plan: Path, at_once: bool) -> None:
     expected = download(ID, settings, Options(), executor=InProcess()).manifest
@@ -182,6 +183,7 @@ def test_a_rank_that_is_none(settings: Settings, plan: Path) -> None:
             run_share(plan, rank, world, settings)
 
 
+@pytest.mark.slow
 def test_a_dataset_that_was_deleted_since(settings: Settings, plan: Path) -> None:
     import shutil
 

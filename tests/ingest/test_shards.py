@@ -130,6 +130,7 @@ def plain(manifest: Manifest) -> dict[str, Any]:
     return replace(manifest, created="", sha256=None).to_json()
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_shards_in_order(settings: Settings, server: FileServer) -> None:
     stored = get("sharded-6x3-empty2", settings, server)
     check(stored, [e for e in range(18) if e // 3 != 2])
@@ -147,6 +148,7 @@ def test_rows_are_those_of_the_shards_in_order(settings: Settings, server: FileS
     assert download(stored.id, settings, Options()).existed
 
 
+@pytest.mark.slow
 def test_bytes_depend_neither_on_workers_nor_on_order(
     settings: Settings, server: FileServer
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_finished_shard_is_not_made_again(settings: Settings, server: FileServ
     assert left(settings) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"audit": 1.0}, {"layout": "ted"}, {"force": True}])
 def test_other_options_make_all_shards_again(
     settings: Settings, server: FileServer, change: dict[str, Any]
@@ -197,6 +200,7 @@ def test_other_options_make_all_shards_again(
     assert len(left(settings)) == 1  # of the run that was interrupted
 
 
+@pytest.mark.slow
 def test_rows_that_were_lost_or_changed_are_made_again(
     settings: Settings, server: FileServer
 ) -> None:
@@ -214,6 +218,7 @@ def test_rows_that_were_lost_or_changed_are_made_again(
     assert any("damaged" in note and "again" in note for note in notes.told)
 
 
+@pytest.mark.slow
 def test_raw_files_stay_only_if_asked_to(settings: Settings, server: FileServer) -> None:
     get("sharded-3x2", settings, server, keep_raw=True)
     assert len(raw_files(settings)) == 4
@@ -272,6 +277,7 @@ def test_a_bad_shard_is_named(
     assert list(settings.root.glob("shardtoy/*/*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 def test_a_crash_in_the_parser_is_the_shards_fault(settings: Settings, server: FileServer) -> None:
     with pytest.raises(FormatError, match=r"Shard 'part 0': it is damaged: .* SIGSEGV"):
@@ -330,6 +336,7 @@ def test_a_worker_that_dies_twice(settings: Settings, server: FileServer) -> Non
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 def test_a_shard_lists_itself_in_a_process_of_its_own(
     settings: Settings, server: FileServer

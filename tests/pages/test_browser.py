@@ -18,6 +18,8 @@ from offline_data.pages.report import report_page
 from offline_data.store.library import Entry, list_datasets
 from tests.pages.conftest import HOSTILE
 
+pytestmark = pytest.mark.slow
+
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 SWITCHES = (
     "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",

@@ -109,6 +109,7 @@ def test_functions_of_rows(
         assert ["/".join(key) for key in found.manifest.two_copies] == step["two_copies"] == twice
 
 
+@pytest.mark.slow
 def test_what_two_copies_were_made_of_can_be_preprocessed_again(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +125,7 @@ def test_what_two_copies_were_made_of_can_be_preprocessed_again(
         assert found.manifest.parents == (f"local:{layout}1@{found.manifest.parents[0][-12:]}",)
 
 
+@pytest.mark.slow
 def test_results_are_the_same_to_the_byte_however_they_are_made(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ def minus_mean(td: Any) -> Any:
     return td
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", ["normalize:next.reward", "blocks"])
 def test_sums_and_blocks_do_not_depend_on_chunks_or_on_time(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, second: str

@@ -409,6 +409,7 @@ class Program:
         return self.process.returncode, out, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "shards"), [(0, False), (2, True)])
 def test_killed(
     parent: Path, tmp_path: Path, settings: Settings, workers: int, shards: bool
@@ -431,6 +432,7 @@ def test_killed(
     assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
 
 
+@pytest.mark.slow
 def test_two_programs_that_want_the_same_do_the_work_once(parent: Path, tmp_path: Path) -> None:
     programs = [Program(parent, tmp_path, seconds=0.02) for _ in range(2)]
     ends = [program.ended() for program in programs]
@@ -441,6 +443,7 @@ def test_two_programs_that_want_the_same_do_the_work_once(parent: Path, tmp_path
 
 
 # Between the opening of a file and the block that closes it, an interrupt leaves that to Python.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupted_at_any_line_of_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

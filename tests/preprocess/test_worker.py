@@ -423,6 +423,7 @@ def started(file: Path, settings: Settings, rank: int, world: int, *, before: st
     )
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_in_a_write(
     parent: Path, file: Path, tmp_path: Path, settings: Settings
 ) -> None:
@@ -439,6 +440,7 @@ def test_a_rank_that_is_killed_in_a_write(
     assert digests(made) == digests(local)
 
 
+@pytest.mark.slow
 def test_many_at_once_publish_once(
     parent: Path, file: Path, tmp_path: Path, settings: Settings
 ) -> None:

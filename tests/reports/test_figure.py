@@ -76,6 +76,7 @@ def test_panels_hold_the_numbers(found: DatasetPictures) -> None:
     assert np.nansum(10**counted) == pytest.approx(sum(LENGTHS))
 
 
+@pytest.mark.slow
 def test_files_of_each_format(found: DatasetPictures) -> None:
     small = replace(found, actions=(), ranges=(), coverage=None)
     first, second = (figure.encode(figure.draw(small), "svg") for _ in range(2))
@@ -87,6 +88,7 @@ def test_files_of_each_format(found: DatasetPictures) -> None:
     assert (image.format, image.width) == ("PNG", 11 * 120)
 
 
+@pytest.mark.slow
 def test_an_odd_dataset_is_drawn(tmp_path: Path) -> None:
     found = _odd(tmp_path)
     drawn = figure.draw(found)

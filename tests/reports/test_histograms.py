@@ -88,6 +88,7 @@ def test_bins_hold_the_values_between_their_edges(name: str) -> None:
     np.testing.assert_array_equal(counts, np.bincount(places, minlength=HISTOGRAM_BINS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLUMNS)
 def test_order_and_chunks_change_no_count(name: str) -> None:
     values = COLUMNS[name]

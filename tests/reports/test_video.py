@@ -221,6 +221,7 @@ def test_rerun_gets_frames_and_rewards(
     np.testing.assert_array_equal(images, _expected("grey", 1))
 
 
+@pytest.mark.slow
 def test_encoded_images_of_a_real_file(realdata: Path, tmp_path: Path) -> None:
     source = realdata / "rlds_octo_bridge" / "bridge_dataset"
     stored = api.convert(source, "bridge", episodes=(0, 2), root=tmp_path / "root")

@@ -117,6 +117,7 @@ def test_rows_that_are_only_declared_are_refused(tmp_path: Path, case: str) -> N
         opened(path)
 
 
+@pytest.mark.slow
 def test_rows_that_are_only_declared_take_no_memory(tmp_path: Path) -> None:
     """In a process that may have 1.5 GiB, libraries included, and a minute."""
     path = declaring(tmp_path, DECLARED["3e9 rows, gzip"][0])

@@ -385,6 +385,7 @@ def files(draw: st.DrawFn) -> Columns:
     }
 
 
+@pytest.mark.slow
 @hypothesis.settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

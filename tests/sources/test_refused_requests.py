@@ -42,6 +42,8 @@ from offline_data.testing.text_toy import write_tokenizer
 from offline_data.testing.vd4rl_toy import write_vd4rl_hdf5, write_vd4rl_npz
 from offline_data.testing.webdataset_toy import write_webdataset
 
+pytestmark = pytest.mark.slow
+
 
 def contents(folder: Path, prefix: str) -> dict[str, bytes]:
     return {f"{prefix}{path.name}": path.read_bytes() for path in folder.iterdir()}

@@ -158,6 +158,7 @@ def test_blocks_do_not_change_what_is_read(
     np.testing.assert_array_equal(actions, np.concatenate([r["action"][1:] for r in episodes]))
 
 
+@pytest.mark.slow
 def test_faithful_files(realdata: Path, settings: Settings, tmp_path: Path) -> None:
     folder = realdata / "fixtures_generated/vd4rl/main/walker_walk/random"
     kept = {"image", "action", "reward", "discount", "is_terminal"}

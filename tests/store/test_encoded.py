@@ -276,6 +276,7 @@ class TestSpoiled:
         with pytest.raises(FormatError, match="leaf 'x', row 0,"):
             np.asarray(lies)
 
+    @pytest.mark.slow
     def test_any_spoiled_byte_gives_pixels_or_our_error(self, tmp_path: Path) -> None:
         folders = [
             write(tmp_path / kind[0], encoded_batch((2, 1), kind)).as_posix()

@@ -18,6 +18,7 @@ from tests.fuzz.manifest_variants import variants
 from tests.pictures import encoded_batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cases"), [("compact", 40), ("ted", 40), ("encoded", 25)])
 def test_every_variant_is_read_or_refused(kind: str, cases: int, tmp_path: Path) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "root" / "d"

@@ -15,6 +15,8 @@ from offline_data.testing.servers import Answer, Fault, FileServer, HubServer
 from tests.processes.waiting import wait_until
 from tests.stories.conftest import D4RL_HOST, DOOR, LENGTHS, PEN, PEN_FILE, Shell
 
+pytestmark = pytest.mark.slow
+
 PAGE = Answer(b"<!DOCTYPE html><title>Moved</title>", headers={"Content-Type": "text/html"})
 
 

@@ -18,6 +18,8 @@ from offline_data.testing.minari_toy import toy_episode, write_minari, write_min
 from offline_data.testing.servers import HubServer
 from tests.stories.conftest import Shell
 
+pytestmark = pytest.mark.slow
+
 NAME = "big/run-v0"
 
 HOLD = """

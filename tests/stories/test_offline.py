@@ -15,6 +15,8 @@ from offline_data.testing.minari_toy import toy_episode, write_minari
 from offline_data.testing.servers import FileServer, HubServer
 from tests.stories.conftest import D4RL_HOST, DOOR, PEN, PEN_FILE, Shell
 
+pytestmark = pytest.mark.slow
+
 ABSENT = ("minari:D4RL/pen/human-v2", "d4rl:door-human-v1")
 SWITCHES = ("OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE")
 

@@ -18,6 +18,8 @@ from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader, decode, open_reader
 from tests.ingest.here import convert_here
 
+pytestmark = pytest.mark.slow
+
 
 def written(path: Path, settings: Settings, layout: LayoutName, source: str) -> DatasetReader:
     result = convert(path, "real", replace(settings), Options(layout=layout), source=source)

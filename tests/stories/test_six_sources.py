@@ -19,6 +19,8 @@ from offline_data.testing.servers import FileServer, GcsServer, HubServer, Local
 from tests.ingest.here import convert_here
 from tests.stories.conftest import Shell
 
+pytestmark = pytest.mark.slow
+
 FILES = {
     "openx": "rlds_octo_bridge/bridge_dataset",
     "atari_dqn": "atari_dqn_generated/Pong/1",

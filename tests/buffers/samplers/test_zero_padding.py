@@ -75,6 +75,7 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_slices_are_those_published(toy: Path, name: str) -> None:
     ds = open_with(toy, SAMPLERS[name](), batch_size=2000 if name != "each once" else 3 * K)

@@ -199,6 +199,7 @@ def test_a_folder_of_maps_is_a_tensordict(steps: Any, tmp_path: Path) -> None:
     assert actions(over.gather(torch.arange(1))) == [-9001.0]
 
 
+@pytest.mark.slow
 def test_a_temporary_folder_goes_with_its_storage(steps: Any) -> None:
     storage = make("memmap", steps([3, 2, 1]))
     folder, carried = storage.scratch_dir, pickle.dumps(storage)

@@ -144,6 +144,7 @@ class TestEncode:
             parse_step("encode").apply(toy_chunk([2]))
 
 
+@pytest.mark.slow
 def test_decoding_gives_back_what_was_encoded(encoded: Path, parent: Path) -> None:
     folder = made(encoded, "decode")
     assert encodings(folder) == (None, None)
@@ -159,6 +160,7 @@ def test_decoding_gives_back_what_was_encoded(encoded: Path, parent: Path) -> No
 
 
 class TestWhatPasses:
+    @pytest.mark.slow
     def test_bytes_stay_where_a_recipe_leaves_them_alone(self, tmp_path: Path) -> None:
         folder = write(tmp_path / "d", encoded_batch(kind=JPEG))
         before = images_on_disk(folder)
@@ -181,6 +183,7 @@ class TestWhatPasses:
             np.testing.assert_array_equal(before, expected[PIXELS][rows])
             np.testing.assert_array_equal(after, expected[NEXT][rows])
 
+    @pytest.mark.slow
     def test_steps_see_pixels(self, encoded: Path, parent: Path) -> None:
         for stages in (
             ["crop:8,observation.pixels"],
@@ -202,6 +205,7 @@ class TestWhatPasses:
             assert torch.equal(rows_of(folder)[PIXELS], rows_of(parent)[PIXELS] // 2)
 
 
+@pytest.mark.slow
 def test_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

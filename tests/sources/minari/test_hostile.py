@@ -287,6 +287,7 @@ def test_rows_without_bytes(tmp_path: Path, parse: Ran, column: Any) -> None:
     assert "part-0.arrow" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("storage", ["arrow", "parquet"])
 def test_flipped_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], storage: str) -> None:
