@@ -54,6 +54,8 @@ class RowBlock:
         self.reader, self.first, self.stop = reader, first, stop
         self._values: dict[Key, NDArray[Any] | EncodedColumn] = {}
         self._extremes: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self.shared: dict[Key, Any] = {}
+        """What the rules of one kind derive of a leaf, and share."""
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -176,6 +178,14 @@ def is_numeric(leaf: LeafSpec) -> bool:
     """Return True for a leaf of real numbers, one at least, that is no image, text or flag."""
     other = leaf.text or is_image(leaf) or leaf.dtype == "bool" or "complex" in leaf.dtype
     return prod(leaf.shape) > 0 and not other
+
+
+def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix the bits of 64-bit numbers, one to one (the finalizer of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        found = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(found ^ (found >> np.uint64(31)))
 
 
 def _by_feature(values: NDArray[Any] | EncodedColumn) -> NDArray[Any] | EncodedColumn:
