@@ -413,7 +413,8 @@ def _has_turns(manifest: Manifest) -> bool:
     """Return True if a chat template may have written the documents."""
     text = options(manifest).get("text")
     form = text.get("form") if isinstance(text, dict) else None
-    return form not in {"text", "prompt"} and _tokenizer(manifest).get("chat") is not False
+    template = _tokenizer(manifest).get("chat") is not False
+    return form == "messages" or (template and form not in {"text", "prompt"})
 
 
 class DocumentLengths(_DocumentRule):
