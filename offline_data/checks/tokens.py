@@ -60,11 +60,6 @@ def has_prompts(reader: DatasetReader) -> bool:
     return known in reader.step_leaves
 
 
-def document_count(reader: DatasetReader) -> int:
-    """Return the number of documents of each leaf of tokens."""
-    return reader.episode_count if is_packed(reader) else reader.transitions
-
-
 def document_place(reader: DatasetReader, key: Key, document: int) -> RowPlace:
     """Return the place of a document's first row."""
     if is_packed(reader):

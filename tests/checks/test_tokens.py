@@ -12,7 +12,7 @@ from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from tests.checks.planted import Write, clean_batch, found
+from tests.checks.planted import Write, changed, clean_batch, found
 
 Documents = Sequence[Sequence[int]]
 FORMS = ["text", "prompt", "pairs"]
@@ -74,12 +74,10 @@ def batch(
         for first, name in enumerate(names):
             root = (name,) if name else ()
             rows = documents[first::width]
-            steps[(*root, "input_ids")] = np.array(
-                [[*row, *[0] * (WIDTH - len(row))] for row in rows], np.int32
-            )
-            steps[(*root, "attention_mask")] = np.array(
-                [[True] * len(row) + [False] * (WIDTH - len(row)) for row in rows]
-            )
+            filled = np.array([np.arange(WIDTH) < len(row) for row in rows])
+            ids = np.zeros(filled.shape, np.int32)
+            ids[filled] = np.concatenate(rows)
+            steps |= {(*root, "input_ids"): ids, (*root, "attention_mask"): filled}
         if form != "text":
             steps["prompt_rindex",] = np.array(prompts[::width]) - 1
     else:
@@ -128,6 +126,12 @@ def test_clean(write: Write, form: str, pad: bool, layout: str) -> None:
         )
 
 
+def test_documents_of_any_length(write: Write) -> None:
+    texts = [*corpus(30), [7], [8], list(range(100, 900))]
+    report = run_checks([write(batch(texts))], select_rules())
+    assert {one.code for one in report.findings} == {"RL107"}
+
+
 def test_datasets_without_tokens(write: Write) -> None:
     paths = [write(clean_batch(), about=about()) for _ in range(2)]
     assert run_checks(paths, select_rules(["RL1"])).findings == ()
@@ -151,7 +155,9 @@ def test_chosen_equals_rejected(write: Write, pad: bool, layout: str) -> None:
 def test_pairs_that_were_taken_apart(write: Write) -> None:
     documents = corpus(6)
     documents[2] = documents[1]  # rejected, then chosen of another pair
-    assert found(write(batch(documents, "pairs")), "RL100") == []
+    documents[5] = documents[4]
+    apart = changed(batch(documents, "pairs"), episodes={("row",): np.array([0, 0, 1, 1, 2, 3])})
+    assert found(write(apart), "RL100") == []
 
 
 @EVERY_FORM
@@ -199,12 +205,12 @@ def test_prompts_of_pairs_that_differ(write: Write, pad: bool, layout: str) -> N
 @pytest.mark.parametrize("form", ["prompt", "pairs"])
 def test_prompts_that_merge_with_the_completion(write: Write, form: str, pad: bool) -> None:
     documents = corpus()
-    found_in = batch(documents, form, pad=pad)
-    prefix = np.ones(len(found_in.lengths), bool)
+    merged = batch(documents, form, pad=pad)
+    prefix = np.ones(len(merged.lengths), bool)
     prefix[[3, 5]] = False
-    found_in.episodes["prompt_is_prefix",] = prefix
-    (one,) = found(write(found_in), "RL102")
-    assert (one.episode, one.row) == (3, int(found_in.lengths[:3].sum()))
+    merged = changed(merged, episodes={("prompt_is_prefix",): prefix})
+    (one,) = found(write(merged), "RL102")
+    assert (one.episode, one.row) == (3, int(merged.lengths[:3].sum()))
     assert (one.count, one.about) == (2, "border")
     noun = "pairs" if form == "pairs" and pad else "documents"
     assert one.message == f"2 {noun} do not begin with the tokens of their prompt"
@@ -303,6 +309,7 @@ def test_special_tokens_inside(write: Write, pad: bool, layout: str) -> None:
 @EVERY_FORM
 def test_conversations_have_marks_between_turns(write: Write, pad: bool) -> None:
     documents = [[1, *one[:9], 2, 1, *one[9:], 2] for one in corpus(8)]
+    documents[0][1] = 2  # not twice the same
     chat = {"about": about(chat=True), "converter": converter("messages")}
     assert found(write(batch(documents, "prompt", pad=pad), **chat), "RL106") == []
     documents[3].insert(0, 1)  # by the template, and by the tokenizer
@@ -361,11 +368,13 @@ def test_random_pairs_beside_plain_loops(write: Write, seed: int, pad: bool) -> 
 
 def test_left_padding_is_seen(write: Write) -> None:
     documents = corpus()
-    left = batch(documents, pad=True)
-    for name in ("input_ids", "attention_mask"):
-        left.steps[name,] = np.array([
+    right = batch(documents, pad=True)
+    left = {
+        key: np.array([
             np.roll(row, WIDTH - len(one))
-            for row, one in zip(left.steps[name,], documents, strict=True)
-        ])  # fmt: skip
-    paths = [write(left), write(batch(documents))]
+            for row, one in zip(right.steps[key], documents, strict=True)
+        ])
+        for key in (("input_ids",), ("attention_mask",))
+    }  # fmt: skip
+    paths = [write(changed(right, steps=left)), write(batch(documents))]
     assert found(paths, "RL105")[0].count == len(documents)

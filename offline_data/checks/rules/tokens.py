@@ -17,7 +17,6 @@ from offline_data.checks.tokens import (
     PROMPT,
     TOKENS,
     TokenBlock,
-    document_count,
     document_place,
     has_prompts,
     is_packed,
@@ -58,7 +57,8 @@ class _DocumentRule(Rule):
         """Return the sums of all documents, `[len(sums), D]`, by leaf."""
         found = {}
         for key, parts in measured.leaves.items():
-            total = np.zeros((len(self.sums), document_count(measured.reader)), np.uint64)
+            last, sums = parts[-1]
+            total = np.zeros((len(self.sums), last + sums.shape[1]), np.uint64)
             for first, sums in parts:
                 total[:, first : first + sums.shape[1]] += sums
             found[key] = total
@@ -89,7 +89,8 @@ def _pairs(totals: dict[Key, Sums], reader: DatasetReader) -> tuple[NDArray[np.i
     if not every or not is_packed(reader) or chosen is None or chosen.dtype != bool:
         nothing = np.zeros((len(every[0]) if every else 0, 0), np.uint64)
         return np.zeros(0, np.int64), nothing, nothing
-    beside = np.asarray(chosen[:-1] & ~chosen[1:])
+    flags = np.asarray(chosen, bool)
+    beside = flags[:-1] & ~flags[1:]
     if row is not None:
         beside &= np.asarray(row[:-1] == row[1:])
     first = np.flatnonzero(beside)
@@ -208,7 +209,7 @@ class TextLeakage(DuplicateDocuments):
         known = [(one, self.units(one)) for one in measured if one.leaves]
         for (one, of_first), (other, of_second) in combinations(known, 2):
             first, second = one.reader, other.reader
-            if of_first.noun != of_second.noun or not _are_comparable(first, second):
+            if not _are_comparable(first, second):
                 continue
             shared = np.flatnonzero(np.isin(of_second.hashes, of_first.hashes))
             if len(shared):
@@ -265,7 +266,6 @@ class PromptNotPrefix(_DocumentRule):
             known = reader.episodes.get(("prompt_is_prefix",))
             if known is not None and known.dtype == bool:
                 wrong = np.flatnonzero(~np.asarray(known))
-                wrong = wrong if is_packed(reader) else reader.starts[wrong]
                 message = f"{_rows(reader)} do not begin with the tokens of their prompt"
                 yield from self.of_documents(reader, key, wrong, message, "border")
             documents, chosen, rejected = _pairs(totals, reader)
@@ -360,7 +360,7 @@ class SpecialTokensInside(Rule):
         marks, tokens = _marks(block.reader.manifest), TokenBlock.of(block, key)
         at = np.isin(tokens.ids, list(marks)) & tokens.inside
         at &= (tokens.places > 0) & (tokens.places < tokens.lengths - 1)
-        if _has_turns(block.reader.manifest):
+        if _has_turns(block.reader):
             padding = [one for one, role in marks.items() if role == "pad"]
             allowed = at & ~np.isin(tokens.ids, padding)
             twice = np.zeros_like(at)
@@ -409,12 +409,13 @@ def _marks(manifest: Manifest) -> dict[int, str]:
     return {one: str(role) for role, one in ordered if type(one) is int and 0 <= one < 1 << 31}
 
 
-def _has_turns(manifest: Manifest) -> bool:
+def _has_turns(reader: DatasetReader) -> bool:
     """Return True if a chat template may have written the documents."""
-    text = options(manifest).get("text")
+    text = options(reader.manifest).get("text")
     form = text.get("form") if isinstance(text, dict) else None
-    template = _tokenizer(manifest).get("chat") is not False
-    return form == "messages" or (template and form not in {"text", "prompt"})
+    template = _tokenizer(reader.manifest).get("chat") is not False
+    plain = form in {"text", "prompt"} or not has_prompts(reader)
+    return form == "messages" or (template and not plain)
 
 
 class DocumentLengths(_DocumentRule):
