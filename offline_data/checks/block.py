@@ -31,6 +31,10 @@ _LEAST_SIDE = 8
 """Height and width of the smallest image; smaller rows of uint8 are grids."""
 
 
+_PIECE = 1 << 14
+"""Numbers that are mixed at once, which fit the cache."""
+
+
 class RowPlace(NamedTuple):
     """Where a value is."""
 
@@ -182,10 +186,15 @@ def is_numeric(leaf: LeafSpec) -> bool:
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix the bits of 64-bit numbers, one to one (the finalizer of SplitMix64)."""
-    with np.errstate(over="ignore"):
-        found = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(found ^ (found >> np.uint64(31)))
+    found = values.copy()
+    flat = found.reshape(-1)
+    for first in range(0, flat.size, _PIECE):
+        part = flat[first : first + _PIECE]
+        part ^= part >> np.uint64(30)
+        for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+            part *= np.uint64(factor)
+            part ^= part >> np.uint64(shift)
+    return np.asarray(found)
 
 
 def _by_feature(values: NDArray[Any] | EncodedColumn) -> NDArray[Any] | EncodedColumn:

@@ -77,27 +77,30 @@ class TokenBlock:
     """
 
     def __init__(self, block: RowBlock, key: Key) -> None:
-        reader, self._block = block.reader, block
+        reader = block.reader
         self.ids = np.asarray(reader.step(key)[block.first : block.stop])
         """`[n]`, or `[n, L]` if padded."""
-        self.packed = self.ids.ndim == 1
-        if self.packed:
-            given = self._column(("completion_mask",), fill=True) == 0
-            self.inside = np.ones(self.ids.shape, bool)
+        if self.ids.ndim == 1:
+            self.first = block.first_episode
+            """Number of the first document."""
+            given = _column(block, ("completion_mask",), True).reshape(-1) == 0
+            self.inside = np.broadcast_to(True, self.ids.shape)
+            """Where tokens are no padding, of the shape of `ids`, like the next two."""
             rows = np.arange(block.first, block.stop)
-            self.places = np.asarray(rows - reader.starts[block.episodes])
+            self.places = rows - reader.starts[block.episodes]
+            """Place of each token in its document."""
             self.lengths = np.asarray(reader.lengths[block.episodes])
+            """Tokens of the document of each."""
+            starts = reader.starts[self.first : block.last_episode + 1]
+            self._begins = np.maximum(starts - block.first, 0)
         else:
-            self.inside = np.broadcast_to(
-                self._column((*key[:-1], "attention_mask"), fill=True) != 0, self.ids.shape
-            )
+            self.first = block.first
+            mask = _column(block, (*key[:-1], "attention_mask"), True) != 0
+            self.inside = np.broadcast_to(mask, self.ids.shape)
             self.places = np.cumsum(self.inside, axis=1) - 1
-            self.lengths = np.broadcast_to(self.inside.sum(1, keepdims=True), self.ids.shape)
-            given = self.inside & (self.places <= self._column(("prompt_rindex",), fill=-1))
-        self._given = given
-        self.first = block.first_episode if self.packed else block.first
-        """Number of the first document."""
-        self.sums = self._sums()
+            self.lengths = np.broadcast_to(self.places[:, -1:] + 1, self.ids.shape)
+            given = self.inside & (self.places <= _column(block, ("prompt_rindex",), -1))
+        self.sums = self._sums(given)
         """`[4, d]` sums over the tokens in the block of each document; see `TOKENS`."""
 
     @classmethod
@@ -108,21 +111,21 @@ class TokenBlock:
         found: TokenBlock = block.shared[key]
         return found
 
-    def _column(self, key: Key, *, fill: Any) -> NDArray[Any]:
-        """Return a leaf of the rows, `[n]` or `[n, 1 or L]`; filled if there is none."""
-        block, reader = self._block, self._block.reader
-        if key not in reader.step_leaves:
-            return np.full((len(block), 1)[: self.ids.ndim], fill)
-        column = np.asarray(reader.step(key)[block.first : block.stop])
-        return column.reshape(len(block), -1) if self.ids.ndim == 2 else column.reshape(-1)
-
-    def _sums(self) -> NDArray[np.uint64]:
-        words = (self.places.astype(np.uint64) << np.uint64(32)) | self.ids.astype(np.uint32)
+    def _sums(self, given: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        words = self.places.astype(np.uint64) << np.uint64(32)
+        words |= self.ids.astype(np.uint32)
         terms = mixed(words)
-        parts = (self.inside, self._given, terms * self.inside, terms * self._given)
-        if not self.packed:
+        terms[~self.inside] = 0
+        parts = (self.inside, given, terms, terms * given)
+        if self.ids.ndim == 2:
             return np.stack([part.sum(1, dtype=np.uint64) for part in parts])
-        block = self._block
-        starts = block.reader.starts[block.first_episode : block.last_episode + 1]
-        begins = np.maximum(starts - block.first, 0)
-        return np.stack([np.add.reduceat(part.astype(np.uint64), begins) for part in parts])
+        begins = self._begins
+        return np.stack([np.add.reduceat(part, begins, dtype=np.uint64) for part in parts])
+
+
+def _column(block: RowBlock, key: Key, fill: Any) -> NDArray[Any]:
+    """Return a leaf of the rows, `[n, 1 or L]`; filled if there is none."""
+    if key not in block.reader.step_leaves:
+        return np.full((len(block), 1), fill)
+    column = np.asarray(block.reader.step(key)[block.first : block.stop])
+    return column.reshape(len(block), -1)

@@ -86,14 +86,11 @@ def _pairs(totals: dict[Key, Sums], reader: DatasetReader) -> tuple[NDArray[np.i
     if len(every) == 2:
         return np.arange(every[0].shape[1]), every[0], every[1]
     chosen, row = (reader.episodes.get((name,)) for name in ("chosen", "row"))
-    if not every or not is_packed(reader) or chosen is None or chosen.dtype != bool:
-        nothing = np.zeros((len(every[0]) if every else 0, 0), np.uint64)
-        return np.zeros(0, np.int64), nothing, nothing
-    flags = np.asarray(chosen, bool)
-    beside = flags[:-1] & ~flags[1:]
-    if row is not None:
-        beside &= np.asarray(row[:-1] == row[1:])
-    first = np.flatnonzero(beside)
+    first = np.zeros(0, np.int64)
+    if chosen is not None and chosen.dtype == bool:
+        flags = np.asarray(chosen, bool)
+        beside = flags[:-1] & ~flags[1:]
+        first = np.flatnonzero(beside if row is None else beside & (row[:-1] == row[1:]))
     return first, every[0][:, first], every[0][:, first + 1]
 
 
@@ -119,8 +116,8 @@ class ChosenEqualsRejected(_DocumentRule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield one finding."""
         reader, totals = measured.reader, self.totals(measured)
-        documents, chosen, rejected = _pairs(totals, reader)
-        if len(documents):
+        for key in list(totals)[:1]:
+            documents, chosen, rejected = _pairs(totals, reader)
             same = documents[(chosen == rejected).all(0)]
             cut, both = np.asarray(reader.episodes[("truncated",)]), is_packed(reader)
             first = same if both else np.searchsorted(reader.starts, same, side="right") - 1
@@ -129,7 +126,7 @@ class ChosenEqualsRejected(_DocumentRule):
                 f"of {len(documents):,} pairs have the same tokens as chosen and rejected; {number:,} "
                 "of these are cut off"
             )
-            yield from self.of_documents(reader, next(iter(totals)), same, message)
+            yield from self.of_documents(reader, key, same, message)
 
 
 class _Units(NamedTuple):

@@ -194,7 +194,7 @@ def _padded(
         }
         prompts, scores, cut = prompts[::2], scores[::2], np.asarray(cut.reshape(-1, 2).any(1))
         texts = episodes.pop(("text",), None)
-        both = episodes["prompt_is_prefix",].reshape(-1, 2).all(1)
+        both = np.asarray(episodes["prompt_is_prefix",].reshape(-1, 2).all(1))
         episodes = {key: column[::2] for key, column in episodes.items()}
         episodes["prompt_is_prefix",] = both
         if texts is not None:
