@@ -306,6 +306,14 @@ def test_special_tokens_inside(write: Write, pad: bool, layout: str) -> None:
     assert found(write(batch(documents, pad=pad)), "RL106") == []  # marks are not known
 
 
+@pytest.mark.parametrize("said", [7, {"special": [1], "sha256": []}, {"special": {"eos": "2"}}])
+def test_a_manifest_that_says_nonsense(write: Write, said: Any) -> None:
+    documents = [[*one[:6], 2, *one[6:]] for one in corpus()]
+    path, other = (write(batch(documents), about={"tokenizer": said}) for _ in range(2))
+    report = run_checks([path, other], select_rules(["RL105", "RL106"]))
+    assert [one.code for one in report.findings] == ["RL105"]
+
+
 @EVERY_FORM
 def test_conversations_have_marks_between_turns(write: Write, pad: bool) -> None:
     documents = [[1, *one[:9], 2, 1, *one[9:], 2] for one in corpus(8)]
