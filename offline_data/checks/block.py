@@ -33,6 +33,9 @@ _REDUCED = 1024
 _SOME_FEATURES = 32
 """Features of a row that are looked at before the others."""
 
+_PIECE = 1 << 14
+"""Numbers that are mixed at once, which fit the cache."""
+
 _LEAST_SIDE = 8
 """Height and width of the smallest image; smaller rows of uint8 are grids."""
 
@@ -60,6 +63,8 @@ class RowBlock:
         self.reader, self.first, self.stop = reader, first, stop
         self._values: dict[Key, NDArray[Any] | EncodedColumn] = {}
         self._extremes: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self.shared: dict[Key, Any] = {}
+        """What the rules of one kind derive of a leaf, and share."""
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -198,6 +203,19 @@ def zero_rows(values: NDArray[Any]) -> NDArray[np.intp]:
         if not len(rows):
             break
     return rows[~values[rows].any(axis=1)]
+
+
+def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix the bits of 64-bit numbers, one to one (the finalizer of SplitMix64)."""
+    found = values.copy()
+    flat = found.reshape(-1)
+    for first in range(0, flat.size, _PIECE):
+        part = flat[first : first + _PIECE]
+        part ^= part >> np.uint64(30)
+        for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+            part *= np.uint64(factor)
+            part ^= part >> np.uint64(shift)
+    return np.asarray(found)
 
 
 def _reduced(function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:

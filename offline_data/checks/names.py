@@ -46,13 +46,16 @@ def qualities(name: str) -> frozenset[str]:
 
 
 def split(manifest: Manifest) -> str | None:
-    """Return the split that a dataset is, by its name or the step that made it; None if neither.
+    """Return the split that a dataset is, by its name, the hub's or the step that made it, or None.
 
     Splits are `train`, `val`, `test`, or the name of the part that `preprocess` kept.
     """
     for word in reversed(re.split(r"[-_/]", manifest.name.lower())):
         if word in _SPLITS:
             return _SPLITS[word]
+    text = options(manifest).get("text")
+    if manifest.source == "hf" and isinstance(text, dict) and isinstance(text.get("split"), str):
+        return _SPLITS.get(text["split"], text["split"])
     recipe = options(manifest).get("recipe")
     steps = recipe if isinstance(recipe, list) else []
     parts = (step.get("part") for step in steps if step.get("step") == "split")

@@ -25,7 +25,10 @@ RewardFunction: TypeAlias = Callable[[Any, Any, Any], Any]
 """`reward(observation, action, next_observation)` returns the rewards of some transitions."""
 
 _ATTRIBUTES = ("code", "name", "severity")
-_MODULES = ("actions", "duplicates", "ends", "files", "images", "published", "rewards", "values")
+_MODULES = (
+    *("actions", "duplicates", "ends", "files", "images", "published", "rewards", "tokens"),
+    "values",
+)
 """Modules of `offline_data.checks.rules`."""
 
 ENTRY_POINTS = "offline_data.rules"

@@ -18,6 +18,8 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.testing.toy import write_toy
 from tests.checks.planted import Write, clean_batch
+from tests.checks.test_tokens import WIDTH
+from tests.checks.test_tokens import batch as text_batch
 
 DTYPES = ["float32", "float64", "float16", "int64", "uint8", "bool", "complex64"]
 
@@ -50,8 +52,19 @@ def batches(draw: st.DrawFn) -> EpisodeBatch:
     return EpisodeBatch(lengths, steps, observations, np.ones(count, bool))
 
 
-@settings(max_examples=40, deadline=None, database=None)
-@given(batch=batches(), layout=st.sampled_from(["compact", "ted"]))
+@st.composite
+def texts(draw: st.DrawFn) -> EpisodeBatch:
+    """Return documents of tokens, of all forms."""
+    form, pad = draw(st.sampled_from(["text", "prompt", "pairs"])), draw(st.booleans())
+    document = st.lists(st.integers(0, 20), min_size=1, max_size=WIDTH)
+    documents = draw(st.lists(document, min_size=2, max_size=8).filter(lambda n: len(n) % 2 == 0))
+    prompts = draw(st.lists(st.integers(0, WIDTH), min_size=8, max_size=8))[: len(documents)]
+    cut = draw(st.sets(st.integers(0, len(documents) - 1)))
+    return text_batch(documents, form, pad=pad, prompts=prompts, cut=sorted(cut))
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(batch=st.one_of(batches(), batches(), texts()), layout=st.sampled_from(["compact", "ted"]))
 def test_random_datasets_have_no_error(
     tmp_path_factory: pytest.TempPathFactory, batch: EpisodeBatch, layout: Any
 ) -> None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from offline_data.checks.block import all_leaves, is_image
+from offline_data.checks.block import all_leaves, is_image, mixed
 from offline_data.checks.names import derived, related, split, unversioned
 from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import join_key
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import decode
@@ -91,7 +92,7 @@ class DuplicateEpisodes(Rule):
             yield self.finding(
                 reader,
                 f"{len(pairs):,} of {reader.episode_count:,} episodes are copies of earlier ones: "
-                f"{_listed(pairs)}",
+                f"{listed_copies(pairs)}",
                 episode=pairs[0][0],
                 row=int(reader.starts[pairs[0][0]]),
                 count=len(pairs),
@@ -219,7 +220,7 @@ class NearDuplicateEpisodes(Rule):
                     reader,
                     f"{len(near):,} of {reader.episode_count:,} episodes share at least "
                     f"{self.limits['similarity']:.0%} of their rows with an earlier one: "
-                    f"{_listed(sorted(near.items()))}",
+                    f"{listed_copies(sorted(near.items()))}",
                     leaf=join_key(key),
                     episode=second,
                     row=int(reader.starts[second]),
@@ -261,10 +262,15 @@ def _is_discrete(reader: DatasetReader) -> bool:
 
 
 def _signatures(reader: DatasetReader, steps: float) -> Hashes:
-    """Hash length and some rows of each episode, `[E]`; 0 for those of fewer than `steps` rows."""
+    """Hash length and some rows of each episode, `[E]`; 0 for those of fewer than `steps` rows.
+
+    Also 0 for documents of tokens: RL101 and RL105 compare these.
+    """
     starts, lengths = reader.starts, reader.lengths
+    if token_leaves(reader):
+        return np.zeros(len(lengths), np.uint64)
     leaves = _content_leaves(reader)
-    total = _mixed(lengths.astype(np.uint64))
+    total = mixed(lengths.astype(np.uint64))
     size = sum(leaf.nbytes for leaf in leaves.values())
     run = max(1, _BYTES // max(1, size))
     for key, leaf in leaves.items():
@@ -273,7 +279,7 @@ def _signatures(reader: DatasetReader, steps: float) -> Hashes:
             part = slice(first, first + run)
             for number in range(parts):
                 rows = starts[part] + (lengths[part] - 1) * number // (parts - 1)
-                total[part] = _mixed(total[part] + _row_hashes(reader, key, rows))
+                total[part] = mixed(total[part] + _row_hashes(reader, key, rows))
     return np.asarray(np.where(lengths >= steps, total | np.uint64(1), np.uint64(0)))
 
 
@@ -286,8 +292,8 @@ def _row_hashes(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> Has
     data = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
     padded = np.zeros((len(data), -(-data.shape[1] // 8) * 8), np.uint8)
     padded[:, : data.shape[1]] = data
-    places = _mixed(np.arange(padded.shape[1] // 8, dtype=np.uint64))
-    return np.asarray(_mixed(padded.view(np.uint64) + places).sum(1, dtype=np.uint64))
+    places = mixed(np.arange(padded.shape[1] // 8, dtype=np.uint64))
+    return np.asarray(mixed(padded.view(np.uint64) + places).sum(1, dtype=np.uint64))
 
 
 def _by_content(
@@ -355,7 +361,7 @@ def _rounded_hashes(rows: NDArray[Any], *, every: bool = False) -> Hashes:
             bits = rows[:, number].astype(np.float32).view(np.uint32)
             word = ((bits + np.uint32(1 << 11)) >> np.uint32(12)).astype(np.uint64)
             total += word * _FACTORS[number % len(_FACTORS)]
-    return _mixed(total)
+    return mixed(total)
 
 
 def _rates(lengths: NDArray[np.int64]) -> Hashes:
@@ -394,18 +400,11 @@ def _likely_pairs(kept: _Kept, reader: DatasetReader, similarity: float) -> list
     return sorted(zip(second[likely].tolist(), first[likely].tolist(), strict=True))
 
 
-def _mixed(values: Hashes) -> Hashes:
-    """Mix the bits of 64-bit numbers, one to one (the finalizer of SplitMix64)."""
-    with np.errstate(over="ignore"):
-        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(mixed ^ (mixed >> np.uint64(31)))
-
-
-def _listed(pairs: Sequence[Pair]) -> str:
+def listed_copies(pairs: Sequence[Pair]) -> str:
+    """Return the first copies, and of what: `5 of 0, 7 of 2`."""
     named = ", ".join(f"{second} of {first}" for second, first in pairs[:5])
     return named + (" …" if len(pairs) > 5 else "")
 
 
-_FACTORS = _mixed(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)
+_FACTORS = mixed(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)
 """Odd factors by which features are told apart."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from offline_data.checks.block import RowPlace, all_leaves, is_numeric, zero_rows
 from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.store.layout import TED
 
@@ -305,7 +306,7 @@ class OneStepEpisodes(_EpisodeRule):
     """Some episodes have a single step, in a dataset of longer ones.
 
     They often come from an end flag that is set on two consecutive rows. A dataset of one-step
-    episodes only (a table, a contextual bandit) is not reported.
+    episodes only (a table, a contextual bandit) is not reported, nor are documents of one token.
     """
 
     code = "RL016"
@@ -320,14 +321,15 @@ class OneStepEpisodes(_EpisodeRule):
         reader = measured.reader
         found = np.flatnonzero(reader.lengths == 1)
         share = len(found) / reader.episode_count
-        few = share < self.limits["share"] or share == 1
+        few = share < self.limits["share"] or share == 1 or bool(token_leaves(reader))
         return self.of_episodes(reader, found[: 0 if few else None], "have one step")
 
 
 class OutlierLength(_EpisodeRule):
     """An episode is many times as long as the others.
 
-    Most often an end flag is missing, and several episodes are one.
+    Most often an end flag is missing, and several episodes are one. Documents of tokens are as long as
+    they are: see RL107.
     """
 
     code = "RL017"
@@ -352,5 +354,5 @@ class OutlierLength(_EpisodeRule):
             f"have more than {self.limits['times']:g} times the length of 95 % of the others "
             f"({usual:,.0f} steps); the longest has {lengths.max():,}"
         )
-        few = len(lengths) < self.limits["least_episodes"]
+        few = len(lengths) < self.limits["least_episodes"] or bool(token_leaves(reader))
         return self.of_episodes(reader, found[: 0 if few else None], message)

@@ -9,6 +9,7 @@ import numpy as np
 
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.rules.values import RangeRule
+from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import REWARD
 from offline_data.errors import UsageError
 
@@ -135,7 +136,7 @@ class AllZeroReward(_RewardRange):
     """Every reward is 0.
 
     Demonstrations often have none (RLDS writes zeros): imitation learning works, reinforcement
-    learning does not.
+    learning does not. Text without scores has none, either, and is not reported.
     """
 
     code = "RL042"
@@ -146,7 +147,7 @@ class AllZeroReward(_RewardRange):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield one finding."""
         for low, high in measured.leaves.values():
-            if not low.any() and not high.any():
+            if not (low.any() or high.any() or token_leaves(measured.reader)):
                 rows = measured.reader.transitions
                 yield self.finding(
                     measured.reader, f"All {rows:,} rewards are 0", leaf="next/reward", count=rows

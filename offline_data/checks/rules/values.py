@@ -8,6 +8,7 @@ import numpy as np
 
 from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.tokens import TOKEN_ROOTS
 from offline_data.episodes.fields import join_key
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ class RangeRule(Rule):
     """A rule on the range of each feature over the whole dataset."""
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the numeric leaves."""
-        return [key for key, leaf in all_leaves(reader).items() if is_numeric(leaf)]
+        """Return the numeric leaves; tokens are words, and padding is constant."""
+        known = all_leaves(reader).items()
+        return [key for key, leaf in known if is_numeric(leaf) and key[0] not in TOKEN_ROOTS]
 
     def measure(self, block: RowBlock, key: Key) -> Range:
         """Return the extremes of each feature."""

@@ -128,12 +128,15 @@ def _episodes(
     without = int((~kept).sum()) // width
     if not kept.any():
         return None, without
-    prompts = np.zeros(len(kept), np.int64)
+    prompts, begins = np.zeros(len(kept), np.int64), None
     if found.prompts is not None:
         given = tokenizer.encode(found.prompts, options.max_length, special=found.special)
         prompts = np.minimum(given.lengths, whole.lengths)
+        begins = _begins_with(whole, given)
     scores = np.array(found.scores if found.scores else np.zeros(len(kept)), np.float32)
     columns: dict[Key, NDArray[Any]] = {("row",): np.array(found.rows, np.int64)}
+    if begins is not None:
+        columns["prompt_is_prefix",] = begins
     if options.keep_text:
         columns["text",] = np.array(found.texts, object)
     parts = (_select(whole, kept), prompts[kept], scores[kept])
@@ -191,7 +194,9 @@ def _padded(
         }
         prompts, scores, cut = prompts[::2], scores[::2], np.asarray(cut.reshape(-1, 2).any(1))
         texts = episodes.pop(("text",), None)
+        both = np.asarray(episodes["prompt_is_prefix",].reshape(-1, 2).all(1))
         episodes = {key: column[::2] for key, column in episodes.items()}
+        episodes["prompt_is_prefix",] = both
         if texts is not None:
             episodes |= {("chosen",): texts[::2], ("rejected",): texts[1::2]}
     if form != "text":
@@ -210,6 +215,20 @@ def _batch(
     results = {REWARD: rewards, TERMINATED: terminated, TRUNCATED: truncated}
     steps |= {key: column[:, None] for key, column in results.items()}
     return EpisodeBatch(lengths, steps, {}, np.ones(len(lengths), bool), episodes)
+
+
+def _begins_with(whole: Encoded, given: Encoded) -> NDArray[np.bool_]:
+    """Return for each document whether it begins with the tokens of its prompt, as far as kept."""
+    counts = np.minimum(given.lengths, whole.lengths)
+    places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    first, second = (
+        one.ids[places + np.repeat(np.cumsum(one.lengths) - one.lengths, counts)]
+        for one in (whole, given)
+    )
+    wrong = np.repeat(np.arange(len(counts)), counts)[first != second]
+    found = np.asarray(given.lengths <= whole.lengths)
+    found[wrong] = False
+    return found
 
 
 def _select(whole: Encoded, kept: NDArray[np.bool_]) -> Encoded:

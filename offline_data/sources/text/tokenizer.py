@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 _PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")
 """Tokens that pad where a tokenizer does not name one."""
 
+_MARKS = {
+    "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
+    "eos": ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
+    "pad": _PADS[:3],
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+}
+"""Usual names of tokens that mark beginning, end and padding, by role."""
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -64,7 +73,21 @@ class Tokenizer:
             "sha256": digest,
             "vocabulary": backend.get_vocab_size(with_added_tokens=True),
             "pad": self.pad,
+            "special": self._marks(),
+            "chat": bool(chat is not None and chat.chat_template),
         }
+
+    def _marks(self) -> dict[str, int]:
+        """Return the token ids of the roles in `_MARKS`: as named, else special ones by name."""
+        found: dict[str, int] = {}
+        for role, usual in _MARKS.items():
+            names = [name for name in usual if name in self.special]
+            named = getattr(self._chat, f"{role}_token", None)
+            ids = (self._backend.token_to_id(str(name)) for name in [named or "", *names])
+            known = next((one for one in ids if one is not None), None)
+            if known is not None:
+                found[role] = known
+        return found
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None, *, special: bool = True

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
+import offline_data
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.text_toy import CHAT_TEMPLATE
 from tests.sources.text.conftest import Convert
@@ -232,3 +233,64 @@ def test_a_folder_of_files_in_order_of_names(convert: Convert, tokens: Any, tmp_
     write(folder / "more" / "c.csv", [{"text": "third"}])
     (folder / "README.md").write_text("nothing")
     assert documents(convert(folder)) == [tokens(one) for one in ("first", "second", "third")]
+
+
+@pytest.mark.parametrize("pad", [False, True], ids=["packed", "padded"])
+@pytest.mark.parametrize("form", ["prompt", "pairs"])
+def test_prompts_that_merge_with_what_follows(
+    convert: Convert, tokens: Any, tmp_path: Path, form: str, pad: bool
+) -> None:
+    pairs = [("the", " cat"), ("the c", "at sat"), ("a dog", ""), ("", "moon"), ("why did th", "e")]
+    rows = [
+        {"prompt": prompt, "completion": end, "chosen": end, "rejected": "?"}
+        for prompt, end in pairs
+    ]
+    path = write(tmp_path / "x.jsonl", rows)
+    reader = convert(path, form=form, pad=pad, max_length=9 if pad else None)
+    kept = [[p + end, p + "?"][: 2 if form == "pairs" else 1] for p, end in pairs]
+    expected = [
+        [tokens(text)[: len(tokens(p))] == tokens(p) for text in texts]
+        for (p, _), texts in zip(pairs, kept, strict=True)
+    ]
+    found = np.asarray(reader.episodes["prompt_is_prefix",]).tolist()
+    assert (
+        found == [all(one) for one in expected]
+        if pad
+        else [one for both in expected for one in both]
+    )
+    assert set(found) == {True, False}
+    (finding,) = offline_data.check(reader.path, select=["RL102"])[:1]
+    assert (finding.about, finding.count) == ("border", found.count(False))
+    assert finding.episode == found.index(False)
+
+
+def test_a_prompt_that_fills_the_length(convert: Convert, tmp_path: Path) -> None:
+    rows = [{"prompt": "why did the chicken cross the road?", "completion": " why"}] * 2
+    reader = convert(write(tmp_path / "x.jsonl", rows), max_length=3)
+    assert np.asarray(reader.episodes["prompt_is_prefix",]).all()
+    found = {one.code: one.count for one in offline_data.check(reader.path)}
+    assert (found["RL103"], found["RL104"]) == (2, 2)
+
+
+def test_the_manifest_names_special_tokens(
+    convert: Convert, tmp_path: Path, chat_tokenizer: Path
+) -> None:
+    from offline_data.testing.text_toy import train_tokenizer
+
+    path = write(tmp_path / "x.jsonl", [{"text": "the cat</s> sat"}])
+    backend = train_tokenizer()
+    backend.add_special_tokens(["<s>", "</s>", "<mask>"])
+    backend.save(str(tmp_path / "marks.json"))
+    known = {name: backend.token_to_id(f"<{mark}s>") for name, mark in (("bos", ""), ("eos", "/"))}
+    told = {}
+    for tokenizer in (tmp_path / "marks.json", chat_tokenizer):
+        reader = convert(path, tokenizer=tokenizer)
+        told[tokenizer.name] = {
+            k: reader.manifest.about["tokenizer"][k] for k in ("special", "chat")
+        }
+        found = [one.message for one in offline_data.check(reader.path, select=["RL106"])]
+        assert len(found) == (tokenizer != chat_tokenizer)
+    assert told == {
+        "marks.json": {"special": known, "chat": False},
+        chat_tokenizer.name: {"special": {"eos": 0, "pad": 0}, "chat": True},
+    }

@@ -1,0 +1,456 @@
+"""Rules on documents of tokens, packed or padded; silent for datasets without tokens."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from offline_data.checks.block import RowPlace, mixed
+from offline_data.checks.names import derived, options, related, split, unversioned
+from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rules.duplicates import listed_copies
+from offline_data.checks.tokens import (
+    CONTENT,
+    GIVEN,
+    PROMPT,
+    TOKENS,
+    TokenBlock,
+    document_place,
+    has_prompts,
+    is_packed,
+    token_leaves,
+)
+from offline_data.episodes.fields import join_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from offline_data.checks.block import RowBlock
+    from offline_data.checks.finding import Finding, Severity
+    from offline_data.episodes.fields import Key
+    from offline_data.store.manifest import Manifest
+    from offline_data.store.reader import DatasetReader
+
+    Sums = NDArray[np.uint64]
+
+
+class _DocumentRule(Rule):
+    """A rule on sums over the tokens of each document, which blocks add to."""
+
+    sums: ClassVar[list[int]]
+    """Rows of `TokenBlock.sums` that it needs; each is 8 bytes of memory per document."""
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of tokens."""
+        return token_leaves(reader)
+
+    def measure(self, block: RowBlock, key: Key) -> list[tuple[int, Sums]]:
+        """Return the first document of the block and the sums of those in it."""
+        tokens = TokenBlock.of(block, key)
+        return [(tokens.first, tokens.sums[self.sums])]
+
+    def totals(self, measured: Measured) -> dict[Key, Sums]:
+        """Return the sums of all documents, `[len(sums), D]`, by leaf."""
+        found = {}
+        for key, parts in measured.leaves.items():
+            last, sums = parts[-1]
+            total = np.zeros((len(self.sums), last + sums.shape[1]), np.uint64)
+            for first, sums in parts:
+                total[:, first : first + sums.shape[1]] += sums
+            found[key] = total
+        return found
+
+    def of_documents(
+        self,
+        reader: DatasetReader,
+        key: Key,
+        found: NDArray[np.int64],
+        message: str,
+        about: str | None = None,
+    ) -> Iterator[Finding]:
+        """Yield one finding of some documents, ascending, if there are any."""
+        if len(found):
+            place = document_place(reader, key, int(found[0]))
+            yield self.finding(
+                reader, f"{len(found):,} {message}", place, count=len(found), about=about
+            )
+
+
+def _pairs(totals: dict[Key, Sums], reader: DatasetReader) -> tuple[NDArray[np.int64], Sums, Sums]:
+    """Return the chosen documents of pairs, `[p]`, and the sums of chosen and rejected ones."""
+    every = list(totals.values())
+    if len(every) == 2:
+        return np.arange(every[0].shape[1]), every[0], every[1]
+    chosen, row = (reader.episodes.get((name,)) for name in ("chosen", "row"))
+    first = np.zeros(0, np.int64)
+    if chosen is not None and chosen.dtype == bool:
+        flags = np.asarray(chosen, bool)
+        beside = flags[:-1] & ~flags[1:]
+        first = np.flatnonzero(beside if row is None else beside & (row[:-1] == row[1:]))
+    return first, every[0][:, first], every[0][:, first + 1]
+
+
+def _rows(reader: DatasetReader) -> str:
+    """Return what an episode is."""
+    return "pairs" if len(token_leaves(reader)) == 2 else "documents"
+
+
+class ChosenEqualsRejected(_DocumentRule):
+    """The chosen and the rejected text of a pair have the same tokens.
+
+    The pair prefers nothing: its loss is log 2 whatever the model, and accuracy counts it as wrong.
+    Either the texts are equal, or they differ only after the tokens that were kept
+    (`max_length`), often because the prompt alone fills them.
+    """
+
+    code = "RL100"
+    name = "chosen-equals-rejected"
+    severity = "warning"
+    hint = "convert with a larger --max-length, or drop these pairs with `preprocess --step filter`"
+    sums: ClassVar = [CONTENT]
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        reader, totals = measured.reader, self.totals(measured)
+        for key in list(totals)[:1]:
+            documents, chosen, rejected = _pairs(totals, reader)
+            same = documents[(chosen == rejected).all(0)]
+            cut, both = np.asarray(reader.episodes[("truncated",)]), is_packed(reader)
+            first = same if both else np.searchsorted(reader.starts, same, side="right") - 1
+            number = int((cut[first] | cut[first + both]).sum())
+            message = (
+                f"of {len(documents):,} pairs have the same tokens as chosen and rejected; {number:,} "
+                "of these are cut off"
+            )
+            yield from self.of_documents(reader, key, same, message)
+
+
+class _Units(NamedTuple):
+    """What duplicates are looked for among: pairs, or documents that are in none."""
+
+    hashes: Sums
+    documents: NDArray[np.int64]
+    """The document, or the chosen one of each pair."""
+    noun: str
+
+
+class DuplicateDocuments(_DocumentRule):
+    """Documents, or pairs of documents, have the same tokens.
+
+    A copy counts twice in every epoch; a model learns repeated text by heart, and after a random
+    split copies are in training and validation. Short documents (headings, `yes`) are not compared.
+    Documents are compared by a hash of 64 bits of their tokens and by nothing else: the probability
+    that any two different ones of D are taken for copies is about `D² / 2^65`.
+    """
+
+    code = "RL101"
+    name = "duplicate-documents"
+    severity = "warning"
+    hint = "drop copies from the source, and convert it again"
+    thresholds: ClassVar = {"tokens": 16}
+    explained: ClassVar = {"tokens": "Tokens of the shortest document, or pair, that is compared."}
+    sums: ClassVar = [CONTENT, TOKENS]
+
+    def units(self, measured: Measured) -> _Units:
+        """Return the pairs, or documents, that are long enough."""
+        totals = self.totals(measured)
+        content, tokens = next(iter(totals.values()))
+        kept = np.ones(len(content), bool)
+        documents, chosen, rejected = _pairs(totals, measured.reader)
+        content, tokens = content.copy(), tokens.copy()
+        content[documents] = mixed(chosen[0]) ^ rejected[0]
+        tokens[documents] += rejected[1]
+        if len(totals) == 1:
+            kept[documents + 1] = False
+        found = np.flatnonzero(kept & (tokens >= self.limits["tokens"]))
+        return _Units(content[found], found, "pairs" if len(documents) else "documents")
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding that counts the copies and names the first ones."""
+        for key in list(measured.leaves)[:1]:
+            units = self.units(measured)
+            _, first, group = np.unique(units.hashes, return_index=True, return_inverse=True)
+            copies = np.flatnonzero(first[group] != np.arange(len(group)))
+            originals = units.documents[first[group[copies[:6]]]].tolist()
+            found = units.documents[copies]
+            named = listed_copies(list(zip(found[:6].tolist(), originals, strict=True)))
+            message = f"of {len(group):,} {units.noun} are copies of earlier ones: {named}"
+            yield from self.of_documents(measured.reader, key, found, message)
+
+
+class TextLeakage(DuplicateDocuments):
+    """A document, or a pair, of one dataset is also in another one.
+
+    If one is for training and the other for evaluation, scores are those of memory. It is an error
+    where the datasets are splits of one (`--split`, the step `split`, or by name), else a warning.
+    Documents are compared as in RL101, hence only those of one tokenizer; packed and padded ones
+    agree. A dataset is not compared with its own parent, nor with the same split in another form.
+    """
+
+    code = "RL105"
+    name = "text-leakage"
+    severity = "warning"
+    hint = "drop these documents from one of the two in the source, and convert it again"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield nothing: see `across`."""
+        del measured
+        return iter(())
+
+    def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
+        """Yield a finding for each pair of datasets with a common document, on the later one."""
+        known = [(one, self.units(one)) for one in measured if one.leaves]
+        for (one, of_first), (other, of_second) in combinations(known, 2):
+            first, second = one.reader, other.reader
+            if not _are_comparable(first, second):
+                continue
+            shared = np.flatnonzero(np.isin(of_second.hashes, of_first.hashes))
+            if len(shared):
+                same = np.flatnonzero(of_first.hashes == of_second.hashes[shared[0]])
+                here, there = of_second.documents[shared[0]], of_first.documents[same[0]]
+                name, key = unversioned(first.manifest.id), next(iter(other.leaves))
+                yield self.finding(
+                    second,
+                    f"{len(shared):,} of {len(of_second.hashes):,} {of_second.noun} are also in {name}: "
+                    f"{here} here is {there} there",
+                    document_place(second, key, int(here)),
+                    count=len(shared),
+                    about=name,
+                    severity=_severity(first.manifest, second.manifest),
+                )
+
+
+def _are_comparable(first: DatasetReader, second: DatasetReader) -> bool:
+    one, other = first.manifest, second.manifest
+    told = (_tokenizer(manifest).get("sha256") for manifest in (one, other))
+    digests = {digest for digest in told if isinstance(digest, str)}
+    again = unversioned(one.id) == unversioned(other.id) and split(one) == split(other)
+    return not (first.path == second.path or again or derived(one, other) or len(digests) > 1)
+
+
+def _severity(first: Manifest, second: Manifest) -> Severity | None:
+    return "error" if split(first) != split(second) and related(first, second) else None
+
+
+class PromptNotPrefix(_DocumentRule):
+    """The tokens of a prompt are not the first ones of its document.
+
+    Merges over the border between prompt and completion (BPE: ` 12` + `3` may be one token ` 123`) and
+    special tokens after the prompt (BERT's `[SEP]`) do that: some tokens are masked that should be
+    learnt, or the other way round, and in use the model sees tokens at the border that it did not see
+    in training. Pairs are compared with each other, too: chosen and rejected must begin alike.
+    Datasets that were tokenized by earlier versions do not say it of single documents.
+    """
+
+    code = "RL102"
+    name = "prompt-not-prefix"
+    severity = "warning"
+    hint = "end prompts where words end: add --separator, or move a space to the completion"
+    sums: ClassVar = [PROMPT]
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of tokens, if there are prompts."""
+        found = token_leaves(reader)
+        return found if found and has_prompts(reader) else ()
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding on documents, and one on pairs."""
+        reader, totals = measured.reader, self.totals(measured)
+        for key in list(totals)[:1]:
+            known = reader.episodes.get(("prompt_is_prefix",))
+            if known is not None and known.dtype == bool:
+                wrong = np.flatnonzero(~np.asarray(known))
+                message = f"{_rows(reader)} do not begin with the tokens of their prompt"
+                yield from self.of_documents(reader, key, wrong, message, "border")
+            documents, chosen, rejected = _pairs(totals, reader)
+            differ = documents[(chosen != rejected).any(0)]
+            message = f"of {len(documents):,} pairs have different tokens in their prompts"
+            yield from self.of_documents(reader, key, differ, message, "pairs")
+
+
+class EmptyCompletion(_DocumentRule):
+    """A document has no token after its prompt.
+
+    Nothing is learnt from it, and the mean loss of a batch of such documents is NaN (0 / 0). The
+    completion is empty, or it was cut off since the prompt fills `max_length`.
+    """
+
+    code = "RL103"
+    name = "empty-completion"
+    severity = "warning"
+    hint = "convert with a larger --max-length, or drop these rows from the source"
+    sums: ClassVar = [TOKENS, GIVEN]
+    leaves = PromptNotPrefix.leaves
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf of tokens."""
+        for key, (tokens, given) in self.totals(measured).items():
+            empty = np.flatnonzero((given == tokens) & (tokens > 0))
+            message = f"of {len(tokens):,} documents have no token after their prompt"
+            yield from self.of_documents(measured.reader, key, empty, message)
+
+
+class MostTruncated(Rule):
+    """Most documents are cut off.
+
+    Models then rarely see how a document ends, and never emit its end. `max_length` is too small for
+    these texts or, where all are cut, they are rows of a corpus that has no documents.
+    """
+
+    code = "RL104"
+    name = "most-truncated"
+    severity = "warning"
+    hint = "convert with a larger --max-length, or without one (packed)"
+    thresholds: ClassVar = {"share": 0.5}
+    explained: ClassVar = {"share": "Share of the documents, from which on it is reported."}
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield one finding."""
+        reader = measured.reader
+        cut = np.flatnonzero(reader.episodes[("truncated",)])
+        share = len(cut) / reader.episode_count
+        if token_leaves(reader) and share and share >= self.limits["share"]:
+            first = int(cut[0])
+            yield self.finding(
+                reader,
+                f"{len(cut):,} of {reader.episode_count:,} {_rows(reader)} are cut off",
+                episode=first,
+                row=int(reader.starts[first] + reader.lengths[first] - 1),
+                count=len(cut),
+            )
+
+
+class _Marked(NamedTuple):
+    """Special tokens inside of documents."""
+
+    roles: frozenset[str]
+    number: int
+    first: RowPlace
+
+
+class SpecialTokensInside(Rule):
+    """A token that marks the beginning, the end or padding is inside of a document.
+
+    Texts that contain it literally (`</s>`, `<|endoftext|>`) make one, and so does a tokenizer that
+    adds `<s>` to texts that begin with it: the model learns to stop there, or sees two documents as
+    one. Allowed are the first and the last token of a document. Chat templates write marks between
+    turns: in conversations, and in pairs whose tokenizer has a template, only a mark that is there
+    twice at the beginning and tokens that do nothing but pad are reported. Texts in which a template
+    was applied by hand are reported, too, and harmless. Tokenizers are known by what they name as
+    `bos`, `eos`, `pad`, `cls` and `sep`; datasets that do not say it are not looked at.
+    """
+
+    code = "RL106"
+    name = "special-tokens-inside"
+    severity = "warning"
+    hint = "remove these from the texts, or choose another tokenizer, and convert again"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of tokens, if the marks are known."""
+        return token_leaves(reader) if _marks(reader.manifest) else ()
+
+    def measure(self, block: RowBlock, key: Key) -> _Marked | None:
+        """Look for marks anywhere, then where they are in their documents."""
+        marks, tokens = _marks(block.reader.manifest), TokenBlock.of(block, key)
+        at = np.isin(tokens.ids, list(marks)) & tokens.inside
+        at &= (tokens.places > 0) & (tokens.places < tokens.lengths - 1)
+        if _has_turns(block.reader):
+            padding = [one for one, role in marks.items() if role == "pad"]
+            allowed = at & ~np.isin(tokens.ids, padding)
+            twice = np.zeros_like(at)
+            for where in np.argwhere(allowed & (tokens.places == 1)):
+                twice[tuple(where)] = _before(block, key, where) == tokens.ids[tuple(where)]
+            at &= ~allowed | twice
+        if not at.any():
+            return None
+        roles = frozenset(marks[int(one)] for one in np.unique(tokens.ids[at]))
+        return _Marked(roles, int(at.sum()), block.row_place(key, int(np.argwhere(at)[0][0])))
+
+    def merge(self, first: _Marked, second: _Marked) -> _Marked:
+        """Add up; the first place stays."""
+        return _Marked(first.roles | second.roles, first.number + second.number, first.first)
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf of tokens."""
+        for found in measured.leaves.values():
+            yield self.finding(
+                measured.reader,
+                f"{found.number:,} tokens inside of documents mark a beginning, an end or padding: "
+                f"{', '.join(sorted(found.roles))}",
+                found.first,
+                count=found.number,
+            )
+
+
+def _before(block: RowBlock, key: Key, where: NDArray[np.int64]) -> int:
+    """Return the token before a place in a block, which may be of the block before."""
+    column = block.reader.step(key)
+    row = block.first + int(where[0])
+    return int(column[row - 1] if len(where) == 1 else column[row, where[1] - 1])
+
+
+def _tokenizer(manifest: Manifest) -> dict[str, Any]:
+    """Return what a manifest says of the tokenizer."""
+    found = manifest.about.get("tokenizer")
+    return found if isinstance(found, dict) else {}
+
+
+def _marks(manifest: Manifest) -> dict[int, str]:
+    """Return the role of each token id that marks something; `pad` only if it does nothing else."""
+    special = _tokenizer(manifest).get("special")
+    roles = special.items() if isinstance(special, dict) else ()
+    ordered = sorted(roles, key=lambda one: one[0] != "pad")
+    return {one: str(role) for role, one in ordered if type(one) is int and 0 <= one < 1 << 31}
+
+
+def _has_turns(reader: DatasetReader) -> bool:
+    """Return True if a chat template may have written the documents."""
+    text = options(reader.manifest).get("text")
+    form = text.get("form") if isinstance(text, dict) else None
+    template = _tokenizer(reader.manifest).get("chat") is not False
+    plain = form in {"text", "prompt"} or not has_prompts(reader)
+    return form == "messages" or (template and not plain)
+
+
+class DocumentLengths(_DocumentRule):
+    """How many tokens documents have.
+
+    For the choice of `max_length`, of batch sizes, and between packed and padded rows: what is
+    padding is computed for nothing.
+    """
+
+    code = "RL107"
+    name = "document-lengths"
+    severity = "info"
+    hint = "convert without --pad, or with a smaller --max-length, if most is padding"
+    sums: ClassVar = [TOKENS]
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of padded tokens; lengths of episodes are known."""
+        found = token_leaves(reader)
+        return found if found and not is_packed(reader) else ()
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf of tokens."""
+        reader = measured.reader
+        totals = {key: total[0].astype(np.int64) for key, total in self.totals(measured).items()}
+        for key in token_leaves(reader):
+            lengths = totals.get(key, reader.lengths)
+            few, half, most = np.quantile(lengths, [0.05, 0.5, 0.95], method="nearest").tolist()
+            size = sum(reader.step_leaves[key].shape)
+            padding = (
+                f"; {100 - 100 * lengths.mean() / size:.0f} % of the rows is padding"
+                if size
+                else ""
+            )
+            yield self.finding(
+                reader,
+                f"Of {len(lengths):,} documents, 5 % have at most {few:,} tokens, half at most "
+                f"{half:,}, 95 % at most {most:,}, and the longest has {lengths.max():,}{padding}",
+                leaf=join_key(key),
+                count=len(lengths),
+            )
