@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from offline_data.buffers.specs import specs_of
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import NotFoundError
 from offline_data.reports.stats import dataset_stats
@@ -14,6 +16,7 @@ from offline_data.store.environments import environment_of, make_environment, sp
 if TYPE_CHECKING:
     from typing import TypeGuard
 
+    from offline_data.buffers.specs import Specs
     from offline_data.buffers.storage import DatasetStorage, Storage
     from offline_data.reports.stats import DatasetStats
     from offline_data.store.manifest import Manifest
@@ -62,6 +65,28 @@ class Described:
         `make_env().action_space` then.
         """
         return space_of(self._steps_storage.reader, "action")
+
+    @cached_property
+    def specs(self) -> Specs:
+        """TorchRL specs of `observation`, `action`, `reward` and `done`, of all stored rows.
+
+        They are the declared spaces; where the source declares none, the bounds are those of the dtype
+        (flags, 8-bit images, text codes, tokens) or else the smallest and largest value of each feature
+        in the data, the last observations of episodes included, for which these leaves are read once.
+        `ds.specs.spaces["action"].origin` says which: `declared`, `dtype` or `data`. Declared bounds are
+        never widened: `offline-data check` names rows outside of them (RL023, RL030). Discrete actions
+        are indices (`Categorical`), as they are stored, not one-hot. Leaves with NaN have no bounds.
+
+        ```python
+        actor = TanhActor(ds.specs.observation.shape[-1], ds.specs.action)
+        assert ds.specs.is_in(ds.sample(256))
+        ```
+
+        Raises:
+            MissingDependencyError: torchrl is not installed.
+            FormatError: A declared space cannot be read.
+        """
+        return specs_of(self._steps_storage.reader)
 
     def make_env(self, eval_env: bool = False, **kwargs: Any) -> Any:
         """Make the environment of the data: `gymnasium.make` of the stored spec.

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes.fields import join_key
-from offline_data.errors import NotFoundError
+from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.reports.listing import LocalDataset
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import locate
 from offline_data.store.reader import DatasetReader
+from offline_data.store.spaces import declared_spaces
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class DatasetInfo(LocalDataset):
     """Program and options that made it."""
     spaces: Mapping[str, Any]
     """Observation and action spaces, in the source's own form."""
+    values: Mapping[str, str]
+    """What the source declares of the values of each leaf: `float32[2], -1 to 1`."""
     environment: Mapping[str, Any]
     """Environment spec, in the source's own form."""
     about: Mapping[str, Any]
@@ -68,7 +71,7 @@ class DatasetInfo(LocalDataset):
 _OF_MANIFEST = [
     field.name
     for field in fields(DatasetInfo)[7:]
-    if field.name != "files"  # which may have passwords
+    if field.name not in {"files", "values"}  # `files` may have passwords
 ]
 """Manifest fields that are shown unchanged, except for passwords in `files`."""
 
@@ -101,10 +104,18 @@ def entry_info(entry: Entry) -> DatasetInfo:
     return DatasetInfo(
         **vars(LocalDataset.of(entry)),
         schema=schema_of(DatasetReader(entry.path, manifest)),
+        values=_declared_values(DatasetReader(entry.path, manifest)),
         # a manifest written elsewhere may contain full URLs
         files=[{name: _redacted(value) for name, value in one.items()} for one in manifest.files],
         **known,
     )
+
+
+def _declared_values(reader: DatasetReader) -> dict[str, str]:
+    try:
+        return {join_key(key): str(space) for key, space in declared_spaces(reader).items()}
+    except FormatError:  # `check` names it
+        return {}
 
 
 def _redacted(value: Any) -> Any:

@@ -51,6 +51,29 @@ def test_outside_of_discrete_spaces(write: Write, space: dict[str, Any], bad: in
     assert (one.row, one.count) == (20, 1)
 
 
+@pytest.mark.parametrize("layout", ["compact", "ted"])
+def test_observations_outside_of_their_space(write: Write, layout: Any) -> None:
+    batch = clean_batch((12, 20, 9))
+    seen = np.clip(batch.observations["observation",], -3, 3)
+    space = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-3] * 3, "high": [3] * 3}
+
+    def findings(values: Any) -> list[Any]:
+        path = write(
+            changed(batch, observations={("observation",): values}),
+            layout=layout,
+            spaces={"observation": space},
+        )
+        return found(path, "RL023")
+
+    assert findings(seen) == []
+    seen[[14, 12], [0, 2]] = (
+        3.5  # row 13 of episode 1, and what followed the last action of episode 0
+    )
+    (one,) = findings(seen)
+    assert (one.leaf, one.episode, one.row) == ("next/observation", 0, 11)
+    assert one.message == "2 rows are outside of Box(-3, 3): 3.5"
+
+
 def test_nested_spaces(write: Write) -> None:
     batch = clean_batch()
     steps = {key: column for key, column in batch.steps.items() if key != ("action",)}

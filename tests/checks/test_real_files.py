@@ -99,6 +99,10 @@ def test_findings(realdata: Path, tmp_path: Path, name: str) -> None:
     assert {one.code for one in report.findings} - UNSTATED == EXPECTED[name].keys()
     if name.startswith(("minari", "fixtures_generated/d4rl/")) and "Ant_maze" not in name:
         assert report.at_least("error") == ()
+    ds = offline_data.open_dataset(
+        stored.path
+    )  # no rule of spaces is expected anywhere: all is within
+    assert ds.specs.is_in(ds[:])
 
 
 def test_where_the_defects_of_bridge_are(realdata: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEYS = {
     "id", "path", "layout", "transitions", "episodes", "bytes", "schema", "source", "spaces",
     "environment", "about", "licence", "citation", "notes", "dropped", "audit", "non_finite",
-    "files", "revision", "created", "converter", "parents",
+    "files", "revision", "created", "converter", "parents", "values",
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.buffer import ReplayBuffer
     from offline_data.buffers.keys import NestedKey
+    from offline_data.store.spaces import LeafSpace
 
 
 class LazyColumns:
@@ -228,3 +229,29 @@ def to_spec(space: Mapping[str, Any] | None) -> Any:
         high=torch.as_tensor(high).to(dtype),
         dtype=dtype,
     )
+
+
+def to_composite(leaves: Mapping[Key, tuple[LeafSpace, str]]) -> Any:
+    """Return the `Composite` of leaves with their stored dtypes, nested by the parts of their keys.
+
+    Whole numbers from 0 are `Categorical` (indices, not one-hot) or `MultiCategorical`; where the data
+    have NaN, no feature has a bound, or torch cannot compare (uint16 and wider), it is `Unbounded`.
+    """
+    found = theirs.Composite()
+    for key, (space, dtype) in leaves.items():
+        found[key if len(key) > 1 else key[0]] = _spec_of(space, dtype)
+    return found
+
+
+def _spec_of(space: LeafSpace, stored: str) -> Any:
+    dtype, shape = torch.from_numpy(np.zeros(0, stored)).dtype, torch.Size(space.low.shape)
+    low, high = (np.array(bound) for bound in (space.low, space.high))
+    free = np.isnan([low, high]).any() or (np.isneginf(low) & np.isposinf(high)).all()
+    if free or stored in {"uint16", "uint32", "uint64"}:
+        return theirs.Unbounded(shape, dtype=dtype)
+    if space.kind != "Box" and not low.any():
+        if (high == high.max(initial=0)).all():
+            return theirs.Categorical(int(high.max()) + 1, shape=shape, dtype=dtype)
+        return theirs.MultiCategorical((high + 1).tolist(), shape=shape, dtype=dtype)
+    bounds = (torch.from_numpy(bound).to(dtype) for bound in (low, high))
+    return theirs.Bounded(*bounds, shape, dtype=dtype)

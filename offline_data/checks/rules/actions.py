@@ -1,18 +1,16 @@
-"""Rules on actions: outside of their space, saturated, of a wrong dtype or scale."""
+"""Rules on actions and spaces: outside of a space, saturated, of a wrong dtype or scale."""
 
 from __future__ import annotations
 
-from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
 from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.rules.values import RangeRule, listed
-from offline_data.errors import FormatError
-from offline_data.strict_json import shown
+from offline_data.store.spaces import declared_spaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,76 +22,30 @@ if TYPE_CHECKING:
     from offline_data.episodes.fields import Key
     from offline_data.store.layout import LeafSpec
     from offline_data.store.reader import DatasetReader
+    from offline_data.store.spaces import LeafSpace
 
 _TOLERANCE = 1e-6
 """Relative distance beyond a bound that rounding to float32 can make."""
 
 
-class ActionBounds(NamedTuple):
-    """What a declared space says of one leaf."""
-
-    kind: str
-    """`Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`."""
-    dtype: str
-    low: NDArray[Any]
-    """`[*shape]`, like `high`; infinite where there is no bound."""
-    high: NDArray[Any]
-
-
 def action_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
     """Return the numeric leaves of the action."""
+    return _numeric_leaves(reader, "action")
+
+
+def _numeric_leaves(reader: DatasetReader, root: str) -> dict[Key, LeafSpec]:
     known = all_leaves(reader).items()
-    return {key: leaf for key, leaf in known if key[0] == "action" and is_numeric(leaf)}
+    return {key: leaf for key, leaf in known if key[0] == root and is_numeric(leaf)}
 
 
-def declared_bounds(reader: DatasetReader) -> dict[Key, ActionBounds]:
-    """Return the bounds of action leaves, where the manifest declares a space that fits them.
+def declared_bounds(reader: DatasetReader, root: str = "action") -> dict[Key, LeafSpace]:
+    """Return the spaces of numeric leaves, where the source declares one that fits them.
 
     Raises:
         FormatError: The space cannot be read.
     """
-    leaves = action_leaves(reader)
-    found: dict[Key, ActionBounds] = {}
-    try:
-        _collect(reader.manifest.spaces.get("action"), ("action",), found)
-        return {
-            key: one._replace(
-                low=np.broadcast_to(one.low, leaves[key].shape),
-                high=np.broadcast_to(one.high, leaves[key].shape),
-            )
-            for key, one in found.items()
-            if key in leaves and prod(one.low.shape) in {1, prod(leaves[key].shape)}
-        }
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FormatError(
-            f"The action space of {reader.manifest.id} cannot be read: {shown(str(error), 120)}"
-        ) from error
-
-
-def _collect(space: Any, key: Key, found: dict[Key, ActionBounds]) -> None:
-    """Add the bounds of a space in Minari's form, and of those below it."""
-    match space:
-        case {"type": "Dict", "subspaces": dict(parts)}:
-            for name, part in parts.items():
-                _collect(part, (*key, str(name)), found)
-        case {"type": "Tuple", "subspaces": list(parts)}:
-            for name, part in enumerate(parts):
-                _collect(part, (*key, str(name)), found)
-        case {"type": "Box"}:
-            low, high = (
-                np.asarray(limit if space.get(name) is None else space[name], np.float64)
-                for name, limit in (("low", -np.inf), ("high", np.inf))
-            )
-            found[key] = ActionBounds("Box", str(space.get("dtype", "float32")), low, high)
-        case {"type": "Discrete", "n": int(n)}:
-            start = int(space.get("start") or 0)
-            found[key] = ActionBounds("Discrete", "int64", np.array(start), np.array(start + n - 1))
-        case {"type": "MultiDiscrete", "nvec": list(numbers)}:
-            most = np.asarray(numbers, np.int64) - 1
-            least = np.asarray(space.get("start") or np.zeros_like(most), np.int64)
-            found[key] = ActionBounds("MultiDiscrete", "int64", least, least + most)
-        case {"type": "MultiBinary"}:
-            found[key] = ActionBounds("MultiBinary", "int8", np.array(0), np.array(1))
+    leaves = _numeric_leaves(reader, root)
+    return {key: space for key, space in declared_spaces(reader).items() if key in leaves}
 
 
 def _within_bounds(reader: DatasetReader) -> list[Key]:
@@ -118,24 +70,19 @@ class _Outside(NamedTuple):
     high: float
 
 
-class ActionOutsideSpace(Rule):
-    """An action is outside of the space that the source declares.
+class _OutsideSpace(Rule):
+    """A rule on the leaves below one root, whose space the source declares."""
 
-    An environment clips it or raises, and a policy that is squashed to the bounds never reaches it.
-    """
-
-    code = "RL030"
-    name = "action-outside-space"
-    severity = "error"
-    hint = "clip the actions with `preprocess --step clip`, or correct the space in the source"
+    root: ClassVar[str]
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         """Return the leaves with declared bounds."""
-        return declared_bounds(reader)
+        spaces = declared_bounds(reader, self.root).items()
+        return [key for key, one in spaces if np.isfinite([one.low, one.high]).any()]
 
     def measure(self, block: RowBlock, key: Key) -> _Outside | None:
         """Compare the extremes with the bounds, and look for rows only where they are beyond."""
-        bounds = declared_bounds(block.reader)[key]
+        bounds = declared_bounds(block.reader, self.root)[key]
         room = _TOLERANCE * np.maximum(1, np.abs([bounds.low, bounds.high]))
         room[~np.isfinite(room)] = 0
         low, high = bounds.low - room[0], bounds.high + room[1]
@@ -156,7 +103,7 @@ class ActionOutsideSpace(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
-        bounds = declared_bounds(measured.reader)
+        bounds = declared_bounds(measured.reader, self.root)
         for key, found in measured.leaves.items():
             low, high = float(bounds[key].low.min()), float(bounds[key].high.max())
             extremes = f"{found.low:.6g}" + (
@@ -169,6 +116,33 @@ class ActionOutsideSpace(Rule):
                 found.first,
                 count=found.rows,
             )
+
+
+class ActionOutsideSpace(_OutsideSpace):
+    """An action is outside of the space that the source declares.
+
+    An environment clips it or raises, and a policy that is squashed to the bounds never reaches it.
+    """
+
+    code = "RL030"
+    name = "action-outside-space"
+    severity = "error"
+    hint = "clip the actions with `preprocess --step clip`, or correct the space in the source"
+    root = "action"
+
+
+class ObservationOutsideSpace(_OutsideSpace):
+    """An observation is outside of the space that the source declares.
+
+    Scaling by the bounds then gives values outside of its range, `ds.observation_space` does not
+    contain the row, and `ds.specs` refuses the batch. Images and text are not looked at.
+    """
+
+    code = "RL023"
+    name = "observation-outside-space"
+    severity = "warning"
+    hint = "scale by the range of the data (`stats`), or correct the space in the source"
+    root = "observation"
 
 
 class _AtBounds(NamedTuple):
@@ -270,7 +244,7 @@ class ActionScale(RangeRule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
-        every: Mapping[Key, ActionBounds] = declared_bounds(measured.reader)
+        every: Mapping[Key, LeafSpace] = declared_bounds(measured.reader)
         for key, found in measured.leaves.items():
             bounds = every[key]
             farthest = np.maximum(np.abs(found.low), np.abs(found.high)).astype(np.float64)

@@ -1,0 +1,162 @@
+"""What the values of a leaf may be: as the source declares it, or as its dtype and words say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from offline_data.episodes.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED
+from offline_data.errors import FormatError
+from offline_data.strict_json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
+    from offline_data.store.reader import DatasetReader
+
+_MOST_LISTED = 8
+"""Features whose bounds are written one by one."""
+
+_ROOTS = {"observation", "rejected_data", *ACTION_ROOTS}
+
+
+@dataclass(frozen=True, eq=False)
+class LeafSpace:
+    """The values that a row of a leaf may have, all bounds included."""
+
+    kind: Literal["Box", "Discrete", "MultiDiscrete", "MultiBinary"]
+    """Gymnasium's name of the space; `Discrete` also for flags, text codes and tokens."""
+    dtype: str
+    """The declared dtype, which may differ from that of the leaf."""
+    low: NDArray[Any]
+    """`[*shape]` of the leaf, like `high`; infinite where there is no bound."""
+    high: NDArray[Any]
+    origin: Literal["declared", "dtype", "data"]
+    """Where the bounds are from: the source's space; what dtype, words or tokenizer allow; or the
+    smallest and largest value in the data."""
+
+    def __post_init__(self) -> None:
+        if (self.low > self.high).any():
+            raise ValueError("a lower bound is above its upper one")
+
+    def __str__(self) -> str:
+        """Return it in words: `float32[2], -1 to 1`."""
+        shape = str(list(self.low.shape)) if self.low.shape else ""
+        if (np.isneginf(self.low) & np.isposinf(self.high)).all():
+            return f"{self.dtype}{shape}, unbounded"
+        return f"{self.dtype}{shape}, {_words(self.low, np.min)} to {_words(self.high, np.max)}"
+
+
+def _words(bounds: NDArray[Any], extreme: Callable[[NDArray[Any]], Any]) -> str:
+    """Return a bound that all features share, each one of a few, or the farthest of many."""
+    if (bounds == bounds.flat[0]).all():
+        return f"{bounds.flat[0]:g}"
+    if bounds.size <= _MOST_LISTED:
+        return "[" + ", ".join(f"{bound:g}" for bound in bounds.flat) + "]"
+    return f"{extreme(bounds):g} (differs by feature)"
+
+
+def leaves_with_space(reader: DatasetReader) -> dict[Key, LeafSpec]:
+    """Return the leaves of observations, actions (or tokens), rewards and flags, by TED key."""
+    known = {**reader.step_leaves, **reader.observation_leaves}
+    others = {REWARD, TERMINATED, TRUNCATED}
+    return {key: leaf for key, leaf in known.items() if key[0] in _ROOTS or key in others}
+
+
+def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
+    """Return the spaces of leaves of observations and actions that the source declares.
+
+    Those are left out whose shape is not the leaf's; text has none.
+
+    Raises:
+        FormatError: A space cannot be read.
+    """
+    leaves, found = leaves_with_space(reader), {}
+    for root in ("observation", "action"):
+        try:
+            declared: dict[Key, LeafSpace] = {}
+            _collect(reader.manifest.spaces.get(root), (root,), declared)
+            for key, space in declared.items():
+                leaf = leaves.get(key)
+                if leaf is None or leaf.text or "complex" in leaf.dtype:
+                    continue
+                if space.low.size in {1, prod(leaf.shape)}:
+                    low, high = (_spread(bound, leaf.shape) for bound in (space.low, space.high))
+                    found[key] = LeafSpace(space.kind, space.dtype, low, high, "declared")
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise FormatError(
+                f"The {root} space of {reader.manifest.id} cannot be read: {shown(str(error), 120)}"
+            ) from error
+    return found
+
+
+def known_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
+    """Return the spaces that are known without reading values: declared ones, or by dtype.
+
+    Flags, 8-bit numbers, text codes (-1: missing) and tokens of a known tokenizer have bounds by
+    their dtype or words. Raises `FormatError`, see `declared_spaces`.
+    """
+    found = declared_spaces(reader)
+    for key, leaf in leaves_with_space(reader).items():
+        known = key in found and np.isfinite([found[key].low, found[key].high]).any()
+        bounds = None if known else _bounds_of_dtype(reader, key, leaf)
+        if bounds is not None:
+            low, high = (_spread(np.array(bound), leaf.shape) for bound in bounds)
+            kind: Literal["Box", "Discrete"] = "Box" if leaf.dtype == "uint8" else "Discrete"
+            found[key] = LeafSpace(kind, leaf.dtype, low, high, "dtype")
+    return found
+
+
+def _bounds_of_dtype(reader: DatasetReader, key: Key, leaf: LeafSpec) -> tuple[int, int] | None:
+    if leaf.text:
+        return -1, len(reader.words(key) or ()) - 1
+    if leaf.dtype == "bool":
+        return 0, 1
+    if leaf.dtype in {"uint8", "int8"}:
+        limits = np.iinfo(leaf.dtype)
+        return int(limits.min), int(limits.max)
+    if key[-1] == "input_ids":
+        tokenizer = reader.manifest.about.get("tokenizer")
+        size = tokenizer.get("vocabulary") if isinstance(tokenizer, dict) else None
+        if type(size) is int and 0 < size <= np.iinfo(leaf.dtype).max:
+            return 0, size - 1
+    return None
+
+
+def _spread(bound: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.broadcast_to(bound if bound.size == 1 else bound.reshape(shape), shape)
+
+
+def _collect(space: Any, key: Key, found: dict[Key, LeafSpace]) -> None:
+    """Add the spaces of leaves below one in Minari's form."""
+    match space:
+        case {"type": "Dict", "subspaces": dict(parts)}:
+            for name, part in parts.items():
+                _collect(part, (*key, str(name)), found)
+        case {"type": "Tuple", "subspaces": list(parts)}:
+            for name, part in enumerate(parts):
+                _collect(part, (*key, str(name)), found)
+        case {"type": "Box"}:
+            low, high = (
+                np.asarray(limit if space.get(name) is None else space[name], np.float64)
+                for name, limit in (("low", -np.inf), ("high", np.inf))
+            )
+            dtype = str(space.get("dtype", "float32"))
+            found[key] = LeafSpace("Box", dtype, low, high, "declared")
+        case {"type": "Discrete", "n": int(n)}:
+            start = int(space.get("start") or 0)
+            low, high = np.array(start, np.int64), np.array(start + n - 1, np.int64)
+            found[key] = LeafSpace("Discrete", "int64", low, high, "declared")
+        case {"type": "MultiDiscrete", "nvec": list(numbers)}:
+            most = np.asarray(numbers, np.int64) - 1
+            least = np.asarray(space.get("start") or np.zeros_like(most), np.int64)
+            found[key] = LeafSpace("MultiDiscrete", "int64", least, least + most, "declared")
+        case {"type": "MultiBinary"}:
+            found[key] = LeafSpace("MultiBinary", "int8", np.array(0), np.array(1), "declared")

@@ -1,0 +1,225 @@
+"""TorchRL specs of a dataset: of declared spaces, of dtypes, or of the data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import offline_data
+from offline_data.buffers import specs as module
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.errors import FormatError, MissingDependencyError
+from offline_data.store.layout import LAYOUTS, MANIFEST
+from offline_data.store.manifest import dump_manifest, read_manifest
+from offline_data.testing.text_toy import write_tokens
+from offline_data.testing.toy import toy_batch, write_toy
+
+torchrl = pytest.importorskip("torchrl.data")
+
+BOX = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-5, -5, 0], "high": [5e3, 5e3, 5e3]}
+
+
+NESTED = {"type": "Dict", "subspaces": {"state": BOX}}
+
+
+def opened(
+    folder: Path, batch: Any = None, *, layout: Any = "compact", **fields: Any
+) -> BaseDatasetExperienceReplay:
+    """Write a toy whose manifest has these fields, and open it."""
+    given = toy_batch([3, 2, 4], text=True, images=True) if batch is None else batch
+    write_toy(folder, [given], layout=layout)
+    manifest = replace(read_manifest(folder), **fields)
+    (folder / MANIFEST).write_text(dump_manifest(manifest), encoding="utf-8")
+    return offline_data.open_dataset(folder)
+
+
+def _far(row: Any) -> Any:
+    row["observation", "state"] *= 1000
+    row["next", "observation", "state"] *= 1000
+    return row
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bounds_of_the_data_are_its_extremes(tmp_path: Path, layout: Any) -> None:
+    batch = toy_batch([3, 2, 4], text=True, images=True)
+    specs = opened(tmp_path / "toy", batch, layout=layout).specs
+    for spec, values in (
+        (specs.action, batch.steps["action",]),
+        (specs.reward, batch.steps["next", "reward"]),
+        (specs.observation["state"], batch.observations["observation", "state"]),
+    ):
+        np.testing.assert_array_equal(spec.space.low.numpy(), values.min(0))
+        np.testing.assert_array_equal(spec.space.high.numpy(), values.max(0))
+    assert specs.batch["next", "observation", "state"] == specs.observation["state"]
+    assert {key: space.origin for key, space in specs.spaces.items()} == {
+        "action": "data",
+        "next/reward": "data",
+        "next/terminated": "dtype",
+        "next/truncated": "dtype",
+        "observation/image": "dtype",
+        "observation/mission": "dtype",
+        "observation/state": "data",
+    }
+    assert set(specs.done.keys()) == {"done", "terminated", "truncated"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_row_is_within_and_none_beside(tmp_path: Path, layout: Any) -> None:
+    ds = opened(tmp_path / "toy", layout=layout)
+    rows = ds[:]
+    assert ds.specs.is_in(rows)
+    for row in range(len(ds)):
+        assert ds.specs.is_in(ds[row])
+    for key in ("action", ("next", "reward"), ("observation", "state")):
+        beyond = rows.clone()
+        beyond[key] = beyond[key].clone()
+        beyond[key][4] += 1e5
+        assert not ds.specs.is_in(beyond)
+    wrong = rows.clone()
+    wrong["action"] = wrong["action"].double()
+    assert not ds.specs.is_in(wrong)
+
+
+def test_declared_spaces_are_taken_as_they_are(tmp_path: Path) -> None:
+    batch = toy_batch([3, 2])
+    steps = {**batch.steps, ("action",): np.array([0, 3, 2, 1, 0])}
+    spaces = {"observation": NESTED, "action": {"type": "Discrete", "n": 5}}
+    ds = opened(tmp_path / "toy", replace(batch, steps=steps), spaces=spaces)
+    assert ds.specs.action == torchrl.Categorical(5, shape=(), dtype=torch.int64)
+    assert ds.specs.observation["state"].space.low.tolist() == [-5, -5, 0]
+    space = ds.specs.spaces["observation/state"]
+    assert (space.origin, str(space)) == (
+        "declared",
+        "float32[3], [-5, -5, 0] to 5000",
+    )
+    assert ds.specs.is_in(ds[:])
+    assert ds.observation_space["state"].contains(ds[0]["observation", "state"].numpy())
+
+
+def test_data_beyond_a_declared_space_are_not_within_and_the_check_names_them(
+    tmp_path: Path,
+) -> None:
+    low = {"type": "Dict", "subspaces": {"state": {**BOX, "high": [2003.0, 2003.0, 2003.0]}}}
+    ds = opened(tmp_path / "toy", toy_batch([3, 2, 4]), spaces={"observation": low})
+    inside = [
+        bool(ds.specs.observation.is_in(row["observation"]))
+        for row in map(ds.__getitem__, range(len(ds)))
+    ]
+    assert sorted(set(inside)) == [False, True]
+    (found,) = offline_data.check(ds.data_path, select=["RL023"])
+    assert (found.leaf, found.row) == ("observation/state", inside.index(False))
+    assert float(ds.specs.observation["state"].space.high.max()) == 2003
+
+
+@pytest.mark.parametrize(
+    ("space", "values", "spec"),
+    [
+        (
+            {"type": "MultiDiscrete", "nvec": [3, 9]},
+            np.array([[2, 8], [0, 0]]),
+            torchrl.MultiCategorical([3, 9], dtype=torch.int64),
+        ),
+        (
+            {"type": "Discrete", "n": 3, "start": -1},
+            np.array([-1, 1]),
+            torchrl.Bounded(-1, 1, (), dtype=torch.int64),
+        ),
+        (
+            {"type": "MultiBinary", "n": 2},
+            np.array([[0, 1], [1, 1]], np.int8),
+            torchrl.Categorical(2, shape=(2,), dtype=torch.int8),
+        ),
+        (
+            {"type": "Box", "dtype": "float32", "shape": [2]},
+            np.array([[0, 1], [1, 1]], np.float32),
+            torchrl.Unbounded((2,), dtype=torch.float32),
+        ),
+        (None, np.array([[0, np.nan]] * 2), torchrl.Unbounded((2,), dtype=torch.float64)),
+        (None, np.array([[7], [9]], np.uint16), torchrl.Unbounded((1,), dtype=torch.uint16)),
+        (None, np.array([7, 9]), torchrl.Bounded(7, 9, (), dtype=torch.int64)),
+    ],
+)
+def test_kinds_of_actions(tmp_path: Path, space: Any, values: Any, spec: Any) -> None:
+    batch = toy_batch([2])
+    steps = {**batch.steps, ("action",): values}
+    ds = opened(
+        tmp_path / "toy", replace(batch, steps=steps), spaces={"action": space} if space else {}
+    )
+    assert ds.specs.action == spec
+    assert ds.specs.action.is_in(ds[:]["action"])
+
+
+def test_tokens(tmp_path: Path) -> None:
+    write_tokens(tmp_path / "text", [[3, 9, 1], [5]], prompts=[1, 0])
+    specs = offline_data.open_dataset(tmp_path / "text").specs
+    assert (specs.observation, specs.action) == (None, None)
+    assert specs.batch["input_ids"] == torchrl.Bounded(1, 9, (), dtype=torch.int32)
+    manifest = replace(read_manifest(tmp_path / "text"), about={"tokenizer": {"vocabulary": 300}})
+    (tmp_path / "text" / MANIFEST).write_text(dump_manifest(manifest), encoding="utf-8")
+    ds = offline_data.open_dataset(tmp_path / "text")
+    assert ds.specs.batch["input_ids"] == torchrl.Categorical(300, shape=(), dtype=torch.int32)
+    assert ds.specs.is_in(ds[:])
+
+
+def test_rows_that_preprocess_moves_out_of_the_space_are_named(tmp_path: Path) -> None:
+    """The space of a leaf stays with it while its dtype and shape do."""
+    ds = opened(tmp_path / "toy", toy_batch([3, 2]), spaces={"observation": NESTED})
+    ds.preprocess(_far, name="far", root=tmp_path / "r", progress=False)
+    far = offline_data.load_dataset("local:far", root=tmp_path / "r")
+    assert far.specs.spaces["observation/state"].origin == "declared"
+    assert not far.specs.is_in(far[:])
+    (found,) = offline_data.check(far.data_path, select=["RL023"])
+    assert (found.row, found.count) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        ({**BOX, "low": "low"}, "could not convert"),
+        ({**BOX, "low": [{}]}, "must be a string or a real number"),
+        ({**BOX, "high": [-9]}, "a lower bound is above"),
+        ({"type": "Discrete", "n": 0}, "a lower bound is above"),
+        ({"type": "Discrete", "n": 10**30}, "too large"),
+        ({"type": "MultiDiscrete", "nvec": ["x"]}, "invalid literal"),
+    ],
+)
+def test_spaces_that_are_none(tmp_path: Path, space: dict[str, Any], why: str) -> None:
+    spaces = {"observation": {"type": "Dict", "subspaces": {"state": space}}}
+    ds = opened(tmp_path / "toy", spaces=spaces)
+    with pytest.raises(FormatError, match=f"observation space of local:toy@1 .*{why}"):
+        _ = ds.specs
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"type": "Graph"},
+        {"type": "Dict", "subspaces": [1]},
+        {"type": "Discrete", "n": "x"},
+        {**BOX, "low": [0] * 7, "high": [1] * 7},
+        "float32 [1]",
+    ],
+)
+def test_what_is_no_space_of_the_leaf_declares_nothing(tmp_path: Path, space: Any) -> None:
+    ds = opened(tmp_path / "toy", spaces={"action": space})
+    assert ds.specs.spaces["action"].origin == "data"
+
+
+def test_an_image_without_bounds_has_those_of_its_dtype(tmp_path: Path) -> None:
+    image = {"type": "Box", "dtype": "uint8", "shape": [48, 48, 3]}
+    spaces = {"observation": {"type": "Dict", "subspaces": {"image": image}}}
+    spec = opened(tmp_path / "toy", spaces=spaces).specs.observation["image"]
+    assert (int(spec.space.low.max()), int(spec.space.high.min())) == (0, 255)
+
+
+def test_without_torchrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = opened(tmp_path / "toy")
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match="TorchRL's") as caught:
+        _ = ds.specs
+    assert "observation_space" in str(caught.value.hint)
