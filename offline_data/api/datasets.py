@@ -35,15 +35,6 @@ if TYPE_CHECKING:
     from offline_data.store.verify import Verification
 
 
-def _pinned(text: TextOptions | None, settings: Settings | None) -> TextOptions | None:
-    """Return options of text with the digest of their tokenizer."""
-    if text is None:
-        return None
-    from offline_data.sources.text.tokenizer import pinned
-
-    return pinned(text, offline=settings is not None and settings.offline)
-
-
 def download(
     id: str | DatasetId,
     *,
@@ -113,7 +104,7 @@ def download(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
-        text=_pinned(text, settings),
+        text=ingest.pinned_text(text, settings_of(root, settings)),
     )
     dataset = id if isinstance(id, DatasetId) else parse_id(id)
     return ingest.download(
@@ -217,7 +208,7 @@ def convert(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
-        text=_pinned(text, settings),
+        text=ingest.pinned_text(text, settings_of(root, settings)),
     )
     chosen, shown = settings_of(root, settings), progress_of(progress)
     if isinstance(data, (str, os.PathLike)):

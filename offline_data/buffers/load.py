@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.writers import Writer
     from offline_data.ids import DatasetId
+    from offline_data.ingest import TextOptions
     from offline_data.progress import Progress
     from offline_data.store.layout import LayoutName
 
@@ -42,7 +43,7 @@ Loader = TypeVar("Loader", bound="Callable[..., Any]")
 _FACTORIES: dict[str, Factory | str] = {}
 
 _DATA_OPTIONS = (
-    *("root", "download", "revision", "layout", "view", "progress"),
+    *("root", "download", "revision", "layout", "text", "view", "progress"),
     *("keys", "device", "derived", "decode_text", "decode", "split_trajs"),
 )
 """Options of `load_dataset` that select the data; the others are those of TorchRL's buffer."""
@@ -90,6 +91,7 @@ def load_dataset(
     download: Download = True,
     revision: str | None = None,
     layout: LayoutName | None = None,
+    text: TextOptions | None = None,
     sampler: Sampler | Callable[[], Sampler] | None = None,
     writer: Writer | None = None,
     collate_fn: Transform | None = None,
@@ -119,6 +121,7 @@ def load_dataset(
             download; `"force"`: download and convert again.
         revision: Revision of the source; None: the newest on this disk, else the source's newest.
         layout: `compact` or `ted`; None: as on disk, `compact` for a new conversion.
+        text: How the text of `hf:` datasets is tokenized; None: it is on this disk, in any way.
         view: Name or file of a saved view of the dataset to return.
         sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or your own.
         writer: Ignored; a dataset is immutable.
@@ -150,7 +153,7 @@ def load_dataset(
         UsageError: Invalid argument.
     """
     settings, path = resolve_settings(root=root), None
-    if isinstance(download, bool) and id is not None and (revision, layout) == (None, None):
+    if isinstance(download, bool) and id is not None and (revision, layout, text) == (None,) * 3:
         path = at_hand(text_of(id), settings.root)
     if path is None:  # conversion takes as long to import as all else
         from offline_data.ingest import ensure
@@ -161,6 +164,7 @@ def load_dataset(
             download=download,
             revision=revision,
             layout=layout,
+            text=text,
             progress=progress_of(progress),
         )
     dataset = BaseDatasetExperienceReplay(

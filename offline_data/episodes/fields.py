@@ -16,7 +16,7 @@ TERMINATED: Key = ("next", "terminated")
 TRUNCATED: Key = ("next", "truncated")
 DONE: Key = ("next", "done")
 
-ACTION_ROOTS = frozenset({"action", "input_ids", "chosen_data"})
+ACTION_ROOTS = frozenset({"action", "input_ids", "chosen_data", "rejected_data"})
 """First parts of keys of what a policy puts out, one of which every dataset has: actions or tokens."""
 
 RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", "episode"})

@@ -9,18 +9,21 @@ from offline_data.ingest.download import (
     plan_download,
     plan_for_workers,
 )
-from offline_data.ingest.options import ConvertPlan, DownloadPlan, Options, Stored
+from offline_data.ingest.options import ConvertPlan, DownloadPlan, Options, Stored, pinned_text
+from offline_data.sources.text_options import TextOptions
 
 __all__ = [
     "ConvertPlan",
     "DownloadPlan",
     "Options",
     "Stored",
+    "TextOptions",
     "convert",
     "download",
     "ensure",
     "fetch_raw",
     "known_names",
+    "pinned_text",
     "plan_convert",
     "plan_convert_for_workers",
     "plan_download",

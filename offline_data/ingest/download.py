@@ -25,7 +25,7 @@ from offline_data.ingest.build import (
     destination_of,
 )
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish
-from offline_data.ingest.options import DownloadPlan, Options, Stored, format_range
+from offline_data.ingest.options import DownloadPlan, Options, Stored, format_range, pinned_text
 from offline_data.ingest.raw import (
     described,
     fetch_files,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from offline_data.fetch.files import FetchedFile
     from offline_data.progress import Progress
     from offline_data.sources.base import Release, Source
+    from offline_data.sources.text_options import TextOptions
     from offline_data.store.layout import LayoutName
 
 
@@ -120,6 +121,7 @@ def ensure(
     download: bool | Literal["force"] = True,
     revision: str | None = None,
     layout: LayoutName | None = None,
+    text: TextOptions | None = None,
     progress: Progress = SILENT,
 ) -> Path:
     """Return the directory of a dataset, downloading it first if necessary.
@@ -131,6 +133,7 @@ def ensure(
         download: False: never download; `"force"`: fetch and convert again.
         revision: Revision of an id.
         layout: Layout it must have; None: any.
+        text: How its text must be tokenized; None: in any way.
         progress: Receives progress and notes.
 
     Raises:
@@ -139,23 +142,26 @@ def ensure(
     """
     if download not in {True, False, "force"}:
         raise UsageError(f"download is {download!r}; expected True, False or 'force'")
-    text = text_of(dataset)
+    name = text_of(dataset)
     if revision is not None:
-        if looks_like_path(text):
+        if looks_like_path(name):
             raise UsageError(
-                f"{text} is one revision of a dataset; revision={revision!r} is for ids"
+                f"{name} is one revision of a dataset; revision={revision!r} is for ids"
             )
-        text = str(parse_known(text, settings.root).at(revision))
-    if looks_like_path(text) or has_manifest(Path(text)):
-        return entry_at(user_path(text, "the dataset")).path
-    wanted = parse_known(text, settings.root)
-    options = Options(layout=layout, force=download == "force")
+        name = str(parse_known(name, settings.root).at(revision))
+    options = Options(layout=layout, force=download == "force", text=pinned_text(text, settings))
+    if looks_like_path(name) or has_manifest(Path(name)):
+        found = entry_at(user_path(name, "the dataset"))
+        if not options.accept(found.manifest):
+            raise UsageError(f"{found.path} was tokenized with other options than text=… has")
+        return found.path
+    wanted = parse_known(name, settings.root)
     if download is not False:
         return _download(wanted, settings, options, progress).path
-    entry = find(settings.root, wanted)
+    entry = find(settings.root, wanted) if text is None else on_disk(wanted, settings, options)
     if entry is None:
         raise NotFoundError(
-            f"{text} is not on this disk (looked in {settings.root})",
+            f"{name} is not on this disk (looked in {settings.root})",
             hint=_did_you_mean(wanted, settings)
             or f"load it with download=True; {how_to_get(wanted)}",
         )
@@ -206,7 +212,7 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
     """Find a dataset that satisfies the options under the root, else None; uses no network."""
     if dataset.revision:
         entry = find(settings.root, dataset.at(options.revision_of(dataset.revision)))
-    elif options.whole:
+    elif options.whole and options.text is None:
         entry = find(settings.root, dataset)
     else:
         home = settings.root / dataset.folder

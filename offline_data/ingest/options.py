@@ -13,6 +13,7 @@ from offline_data.store.layout import DEFAULT_AUDIT, AuditMode
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from offline_data.config import Settings
     from offline_data.fetch.plan import FetchPlan
     from offline_data.ids import DatasetId
     from offline_data.sources.base import Release
@@ -112,6 +113,18 @@ class Options:
             "checkpoints": list(self.checkpoints) if self.checkpoints else None,
             "text": self.text.recorded() if self.text else None,
         }
+
+
+def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:
+    """Return options of text with the digest of their tokenizer, which then may not change.
+
+    Raises as `offline_data.sources.text.tokenizer.load_tokenizer`.
+    """
+    if text is None:
+        return None
+    from offline_data.sources.text.tokenizer import pinned
+
+    return pinned(text, offline=settings.offline)
 
 
 def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:

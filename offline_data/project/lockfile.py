@@ -188,6 +188,9 @@ def differences(
         request, one = requests[name], locked[name]
         wanted = {"id": request.id, **options_table(request.options)}
         kept = {"id": one.requested, **options_table(one.options)}
+        if "text" in wanted and "text" in kept:  # what the lock adds is not asked for
+            added = {"tokenizer_sha256", "tokenizer_revision"} - wanted["text"].keys()
+            kept["text"] = {k: v for k, v in kept["text"].items() if k not in added}
         found += [
             f"{name} has {key} {wanted.get(key, 'unset')}, in the lock file {kept.get(key, 'unset')}"
             for key in ("id", *OPTIONS)

@@ -4,7 +4,10 @@
 [datasets]
 door = "minari:D4RL/door/human-v2"
 frames = { id = "atari_dqn:Pong/1", checkpoints = "0:2", images = "raw" }
+sums = { id = "hf:openai/gsm8k:main", text = { tokenizer = "gpt2", max_length = 512 } }
 ```
+
+`text` has the fields of `TextOptions`; the path of a tokenizer is relative to the file.
 
 The file may come from a stranger: every error names it and the key, and has no other effect.
 """
@@ -19,6 +22,7 @@ from offline_data.config import parse_toml
 from offline_data.errors import FormatError, InvalidIdError, UsageError
 from offline_data.ids import DatasetId, nearest, parse_id
 from offline_data.ingest.options import Options, format_range, parse_range
+from offline_data.sources.text_options import TextOptions
 from offline_data.strict_json import MAX_COUNT, check_depth, read_whole, shown
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "images": (str, "encoded|raw"),
     "keep_episodes": (bool, ""),
     "skip_bad_episodes": (bool, ""),
+    "text": (dict, ""),
 }
 """Options of `download` that decide what is on this disk afterwards: types and patterns."""
 
@@ -154,13 +159,22 @@ def options_of(table: Mapping[str, Any], where: str) -> Options:
         given[name] = checked(value, kind, f"{where}.{name}", pattern)
         if name in {"episodes", "checkpoints"}:
             given[name] = parse_range(value, f"{where}.{name}")
+        if name == "text":
+            given[name] = _text_of(value, f"{where}.{name}")
     try:
         return Options(**given)
     except UsageError as error:
         raise UsageError(f"{where}: {error.message}") from error
 
 
-def options_table(options: Options) -> dict[str, str | bool]:
+def _text_of(table: Mapping[str, Any], where: str) -> TextOptions:
+    try:
+        return TextOptions.from_json(table)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.message}", hint=error.shell_hint) from error
+
+
+def options_table(options: Options) -> dict[str, Any]:
     """Return the options that are not the defaults, as `options_of` reads them.
 
     Example:
@@ -168,6 +182,7 @@ def options_table(options: Options) -> dict[str, str | bool]:
         {'episodes': '0:10'}
     """
     given = {name: getattr(options, name) for name in OPTIONS}
+    given["text"] = options.text and options.text.given()
     return {
         name: format_range(value) if isinstance(value, tuple) else value
         for name, value in given.items()

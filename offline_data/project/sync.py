@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from offline_data.errors import (
     IntegrityError,
@@ -12,10 +12,10 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.ids import nearest
+from offline_data.ids import looks_like_path, nearest
 from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download, naming_the_command, on_disk
-from offline_data.ingest.options import Options
+from offline_data.ingest.options import Options, pinned_text
 from offline_data.progress import SILENT
 from offline_data.project.content import digest_of
 from offline_data.project.lockfile import (
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from offline_data.project.requests import DatasetRequest
     from offline_data.store.library import Entry
     from offline_data.store.manifest import Manifest
+
+Asked = TypeVar("Asked", "DatasetRequest", "LockedDataset")
 
 Action: TypeAlias = Literal["none", "download", "rewrite"]
 """Nothing, fetch and convert, or write in the other layout."""
@@ -110,21 +112,37 @@ def lock_datasets(
             found[name] = kept
             continue
         try:
+            asked, request = request.options, _pinned(request, file, settings)
             revision = request.id.revision or (
                 str(kept.id.revision)
                 if kept and kept.requested == request.id
                 else _revision(request, settings, newest=name in newest)
             )
-            found[name] = _lock_one(request, revision, settings, progress)
+            one = _lock_one(request, revision, settings, progress)
+            if one.options.text and asked.text:  # without the path that it has on this machine
+                text = replace(one.options.text, tokenizer=asked.text.tokenizer)
+                one = replace(one, options=replace(one.options, text=text))
+            found[name] = one
         except OfflineDataError as error:
             raise type(error)(f"{name}: {error.message}", hint=error.shell_hint) from error
     changes = tuple(_changes(before, found))
     return LockResult(checked.path, tuple(found.values()), changes, write_lock(checked.path, found))
 
 
+def _pinned(request: Asked, file: Path, settings: Settings) -> Asked:
+    """Return it with the tokenizer's digest, and its path from the folder of the file."""
+    text = request.options.text
+    if text is None:
+        return request
+    if looks_like_path(text.tokenizer):
+        text = replace(text, tokenizer=str(file.absolute().parent / text.tokenizer))
+    return replace(request, options=replace(request.options, text=pinned_text(text, settings)))
+
+
 def _revision(request: DatasetRequest, settings: Settings, *, newest: bool) -> str:
     """Return the source's revision that is on this disk; if none is, or for `newest`, its newest."""
-    ranges = Options(episodes=request.options.episodes, checkpoints=request.options.checkpoints)
+    given = request.options
+    ranges = Options(episodes=given.episodes, checkpoints=given.checkpoints, text=given.text)
     local = request.id.source == "local"
     entry = on_disk(request.id, settings, ranges) if local or not newest else None
     if entry is not None:
@@ -233,7 +251,8 @@ def sync_datasets(
     failed: list[OfflineDataError] = []
     for one in found.datasets:
         try:
-            done.append(_sync_one(one, settings, progress, dry_run=dry_run))
+            placed = _pinned(one, file, settings)
+            done.append(_sync_one(placed, settings, progress, dry_run=dry_run))
         except OfflineDataError as error:  # continue with the others
             failed.append(type(error)(f"{one.name}: {error.message}", hint=error.shell_hint))
     if failed:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, nearest
+from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,9 @@ ROLES: dict[Form, tuple[str, ...]] = {
 
 MAX_LENGTH = 1 << 20
 """Greatest `max_length`."""
+
+_TYPES = {"columns": dict, "max_length": int, "pad": bool, "keep_text": bool}
+"""Types of fields that are not text."""
 
 _PLACES = ("tokenizer", "tokenizer_revision")
 """Where a tokenizer is, in place of what it is."""
@@ -98,14 +102,28 @@ class TextOptions:
     def from_json(cls, value: Mapping[str, Any]) -> TextOptions:
         """Read what `to_json` returned; raises `UsageError` for unknown options."""
         known = {field.name for field in fields(cls)}
-        for name in value:
+        for name, given in value.items():
             if name not in known:
                 near = nearest(name, known)
                 raise UsageError(
                     f"There is no text option {name!r}; there are {', '.join(sorted(known))}",
                     hint=f"did you mean {near[0]}?" if near else None,
                 )
+            words = [*given, *given.values()] if isinstance(given, dict) else []
+            if type(given) is not _TYPES.get(name, str) or not all(type(w) is str for w in words):
+                raise UsageError(
+                    f"The text option {name} is {shown(given)}; expected "
+                    f"{_TYPES.get(name, str).__name__}"
+                )
         return cls(**value)
+
+    def given(self) -> dict[str, Any]:
+        """Return those that are not the defaults, as `from_json` reads them."""
+        return {
+            field.name: dict(value) if field.name == "columns" else value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
 
     def arguments(self) -> list[str]:
         """Return them as arguments of the command line."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_LISTED = 8
 """Features whose bounds are written one by one."""
 
-_ROOTS = {"observation", "rejected_data", *ACTION_ROOTS}
+_ROOTS = {"observation", *ACTION_ROOTS}
 
 
 @dataclass(frozen=True, eq=False)

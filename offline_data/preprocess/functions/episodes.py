@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.episodes.fields import (
+    ACTION_ROOTS,
+    DONE,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    join_key,
+)
 from offline_data.errors import StepError
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.rows import (
@@ -153,7 +161,7 @@ def _rows_of(leaves: Leaves, place: Place) -> int:
 
 def _check_required(found: FunctionSchema, place: Place) -> None:
     missing = [join_key(key) for key in (REWARD, TERMINATED, TRUNCATED) if key not in found]
-    missing += [] if any(key[0] == "action" for key in found) else ["action"]
+    missing += [] if any(key[0] in ACTION_ROOTS for key in found) else ["action"]
     if missing:
         raise StepError(
             f"The function's result for {place()} lacks {', '.join(missing)}, which every dataset "
@@ -193,7 +201,7 @@ def _assembled(
     chosen = np.array([at for at, _ in parts], np.int64)
     lengths = np.array([_rows(table) for table in tables], np.int64)
     required = (REWARD, TERMINATED, TRUNCATED)
-    steps = {k: v for k, v in leaves.items() if k[0] == "action" or k in required}
+    steps = {k: v for k, v in leaves.items() if k[0] in ACTION_ROOTS or k in required}
     extras = {key: column[chosen] for key, column in chunk.batch.episodes.items()}
     final = np.array([_final(chunk, at, table) for at, table in parts], bool)
     frame = EpisodeChunk(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from offline_data.episodes.fields import (
+    ACTION_ROOTS,
     DONE,
     RESERVED_ROOTS,
     REWARD,
@@ -159,8 +160,8 @@ def from_ted(
     """
     batch, last = chunk.batch, chunk.batch.last_rows
     kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in made]
-    if not any(key[0] == "action" for key in made):
-        kept += [key for key in batch.steps if key[0] == "action"]
+    if not any(key[0] in ACTION_ROOTS for key in made):
+        kept += [key for key in batch.steps if key[0] in ACTION_ROOTS]
     found = {key: values for key, values in made.items() if key not in {*GIVEN, DONE}}
     found |= dict.fromkeys(kept)
     whole = {

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import Self
 
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
+from offline_data.episodes.fields import (
+    ACTION_ROOTS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    join_key,
+    split_key,
+)
 from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import (
@@ -359,7 +367,7 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
 class Select(Step, name="select", example="select:observation,action"):
     """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; drop all others.
 
-    All action leaves are kept if none is named.
+    All leaves of actions, or of tokens, are kept if none is named.
 
     Raises:
         StepError: A missing leaf.
@@ -377,8 +385,8 @@ class Select(Step, name="select", example="select:observation,action"):
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with these leaves."""
         kept = {*matching(chunk, self.keys), *REQUIRED}
-        if not any(key[0] == "action" for key in kept):
-            kept.update(below(chunk, ("action",)))
+        if not any(key[0] in ACTION_ROOTS for key in kept):
+            kept.update(key for key in leaves(chunk) if key[0] in ACTION_ROOTS)
         return rebuilt(chunk, self.name, dict.fromkeys({*leaves(chunk)} - kept))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes.fields import (
+    ACTION_ROOTS,
     DONE,
     RESERVED_ROOTS,
     REWARD,
@@ -215,7 +216,7 @@ def _check_names(
 ) -> None:
     """Check `new` names against all resulting names; see `rebuilt`."""
     missing = [join_key(key) for key in REQUIRED if key not in steps]
-    if not any(key[0] == "action" for key in steps):
+    if not any(key[0] in ACTION_ROOTS for key in steps):
         missing.insert(0, "action")
     if missing:
         raise StepError(
@@ -229,7 +230,7 @@ def _check_names(
             check_key(key)
         except FormatError as error:
             raise StepError(f"Step {step!r} cannot call a leaf so: {error.message}") from error
-        reserved = RESERVED_ROOTS | {"action"} if observed else RESERVED_ROOTS - {"next"}
+        reserved = RESERVED_ROOTS | ACTION_ROOTS if observed else RESERVED_ROOTS - {"next"}
         if key[0] in reserved or key in {("next",), DONE}:
             what = f"{'an observation' if observed else 'a step'} leaf {join_key(key)!r}"
             raise StepError(f"Step {step!r} cannot call {what}: the name is reserved")

@@ -107,10 +107,12 @@ class TextDataset(RawDataset):
     def _tokenizer(self) -> Tokenizer:
         options = self._options
         found = load_tokenizer(options.tokenizer, options.tokenizer_revision)
-        if options.tokenizer_sha256 not in {None, found.about["sha256"]}:
+        expected, sha256 = options.tokenizer_sha256, found.about["sha256"]
+        if expected not in {None, sha256}:
             raise FormatError(
-                f"Tokenizer {options.tokenizer!r} has changed since the conversion began",
-                hint="start it again",
+                f"Tokenizer {options.tokenizer!r} has sha256 {sha256[:12]}…, not {expected[:12]}…: it "
+                "has changed since the conversion began, or since the dataset was locked",
+                hint="put the former one in its place, or start (or lock) again with this one",
             )
         return found
 

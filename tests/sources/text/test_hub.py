@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
+from offline_data import api, load_dataset
 from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.errors import FormatError, LockError, NotFoundError, OfflineDataError, UsageError
 from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, Stored, download
+from offline_data.project.lockfile import read_lock
 from offline_data.sources.text import HubText
 from offline_data.sources.text.forms import PRESETS
 from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.servers import HubServer
+from tests.ingest.here import conversions_start_no_process, processes
+
+__all__ = ["conversions_start_no_process", "processes"]
 
 Get = Callable[..., Stored]
 REPO = "someone/stories"
@@ -169,3 +177,104 @@ def test_a_tokenizer_that_changes_meanwhile(get: Get, tokenizer_file: Path, tmp_
     options = TextOptions(str(tokenizer_file), tokenizer_sha256="0" * 64)
     with pytest.raises(FormatError, match="has changed since the conversion began"):
         TextDataset(tmp_path, [], options, "")
+
+
+@pytest.fixture
+def online(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    return Settings(tmp_path / "root", hub_endpoint=server.url, workers=1)
+
+
+@pytest.fixture
+def project(tmp_path: Path, tokenizer_file: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    shutil.copy(tokenizer_file, folder / "tok.json")
+    file = folder / "datasets.toml"
+    file.write_text(
+        f'[datasets]\ntold = {{ id = "hf:{REPO}", text = {{ tokenizer = "./tok.json", '
+        'max_length = 4, columns = { text = "text" } } }\n'
+    )
+    return file
+
+
+def test_a_lock_file_says_how_text_is_tokenized(
+    online: Settings, project: Path, tmp_path: Path, processes: None
+) -> None:
+    api.lock(project, settings=online, progress=False)
+    (one,) = read_lock(project.with_suffix(".lock")).values()
+    assert one.options.text is not None
+    known = pinned(TextOptions(str(project.parent / "tok.json")))
+    assert one.options.text.tokenizer == "./tok.json"
+    assert one.options.text.tokenizer_sha256 == known.tokenizer_sha256
+    assert str(tmp_path) not in project.with_suffix(".lock").read_text()
+    assert api.lock(project, settings=online, progress=False).changes == ()
+    elsewhere = replace(online, root=tmp_path / "elsewhere")
+    (done,) = api.sync(project, settings=elsewhere, locked=True, progress=False)
+    place = done.path.relative_to(elsewhere.root)
+    here, there = DatasetReader(done.path), DatasetReader(online.root / place)
+    assert (done.action, here.transitions) == ("download", there.transitions)
+    assert here.step(("input_ids",)).tobytes() == there.step(("input_ids",)).tobytes()
+    (again,) = api.sync(project, settings=elsewhere, locked=True, progress=False)
+    assert again.action == "none"
+
+    project.write_text(project.read_text().replace("max_length = 4", "max_length = 5"))
+    with pytest.raises(LockError, match=r"told has text .*'max_length': 5"):
+        api.sync(project, settings=elsewhere, locked=True, progress=False)
+
+
+def test_another_tokenizer_than_the_locked_one_is_refused(
+    online: Settings, project: Path, tmp_path: Path, processes: None
+) -> None:
+    api.lock(project, settings=online, progress=False)
+    file = project.parent / "tok.json"
+    changed = json.loads(file.read_text())
+    changed["model"]["merges"] = changed["model"]["merges"][:-1]
+    file.write_text(json.dumps(changed))
+    elsewhere = replace(online, root=tmp_path / "elsewhere")
+    with pytest.raises(OfflineDataError, match=r"told: .*tok.json.* has sha256 .*locked"):
+        api.sync(project, settings=elsewhere, locked=True, progress=False)
+    assert not list((tmp_path / "elsewhere").glob("hf/**/manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{ tokenizer = "t.json", max_length = "x" }', "max_length is 'x'; expected int"),
+        ('{ tokenizr = "t.json" }', "no text option 'tokenizr'"),
+        ('{ tokenizer = "t.json", columns = { text = 3 } }', "columns is .*expected dict"),
+        ('{ tokenizer = "t.json", pad = true }', "Padded rows need a length"),
+        ('"gpt2"', "text is 'gpt2'; expected a table"),
+    ],
+)
+def test_bad_text_options_of_a_project(
+    online: Settings, project: Path, text: str, why: str
+) -> None:
+    project.write_text(f'[datasets]\ntold = {{ id = "hf:{REPO}", text = {text} }}\n')
+    with pytest.raises(UsageError, match=f"datasets.told.text.*{why}|{why}"):
+        api.lock(project, settings=online, progress=False)
+
+
+def test_load_dataset_downloads_and_tokenizes(
+    online: Settings,
+    tokenizer_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: None,
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", str(online.hub_endpoint))
+    options = TextOptions(str(tokenizer_file), max_length=4)
+    ds = load_dataset(f"hf:{REPO}", text=options, root=tmp_path / "root", progress=False)
+    expected = Tokenizer.from_file(str(tokenizer_file)).encode("the cat 0").ids[:4]
+    assert ds[ds.episodes.rows(0)]["input_ids"].tolist() == expected
+    for again in (
+        load_dataset(f"hf:{REPO}", text=options, root=tmp_path / "root", download=False),
+        load_dataset(f"hf:{REPO}", root=tmp_path / "root", download=False),
+        load_dataset(ds.data_path, text=options),
+    ):
+        assert again.data_path == ds.data_path
+    other = replace(options, max_length=3)
+    with pytest.raises(NotFoundError):
+        load_dataset(f"hf:{REPO}", text=other, root=tmp_path / "root", download=False)
+    with pytest.raises(UsageError, match="tokenized with other options"):
+        load_dataset(ds.data_path, text=other)
