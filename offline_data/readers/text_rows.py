@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from contextlib import contextmanager
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from offline_data.errors import FormatError
 from offline_data.files import describe_head
@@ -22,8 +22,13 @@ if TYPE_CHECKING:
     Columns: TypeAlias = dict[str, list[Any]]
     """Some rows: equally long lists of plain values by column name."""
 
+Row = TypeVar("Row")
+
 ROWS = 1000
-"""Rows that are read and tokenized at once."""
+"""Most rows that are read and tokenized at once."""
+
+CHARACTERS = 8 << 20
+"""Characters, or bytes of Parquet and Arrow, after which no more rows are read at once."""
 
 MAX_LINE = 64 << 20
 """Characters of the longest line that is read: one document."""
@@ -66,8 +71,23 @@ def _arrow(path: Path) -> Iterator[Columns]:
 
 def _tables(tables: Iterator[Any]) -> Iterator[Columns]:
     for table in tables:
-        for begin in range(0, table.num_rows, ROWS):
-            yield cast("Columns", table.slice(begin, ROWS).to_pydict())
+        rows = max(1, min(ROWS, CHARACTERS * table.num_rows // max(1, table.nbytes)))
+        for begin in range(0, table.num_rows, rows):
+            yield cast("Columns", table.slice(begin, rows).to_pydict())
+
+
+def _some(rows: Iterator[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Yield lists of `ROWS` rows, or of fewer whose sizes add up to `CHARACTERS`."""
+    found: list[Row] = []
+    total = 0
+    for row in rows:
+        found.append(row)
+        total += size(row)
+        if len(found) == ROWS or total >= CHARACTERS:
+            yield found
+            found, total = [], 0
+    if found:
+        yield found
 
 
 def _json(path: Path) -> Iterator[Columns]:
@@ -88,8 +108,7 @@ def _json(path: Path) -> Iterator[Columns]:
 
 def _json_lines(path: Path) -> Iterator[Columns]:
     with _lines(path) as lines:
-        numbered = enumerate(lines, 1)
-        while some := list(islice(numbered, ROWS)):
+        for some in _some(enumerate(lines, 1), lambda one: len(one[1])):
             yield _joined([_object(line, path, n) for n, line in some if line.strip()])
 
 
@@ -114,27 +133,31 @@ def _joined(rows: list[dict[str, Any]]) -> Columns:
 
 def _csv(path: Path) -> Iterator[Columns]:
     delimiter = "\t" if ".tsv" in path.name.lower() else ","
+    csv.field_size_limit(MAX_LINE)  # the default is 128 KiB, and there is no other way to set it
     with _lines(path) as lines:
         try:
             rows = csv.reader(lines, delimiter=delimiter, strict=True)
             header = next(rows, None)
             if not header:
                 raise FormatError(f"{path} is empty: expected a line of column names")
-            while some := list(islice(rows, ROWS)):
-                for row in some:
-                    if len(row) != len(header):
-                        raise FormatError(
-                            f"{path}, line {rows.line_num}, has {len(row)} cells; expected "
-                            f"{len(header)}"
-                        )
+            for some in _some(_full(rows, len(header), path), lambda row: sum(map(len, row))):
                 yield {name: [row[i] for row in some] for i, name in enumerate(header)}
         except csv.Error as error:
             raise FormatError(f"{path}, line {rows.line_num}, is not CSV: {error}") from error
 
 
+def _full(rows: Any, width: int, path: Path) -> Iterator[list[str]]:
+    for row in rows:
+        if len(row) != width:
+            raise FormatError(
+                f"{path}, line {rows.line_num}, has {len(row)} cells; expected {width}"
+            )
+        yield row
+
+
 def _text(path: Path) -> Iterator[Columns]:
     with _lines(path) as lines:
-        while some := list(islice(lines, ROWS)):
+        for some in _some(lines, len):
             yield {"text": [line.rstrip("\n") for line in some]}
 
 
@@ -150,7 +173,7 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
         raise FormatError(
             f"{path} is not UTF-8: {describe_head(head)}", hint="convert it with `iconv`"
         ) from error
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FormatError(
             f"{path} is damaged or cut short: {error}", hint="download or copy the file again"
         ) from error

@@ -6,6 +6,7 @@ where a change is legal. An episode that was changed may be left out by `--skip-
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -28,6 +29,7 @@ from offline_data.testing import rlds_toy as rlds
 from offline_data.testing.atari_toy import toy_step, write_gz, write_replay_log
 from offline_data.testing.openml_toy import toy_table
 from offline_data.testing.roboset_toy import toy_trial, write_trials
+from offline_data.testing.text_toy import train_tokenizer, write_tokenizer
 from offline_data.testing.vd4rl_toy import toy_rows, write_vd4rl_hdf5
 from offline_data.testing.webdataset_toy import Flavour, toy_steps, write_tar
 from tests.fuzz.disk import Stored, read_dataset
@@ -59,9 +61,13 @@ class Truth:
 
 
 def _sources(
-    name: str, source: str, make: Callable[[Random, Path], Truth], check: Any = None
+    name: str,
+    source: str,
+    make: Callable[[Random, Path], Truth],
+    check: Any = None,
+    more: tuple[str, ...] = (),
 ) -> Kind:
-    """Return a kind that converts the folder or file `in*` that `make` writes."""
+    """Return a kind that converts the folder or file `in*` that `make` writes, with `more` options."""
 
     def prepare(seed: int, folder: Path) -> Plan:
         random = Random(f"{name}-{seed}")
@@ -71,7 +77,7 @@ def _sources(
         options = ["--skip-bad-episodes"] if random.random() < 0.4 else []
         if name in {"rlds", "webdataset"}:
             options += random.choice(([], ["--images", "raw"], ["--images", "raw"]))
-        line = ["convert", f"case/{path.name}", "x", "--from", source, *options]
+        line = ["convert", f"case/{path.name}", "x", "--from", source, *more, *options]
         done = frozenset({0, 2, 3, 5} if truth.changed else {0})
         root = ("--root", "case/root")
         verify = ("verify", "local:x", *root)
@@ -894,6 +900,89 @@ def _check_openml(truth: Truth, stored: Stored, *, skip: bool) -> str | None:
     return f"no column of X is {want}: {x!r:.300}"
 
 
+# ---- text --------------------------------------------------------------------------------------
+
+_TEXTS = ("the cat sat", "a dog,\n barked", " ", "why?", 'the "moon"', "ünï😀", "x" * 300)
+
+
+def _make_text(random: Random, folder: Path) -> Truth:
+    """A file of texts in any format, some of which are none; or a file, or a tokenizer, with changes."""
+    write_tokenizer(folder)
+    suffix = random.choice(
+        (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".jsonl.gz")
+    )
+    what = random.choice(("none", "cell", "cell", "bytes", "bytes", "line", "tokenizer"))
+    texts: list[Any] = [random.choice(_TEXTS) for _ in range(random.randint(1, 20))]
+    if what == "cell" and suffix.startswith(".json"):
+        texts[random.randrange(len(texts))] = random.choice((*NASTY, None, "", "\0"))
+    elif what == "cell":
+        texts[random.randrange(len(texts))] = random.choice(("", "a\0b", "\u2028", "'", "é" * 9000))
+    if suffix == ".txt":
+        texts = [text.replace("\n", " ") for text in texts]
+    path = folder / f"in{suffix}"
+    _write_texts(path, texts)
+    truth = Truth(known=what in {"none", "cell"}, changed=what != "none", facts=texts)
+    if what == "bytes":
+        path.write_bytes(spoil_bytes(random, path.read_bytes(), head=64))
+    elif what == "line" and suffix not in {".parquet", ".arrow"}:
+        odd = (
+            b"\xff\xfe",
+            b"{",
+            b'{"text": 1',
+            b"[" * 5000,
+            b'"',
+            b"\0",
+            b"a,b,c",
+            b"9" * 5000,
+            b'{"text": "\\ud800"}',
+        )
+        data = path.read_bytes()
+        at = random.randrange(len(data) + 1)
+        path.write_bytes(data[:at] + b"\n" + random.choice(odd) + b"\n" + data[at:])
+    elif what == "tokenizer":
+        spoil_json_file(random, folder / "tokenizer.json")
+    return truth
+
+
+def _write_texts(path: Path, texts: list[Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=3)
+    elif path.suffix == ".arrow":
+        table = pa.table({"text": texts})
+        with pa.ipc.new_stream(str(path), table.schema) as sink:
+            sink.write_table(table)
+    elif path.suffix in {".csv", ".tsv"}:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writerows([["text", "n"], *([text, n] for n, text in enumerate(texts))])
+    elif path.suffix == ".txt":
+        path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+    else:
+        rows = [json.dumps({"text": text}) for text in texts]
+        whole = f"[{','.join(rows)}]" if path.suffix == ".json" else "\n".join(rows)
+        data = whole.encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def _check_text(truth: Truth, stored: Stored, *, skip: bool) -> str | None:
+    """Compare all tokens with those of the texts that are text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(train_tokenizer().to_str())
+    bad = [text for text in truth.facts if not isinstance(text, str | None)]
+    if bad and not skip:
+        return f"{bad!r:.100} is no text, and was not refused"
+    texts = [text for text in truth.facts if isinstance(text, str)]
+    with suppress(UnicodeEncodeError, TypeError):
+        expected = [token for text in texts for token in tokenizer.encode(text).ids]
+        found = stored.steps["input_ids",].tolist()
+        return None if found == expected else f"tokens {found!r:.200}, expected {expected!r:.200}"
+    return None if skip else "a lone surrogate was not refused"
+
+
 SOURCE_KINDS = (
     _sources("rlds", "openx", _make_rlds),
     _sources("webdataset", "openx", _make_webdataset),
@@ -902,4 +991,5 @@ SOURCE_KINDS = (
     _sources("vd4rl", "vd4rl", _make_vd4rl),
     _sources("roboset", "roboset", _make_roboset),
     _sources("openml", "openml", _make_openml, _check_openml),
+    _sources("text", "text", _make_text, _check_text, ("--tokenizer", "case/tokenizer.json")),
 )

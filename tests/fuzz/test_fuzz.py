@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 
-ONE_EACH = ("rlds", "webdataset", "atari", "gendgrl", "vd4rl", "roboset", "openml")
+ONE_EACH = ("rlds", "webdataset", "atari", "gendgrl", "vd4rl", "roboset", "openml", "text")
 CASES = (
     {"d4rl": 5, "d4rl-bytes": 4, "hdf5": 2, "http": 1, "minari": 4, "archive": 5}
     | dict.fromkeys(ONE_EACH, 1),

@@ -47,7 +47,7 @@ def packed(tmp_path: Path) -> Path:
 def pairs(tmp_path: Path) -> Path:
     """Three padded pairs of four tokens."""
     ended = np.ones((3, 1), bool)
-    steps = {
+    steps: dict[tuple[str, ...], Any] = {
         (side, leaf): np.arange(12).reshape(3, 4).astype(dtype) + n
         for n, side in enumerate(("chosen_data", "rejected_data"))
         for leaf, dtype in (("input_ids", "int32"), ("attention_mask", "int8"))
