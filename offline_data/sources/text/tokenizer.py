@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from offline_data.ids import looks_like_path
 from offline_data.strict_json import MAX_BYTES, read_whole, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -32,6 +33,9 @@ _MARKS = {
     "sep": ("[SEP]",),
 }
 """Usual names of tokens that mark beginning, end and padding, by role."""
+
+_PANIC = "PanicException"
+"""What a panic of the Rust code of `tokenizers` raises, for a damaged tokenizer; no `Exception`."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +105,14 @@ class Tokenizer:
             special: Whether to add special tokens.
 
         Raises:
-            FormatError: A text is not Unicode (a lone surrogate); the message has its number.
+            FormatError: A text is not Unicode (a lone surrogate), or the tokenizer fails on one.
         """
-        if max_length is None:
-            self._backend.no_truncation()
-        else:
-            self._backend.enable_truncation(max_length)
-        try:
+        with _failure_named("A text cannot be tokenized"):
+            if max_length is None:
+                self._backend.no_truncation()
+            else:
+                self._backend.enable_truncation(max_length)
             found = self._backend.encode_batch_fast(list(texts), add_special_tokens=special)
-        except (TypeError, ValueError, UnicodeEncodeError) as error:
-            raise FormatError(f"A text cannot be tokenized: {error}") from error
         ids = [one.ids for one in found]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         tokens = np.fromiter((t for one in ids for t in one), np.int32, int(lengths.sum()))
@@ -190,14 +192,20 @@ def _of_file(path: Path) -> Tokenizer:
     except ImportError as error:
         raise _missing("tokenizers") from error
     data = read_whole(path, MAX_BYTES)
+    hint = "name the file that `tokenizer.save` or `save_pretrained` writes"
+    with _failure_named(f"{path} is not a tokenizer.json", hint):
+        return Tokenizer(Backend.from_buffer(data), about={"name": path.name})
+
+
+@contextmanager
+def _failure_named(what: str, hint: str | None = None) -> Iterator[None]:
+    """Turn what `tokenizers` raises, also for a bug of its own, into a `FormatError`."""
     try:
-        backend = Backend.from_buffer(data)
-    except Exception as error:
-        raise FormatError(
-            f"{path} is not a tokenizer.json: {shown(str(error), 120)}",
-            hint="name the file that `tokenizer.save` or `save_pretrained` writes",
-        ) from error
-    return Tokenizer(backend, about={"name": path.name})
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise FormatError(f"{what}: {shown(str(error), 200)}", hint=hint) from error
 
 
 def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tokenizer:
