@@ -35,7 +35,8 @@ class Documents:
 
     - Padded: `input_ids`, `attention_mask` and `labels`, int64 `[B, T]`, `T` the longest.
     - Packed: `input_ids`, `labels` and `position_ids`, int64 `[total]`, for attention that takes
-      `cu_seqlens`, int32 `[B + 1]`, and `max_seqlen`, an int; no padding is computed.
+      `cu_seqlens`, int32 `[B + 1]`, and `max_seqlen`, an int; no padding is computed. The first label
+      of each document is -100, too: after the shift it would be predicted from another document.
 
     Args:
         dataset: A dataset whose rows are tokens.
@@ -90,7 +91,9 @@ class Documents:
         known = reader.manifest.about.get("tokenizer")
         stored = known.get("pad") if isinstance(known, dict) else None
         self.pad_token = int(next(one for one in (pad_token, stored, 0) if one is not None))
-        self.numbers = np.arange(reader.episode_count) if numbers is None else np.asarray(numbers)
+        self.numbers = (
+            np.arange(reader.episode_count) if numbers is None else np.asarray(numbers, np.int64)
+        )
         if (
             len(self.numbers)
             and not 0 <= self.numbers.min() <= self.numbers.max() < reader.episode_count
@@ -181,6 +184,7 @@ class Documents:
 
     def _packed(self, numbers: NDArray[np.int64]) -> TensorDict:
         tokens, labels, positions, lengths = self._tokens(numbers)
+        labels = np.where(positions > 0, labels, IGNORED)
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         leaves = {
             "input_ids": tokens,

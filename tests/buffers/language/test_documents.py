@@ -49,7 +49,8 @@ def test_packed(dataset: Any) -> None:
     batch = Documents(dataset, packed=True, max_length=9)[[3, 3, 11]]
     parts = [TEXTS[n][:9] for n in (3, 3, 11)]
     assert batch["input_ids"].tolist() == list(chain(*parts))
-    assert batch["labels"].tolist() == list(chain(*(labels(n, 9) for n in (3, 3, 11))))
+    shifted = ([IGNORED, *labels(n, 9)[1:]] for n in (3, 3, 11))
+    assert batch["labels"].tolist() == list(chain(*shifted))
     assert batch["position_ids"].tolist() == [i for part in parts for i in range(len(part))]
     assert batch["cu_seqlens"].tolist() == [0, *np.cumsum([len(part) for part in parts])]
     assert batch["cu_seqlens"].dtype == torch.int32
