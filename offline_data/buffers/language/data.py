@@ -179,7 +179,7 @@ class _DeviceLoader(DatasetLoader):
 
     device: torch.device | str | None = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator class
         for batch in super().__iter__():
             yield batch if self.device is None else batch.to(self.device, non_blocking=True)
 

@@ -275,7 +275,7 @@ class TokenizedDatasetLoader:
         """Yield tokenized columns of some rows at a time."""
         hook = self.pre_tokenization_hook
         if hook is pre_tokenization_hook:
-            rows = hook(_Checked(rows, _PAIR))
+            rows = hook(_WithText(rows, _PAIR))
         elif hook is not None:
             try:
                 from datasets import Dataset
@@ -288,7 +288,7 @@ class TokenizedDatasetLoader:
         tokenize = self.tokenizer_fn(
             self.tokenizer, max_length=self.max_length, return_tensordict=False
         )
-        iterator = iter(_Checked(rows, getattr(tokenize, "_columns", ())))
+        iterator = iter(_WithText(rows, getattr(tokenize, "_columns", ())))
         while some := list(islice(iterator, _ROWS)):
             columns = {name: [row[name] for row in some] for name in some[0]}
             tokens = dict(tokenize(columns))
@@ -343,7 +343,7 @@ def _name_of(function: Any) -> str:
     return f"{inner.__module__}.{name}{bound if inner is not function else ''}"
 
 
-class _Checked:
+class _WithText:
     """Rows, each with text in some columns; iterating raises `FormatError` for others."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -28,11 +28,11 @@ except ImportError:
     class Transform:  # type: ignore[no-redef]
         """The interface of TorchRL's class of that name, as far as buffers use it."""
 
-        def __call__(self, batch: Any) -> Any:
+        def __call__(self: Any, batch: Any) -> Any:
             """Return `forward(batch)`."""
             return self.forward(batch)
 
-        def inv(self, data: Any) -> Any:
+        def inv(self: Any, data: Any) -> Any:
             """Return rows to write; None: nothing."""
             return self._inv_call(data)
 

@@ -104,13 +104,13 @@ def test_a_loader_resumes(dataset: Any) -> None:
 def test_packed_loss_is_padded_loss(dataset: Any) -> None:
     """The shift by one, which models do over the whole batch, joins no two documents."""
     guesses = torch.randn(1000, 1000, generator=torch.Generator().manual_seed(0))
-    losses = []
+    losses: list[Any] = []
     for packed in (False, True):
         batch = Documents(dataset, packed=packed)[[4, 0, 22, 7]]
         logits = guesses[batch["input_ids"]][..., :-1, :].reshape(-1, 1000)
         labels = batch["labels"][..., 1:].reshape(-1)
         losses.append(torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED))
-    assert torch.allclose(*losses)
+    assert torch.allclose(losses[0], losses[1])
 
 
 def packed_texts(loader: Any) -> list[list[int]]:

@@ -293,15 +293,16 @@ def in_process(target: Any, *arguments: Any) -> Any:
 
 
 def stops_in_the_middle(folder: Path, root: Path, reached: Any) -> None:
-    whole = tokenize.TokenizedDatasetLoader._batches
+    loader: Any = tokenize.TokenizedDatasetLoader
+    whole = loader._batches
 
     def stops(self: Any, some: Any) -> Any:
         yield next(whole(self, some))
         reached.set()
         threading.Event().wait()
 
-    tokenize._ROWS = 7  # type: ignore[misc]
-    tokenize.TokenizedDatasetLoader._batches = stops  # type: ignore[method-assign]
+    tokenize._ROWS = 7
+    loader._batches = stops
     from_dataset(ours.PromptData, folder, root)
 
 
@@ -318,13 +319,14 @@ def test_an_interrupted_cache_does_not_count(saved: Path, tmp_path: Path) -> Non
 
 
 def tokenizes(folder: Path, root: Path, together: Any, found: Any) -> None:
-    whole, calls = tokenize.TokenizedDatasetLoader._batches, []
+    loader: Any = tokenize.TokenizedDatasetLoader
+    whole, calls = loader._batches, []
 
     def counted(self: Any, some: Any) -> Any:
         calls.append(1)
         yield from whole(self, some)
 
-    tokenize.TokenizedDatasetLoader._batches = counted  # type: ignore[method-assign]
+    loader._batches = counted
     together.wait()
     data = from_dataset(ours.PairwiseDataset, folder, root)
     found.put((len(calls), data.chosen_data.input_ids.tolist()))
@@ -458,7 +460,7 @@ def test_bad_rows(tmp_path: Path) -> None:
         save(folder / "train", some, folder.name)
         return folder
 
-    good = rows("prompts")[0]
+    good: dict[str, Any] = {**rows("prompts")[0]}
     for kind, bad, said in (
         (ours.PromptData, [good, {**good, "label": None}], "Row 1 has None in column 'label'"),
         (ours.PromptData, [{"prompt": "a"}], "'label'; expected text"),
@@ -466,7 +468,7 @@ def test_bad_rows(tmp_path: Path) -> None:
     ):
         with pytest.raises(FormatError, match=said):
             from_dataset(kind, write(bad), tmp_path / "root")
-    surrogate = tokenize._Checked([{"text": "a\ud800"}], ("text",))
+    surrogate = tokenize._WithText([{"text": "a\ud800"}], ("text",))
     with pytest.raises(FormatError, match=r"Row 0, column 'text': .*surrogates not allowed"):
         list(surrogate)
     loader = offline_data.TokenizedDatasetLoader(

@@ -64,7 +64,7 @@ def torchrl_rewards(transform: Any, rows: list[TensorDict], at_once: int) -> lis
     ids=lambda o: "of".join(str(v) for v in reversed(o.values())),
 )
 @pytest.mark.parametrize("at_once", [1, 7])
-def test_beside_torchrl(options: dict[str, int], at_once: int) -> None:
+def test_beside_torchrl(options: Any, at_once: int) -> None:
     theirs = pytest.importorskip("torchrl.data").TopKRewardSelector
     rows = dialogs()
     keys: Any = {"prompt_key": "text", "verbose": False}
