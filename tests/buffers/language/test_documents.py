@@ -106,7 +106,7 @@ def test_packed_loss_is_padded_loss(dataset: Any) -> None:
     guesses = torch.randn(1000, 1000, generator=torch.Generator().manual_seed(0))
     losses: list[Any] = []
     for packed in (False, True):
-        batch = Documents(dataset, packed=packed)[[4, 0, 22, 7]]
+        batch = Documents(dataset, packed=packed)[:]
         logits = guesses[batch["input_ids"]][..., :-1, :].reshape(-1, 1000)
         labels = batch["labels"][..., 1:].reshape(-1)
         losses.append(torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED))

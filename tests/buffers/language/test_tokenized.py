@@ -25,6 +25,7 @@ import offline_data
 from offline_data.buffers.language import data as ours
 from offline_data.buffers.language import tokenize
 from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.ingest import tokens
 from offline_data.testing.servers import HubServer
 from offline_data.testing.text_toy import SENTENCES, train_tokenizer
 
@@ -320,14 +321,20 @@ def test_an_interrupted_cache_does_not_count(saved: Path, tmp_path: Path) -> Non
 
 def tokenizes(folder: Path, root: Path, together: Any, found: Any) -> None:
     loader: Any = tokenize.TokenizedDatasetLoader
-    whole, calls = loader._batches, []
+    whole, find, calls = loader._batches, tokens.find, []
 
     def counted(self: Any, some: Any) -> Any:
         calls.append(1)
         yield from whole(self, some)
 
-    loader._batches = counted
-    together.wait()
+    def found_nothing(*arguments: Any) -> Any:
+        tokens.find = find
+        try:
+            return find(*arguments)
+        finally:
+            together.wait()
+
+    loader._batches, tokens.find = counted, found_nothing
     data = from_dataset(ours.PairwiseDataset, folder, root)
     found.put((len(calls), data.chosen_data.input_ids.tolist()))
 
@@ -337,12 +344,12 @@ def test_two_processes_at_once(saved: Path, tmp_path: Path) -> None:
     both = [
         in_process(tokenizes, saved / "pairs", tmp_path / "root", together, found) for _ in range(2)
     ]
-    (calls, tokens), (more, same) = (found.get(timeout=60) for _ in both)
+    (calls, ids), (more, same) = (found.get(timeout=60) for _ in both)
     for one in both:
         one.join()
     assert calls + more == 1
     alone = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path / "other")
-    assert tokens == same == alone.chosen_data.input_ids.tolist()
+    assert ids == same == alone.chosen_data.input_ids.tolist()
 
 
 def full(kind: Any, saved: Path, root: Path) -> Any:
@@ -440,7 +447,8 @@ def test_a_dataset_of_the_hub(saved: Path, tmp_path: Path, monkeypatch: pytest.M
         found = ours.PromptData.from_dataset(
             "train", "someone/prompts", LENGTH, root_dir=tmp_path / "root", tokenizer_class=Auto
         )
-    again = ours.PromptData.from_dataset(  # the server is gone, and so are the files
+    monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
+    again = ours.PromptData.from_dataset(  # neither lists nor fetches anything
         "train", "someone/prompts", LENGTH, root_dir=tmp_path / "root", tokenizer_class=Auto
     )
     assert_equal(again, found)
