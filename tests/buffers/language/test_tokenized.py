@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import threading
 from itertools import islice
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -321,20 +320,21 @@ def test_an_interrupted_cache_does_not_count(saved: Path, tmp_path: Path) -> Non
 
 def tokenizes(folder: Path, root: Path, together: Any, found: Any) -> None:
     loader: Any = tokenize.TokenizedDatasetLoader
-    whole, find, calls = loader._batches, tokens.find, []
+    place: Any = tokens
+    whole, find, calls = loader._batches, place.find, []
 
     def counted(self: Any, some: Any) -> Any:
         calls.append(1)
         yield from whole(self, some)
 
     def found_nothing(*arguments: Any) -> Any:
-        tokens.find = find
+        place.find = find
         try:
             return find(*arguments)
         finally:
             together.wait()
 
-    loader._batches, tokens.find = counted, found_nothing
+    loader._batches, place.find = counted, found_nothing
     data = from_dataset(ours.PairwiseDataset, folder, root)
     found.put((len(calls), data.chosen_data.input_ids.tolist()))
 
@@ -376,7 +376,7 @@ def test_round_trips(saved: Path, tmp_path: Path, kind: Any) -> None:
     other = data.clone().zero_()
     other.load_state_dict(data.state_dict())
     assert_equal(other, data)
-    pickled = ForkingPickler.dumps(data)
+    pickled = pickle.dumps(data)
     assert len(pickled) < 20_000  # names of files and fields
     unpickled = pickle.loads(pickled)  # noqa: S301 -- made here
     assert type(unpickled) is kind
