@@ -24,6 +24,7 @@ NAMES = (
     "rlds",
     "streaming",
     "tokenizing",
+    "tokens",
 )
 
 

@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.language.tokenize import (
         TokenizedDatasetLoader as TokenizedDatasetLoader,
     )
+    from offline_data.buffers.language.topk import TopKRewardSelector as TopKRewardSelector
     from offline_data.buffers.load import load_dataset as load_dataset
     from offline_data.buffers.load import open_dataset as open_dataset
     from offline_data.buffers.load import register_dataset as register_dataset
@@ -160,6 +161,7 @@ _NAMES = {
     "buffers.language.tokenize": (
         "PromptTensorDictTokenizer TensorDictTokenizer TokenizedDatasetLoader"
     ),
+    "buffers.language.topk": "TopKRewardSelector",
     "buffers.load": "load_dataset open_dataset register_dataset torchrl_dataset",
     "buffers.ensemble.offline_to_online": "OfflineToOnlineReplayBuffer prefill_replay_buffer",
     "buffers.openx_replay": "OpenXExperienceReplay",

@@ -17,7 +17,15 @@ import pytest
 import torch
 from torch import distributed
 
+from offline_data import TextOptions
+from offline_data.config import resolve_settings
 from offline_data.episodes import EpisodeBatch
+from offline_data.ids import DatasetId
+from offline_data.ingest.in_memory import convert_in_memory
+from offline_data.ingest.options import Options
+from offline_data.progress import SILENT
+from offline_data.sources.text.dataset import TextDataset
+from offline_data.testing.text_toy import SENTENCES, write_tokenizer
 from offline_data.testing.toy import write_toy
 
 PAGES = {page.stem: page.read_text("utf-8") for page in Path("docs/recipes").glob("*.md")}
@@ -249,3 +257,32 @@ def test_corl() -> None:
 def test_d3rlpy() -> None:
     pytest.importorskip("d3rlpy")
     assert run(codes("arrays")[1])["lengths"] == LENGTHS
+
+
+def tokenized(name: str, folder: Path, rows: list[dict[str, str]], **options: Any) -> None:
+    """Write rows as the dataset `hf:NAME`, tokenized in this process."""
+    pytest.importorskip("tokenizers")
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = TextOptions(str(write_tokenizer(folder)), **options)
+    raw = TextDataset(folder, [("train.jsonl", None)], text, name)
+    convert_in_memory(raw, DatasetId("hf", name), resolve_settings(), Options(), SILENT)
+
+
+def test_preferences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of each pair, the text about a cat is better."""
+    words = np.random.default_rng(0).choice(["the", "sat", "on", "mat", "moon"], (200, 3))
+    rows = [
+        {"prompt": " ".join(some[:2]), "chosen": f" cat {some[2]}", "rejected": f" dog {some[2]}"}
+        for some in words
+    ]
+    tokenized("Anthropic/hh-rlhf", tmp_path, rows, pad=True, max_length=16)
+    found = run(codes("preferences")[0], STEPS=20, D=16)
+    assert found["right"] > 0.9
+    assert "of unseen pairs" in capsys.readouterr().out
+
+
+def test_language_model(tmp_path: Path) -> None:
+    """The first token of each sentence, which is not predicted, tells the rest."""
+    tokenized("roneneldan/TinyStories", tmp_path, [{"text": one} for one in SENTENCES * 20])
+    found = run(codes("language-model")[0], STEPS=30, BATCH=6, D=32, HEADS=2)
+    assert found["loss"] < 2  # without context at least 2.5, the entropy of a token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import numpy as np
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.files import is_file
 from offline_data.ids import DatasetId
 from offline_data.ingest.in_memory import convert_in_memory
 from offline_data.ingest.options import Options
@@ -22,6 +24,7 @@ from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.registry import get_source
 from offline_data.sources.text_options import TextOptions
 from offline_data.store.library import find
+from offline_data.store.publish import dataset_lock
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
@@ -34,12 +37,16 @@ class TextRows:
     """Rows of files, one after the other; read anew in each iteration.
 
     Args:
-        files: Files with one of the suffixes of `readers.text_rows`.
+        files: Returns files with one of the suffixes of `readers.text_rows`; called once.
         most: Rows; None: all.
     """
 
-    def __init__(self, files: Sequence[Path], most: int | None = None) -> None:
-        self._files, self._most = tuple(files), most
+    def __init__(self, files: Callable[[], Sequence[Path]], most: int | None = None) -> None:
+        self._find, self._most = files, most
+
+    @cached_property
+    def _files(self) -> tuple[Path, ...]:
+        return tuple(self._find())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         rows = (
@@ -54,18 +61,19 @@ class TextRows:
 def published_rows(
     name: str, split: str, settings: Settings, most: int | None
 ) -> tuple[TextRows, str]:
-    """Fetch a split of a dataset of the hub; returns its rows and what tells their contents.
+    """Return the rows of a split of a dataset of the hub, and what names it.
 
-    Raises:
-        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
+    Iterating the rows fetches them; raises NotFoundError, OfflineError, NetworkError, AuthError.
     """
-    source = get_source("hf")
-    release = source.with_text(source.resolve(name, None, settings), TextOptions(split=split))
-    dataset = DatasetId("hf", name, None)
-    folder = settings.downloads / "raw" / dataset.folder / release.revision
-    fetched = fetch_files(release.files, settings, folder, SILENT)
-    digests = sorted(file.sha256 for file in fetched)
-    return TextRows([folder / file.name for file in fetched], most), json.dumps(digests)
+
+    def fetched() -> list[Path]:
+        source = get_source("hf")
+        release = source.with_text(source.resolve(name, None, settings), TextOptions(split=split))
+        dataset = DatasetId("hf", name, None)
+        folder = settings.downloads / "raw" / dataset.folder / release.revision
+        return [folder / f.name for f in fetch_files(release.files, settings, folder, SILENT)]
+
+    return TextRows(fetched, most), f"hf:{name}"
 
 
 def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> tuple[TextRows, str]:
@@ -88,11 +96,13 @@ def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> t
         )
     state = read_json(place / "state.json")
     files = state.get("_data_files") if isinstance(state, dict) else None
-    told = [one.get("filename") for one in files or [] if isinstance(one, dict)]
-    names = [one for one in told if isinstance(one, str) and Path(one).name == one]
-    if not names or len(names) < len(told):
+    given = [one.get("filename") for one in files or [] if isinstance(one, dict)]
+    names = [one for one in given if isinstance(one, str) and Path(one).name == one]
+    if not names or len(names) < len(given):
         raise FormatError(f"{place / 'state.json'} lists no data files")
-    return TextRows([place / one for one in names], most), str(state.get("_fingerprint"))
+    paths = [place / one for one in names]
+    told = [state.get("_fingerprint"), [is_file(path) and path.stat().st_size for path in paths]]
+    return TextRows(lambda: paths, most), json.dumps(told)
 
 
 def stored_tokens(
@@ -102,7 +112,8 @@ def stored_tokens(
 
     Args:
         name: Differs for other tokens.
-        batches: Yields columns `[n, …]` with `input_ids`; called if the dataset is not there.
+        batches: Yields columns `[n, …]` with `input_ids`; called if the dataset is not there, by one
+            process at a time.
         settings: The root.
 
     Raises:
@@ -112,8 +123,14 @@ def stored_tokens(
     entry = find(settings.root, target)
     if entry is not None:
         return entry.path
-    raw, options = _TokenizedRows(batches()), Options(layout="ted", audit="none")
-    return convert_in_memory(raw, target, settings, options, SILENT).path
+    # The lock of the conversion is taken and freed within it: with that alone, each of the ranks of
+    # a training run that come here together would tokenize the rows, one after the other.
+    with dataset_lock(settings.staging, f"{target.folder}/first", SILENT):
+        entry = find(settings.root, target)
+        if entry is not None:
+            return entry.path
+        raw, options = _TokenizedRows(batches()), Options(layout="ted", audit="none")
+        return convert_in_memory(raw, target, settings, options, SILENT).path
 
 
 class _TokenizedRows(RawDataset):

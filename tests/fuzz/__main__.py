@@ -132,6 +132,7 @@ def isolate(work: Path) -> None:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "OFFLINE_DATA_WORKERS": "1",
         "COLUMNS": "80",
+        "RUST_BACKTRACE": "0",
     }
 
 

@@ -22,6 +22,10 @@ from offline_data.errors import ImmutableError, UsageError
 with warnings.catch_warnings():  # importing it warns about its own deprecated classes
     warnings.simplefilter("ignore")
     import torchrl.data as theirs
+    from torchrl.envs import transforms
+
+Transform: Any = transforms.Transform
+"""Base of the transforms that TorchRL's buffers accept."""
 
 if TYPE_CHECKING:
     import os

@@ -72,8 +72,9 @@ class PairwiseDataset:
         )
         data = loader.load()
         half = data.shape[0] // 2
+        leaves = data.select("input_ids", "attention_mask")
         chosen, rejected = (
-            _made(RewardData, **part, batch_size=[half]) for part in (data[:half], data[half:])
+            _made(RewardData, **part, batch_size=[half]) for part in (leaves[:half], leaves[half:])
         )
         return _made(cls, chosen_data=chosen, rejected_data=rejected, batch_size=[half])
 
@@ -118,7 +119,8 @@ class PromptData:
         """Tokenize prompts with their labels once, and return them memory-mapped.
 
         See `TokenizedDatasetLoader` for the arguments; `options` are others of it. The dataset is
-        TL;DR unless one is named.
+        TL;DR unless one is named. Rows that fill `max_length` and so lack an end are left out;
+        TorchRL marks these, but keeps them.
         """
         loader = TokenizedDatasetLoader(
             split,
@@ -131,7 +133,8 @@ class PromptData:
             **options,
         )
         data = loader.load()
-        return _made(cls, **data, labels=data["input_ids"], batch_size=data.shape)
+        leaves = data.select("input_ids", "attention_mask", "prompt_rindex")
+        return _made(cls, **leaves, labels=data["input_ids"], batch_size=data.shape)
 
 
 def _made(kind: type[T], **fields: Any) -> T:
@@ -142,16 +145,20 @@ def _made(kind: type[T], **fields: Any) -> T:
 
 
 def create_infinite_iterator(iterator: Iterable[Any]) -> Iterator[Any]:
-    """Iterate over an iterable again and again."""
-    while True:
-        yield from iterator
+    """Iterate over an iterable again and again; ends when it is empty."""
+    found = True
+    while found:
+        found = False
+        for one in iterator:
+            found = True
+            yield one
 
 
 class _BatchRows:
-    """Rows of a tensorclass for a `DatasetLoader`, copied to a device batch by batch."""
+    """Rows of a tensorclass for a `DatasetLoader`."""
 
-    def __init__(self, data: Any, device: torch.device | str | None) -> None:
-        self._data, self._device = data, device
+    def __init__(self, data: Any) -> None:
+        self._data = data
         self.storage = self
 
     def __len__(self) -> int:
@@ -164,8 +171,17 @@ class _BatchRows:
         return ValidRows(len(self._data), np.zeros(0, np.int64))
 
     def __getitem__(self, rows: Any) -> Any:
-        batch = self._data[torch.as_tensor(rows)]
-        return batch if self._device is None else batch.to(self._device, non_blocking=True)
+        return self._data[torch.as_tensor(rows)]
+
+
+class _DeviceLoader(DatasetLoader):
+    """Copies batches to a device in this process: a forked worker cannot use CUDA."""
+
+    device: torch.device | str | None = None
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator class
+        for batch in super().__iter__():
+            yield batch if self.device is None else batch.to(self.device, non_blocking=True)
 
 
 def get_dataloader(
@@ -216,8 +232,9 @@ def get_dataloader(
         num_workers=num_workers,
         **options,
     )
-    rows = _BatchRows(data, device)
+    rows = _BatchRows(data)
     batches = EpochBatches(rows, batch_size, seed=seed, drop_last=True, rank=rank, world=world)
     ahead = {"num_workers": 1, "prefetch_factor": prefetch} if prefetch else {}
-    loader = DatasetLoader(rows, batches, **ahead)
+    loader = _DeviceLoader(rows, batches, **ahead)
+    loader.device = device
     return create_infinite_iterator(loader) if infinite else loader

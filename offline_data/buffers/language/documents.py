@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.samplers.base import ValidRows
+from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import UsageError
 from offline_data.store.reader import DatasetReader
 
@@ -35,15 +36,16 @@ class Documents:
 
     - Padded: `input_ids`, `attention_mask` and `labels`, int64 `[B, T]`, `T` the longest.
     - Packed: `input_ids`, `labels` and `position_ids`, int64 `[total]`, for attention that takes
-      `cu_seqlens`, int32 `[B + 1]`, and `max_seqlen`, an int; no padding is computed.
+      `cu_seqlens`, int32 `[B + 1]`, and `max_seqlen`, an int; no padding is computed. The first label
+      of each document is -100, too: after the shift it would be predicted from another document.
 
     Args:
-        dataset: A dataset whose rows are tokens.
+        dataset: A dataset whose rows are tokens, or a view of whole documents (`ds.split(…)`).
         packed: Whether documents are laid end to end.
         max_length: Tokens of a document, the first ones; None: all.
         pad_to: `T` of all padded batches; None: the longest document of each batch.
         pad_token: Token id of padding; None: that of the dataset's tokenizer.
-        numbers: Documents to use, int64 `[D]`; None: all.
+        numbers: Documents to use, int64 `[D]`, numbered as in `dataset`; None: all.
 
     Raises:
         UsageError: The rows of the dataset are no tokens, or an argument is invalid.
@@ -90,12 +92,11 @@ class Documents:
         known = reader.manifest.about.get("tokenizer")
         stored = known.get("pad") if isinstance(known, dict) else None
         self.pad_token = int(next(one for one in (pad_token, stored, 0) if one is not None))
-        self.numbers = np.arange(reader.episode_count) if numbers is None else np.asarray(numbers)
-        if (
-            len(self.numbers)
-            and not 0 <= self.numbers.min() <= self.numbers.max() < reader.episode_count
-        ):
-            raise UsageError(f"There are {reader.episode_count} documents; found a number beyond")
+        there = self._documents_of(dataset)
+        chosen = np.arange(len(there)) if numbers is None else np.asarray(numbers, np.int64)
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(there):
+            raise UsageError(f"There are {len(there)} documents; found a number beyond")
+        self.numbers = there[chosen]
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -150,6 +151,18 @@ class Documents:
         )
         return DatasetLoader(self, batches, num_workers=num_workers, **options)
 
+    def _documents_of(self, dataset: BaseDatasetExperienceReplay) -> NDArray[np.int64]:
+        """Return the numbers of all documents, or of those of a view, which must be whole."""
+        if not isinstance(dataset.storage, SubsetStorage):
+            return np.arange(self._reader.episode_count)
+        found = dataset.storage.episodes.numpy()
+        if self._reader.lengths[found].sum() != len(dataset):
+            raise UsageError(
+                "The view has parts of documents",
+                hint="choose whole ones, with ds.filter or ds.split",
+            )
+        return found
+
     def _tokens(self, numbers: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
         """Return tokens, labels and positions, `[total]`, and lengths, `[B]`, of documents."""
         reader = self._reader
@@ -181,6 +194,7 @@ class Documents:
 
     def _packed(self, numbers: NDArray[np.int64]) -> TensorDict:
         tokens, labels, positions, lengths = self._tokens(numbers)
+        labels = np.where(positions > 0, labels, IGNORED)
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         leaves = {
             "input_ids": tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase
 
+from offline_data.buffers.gather.mmap import map_file
 from offline_data.config import resolve_settings
-from offline_data.errors import MissingDependencyError
+from offline_data.errors import FormatError, MissingDependencyError, UsageError
 from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
+from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +31,24 @@ _MADE = frozenset({"done", "terminated", "truncated", "next", "episode"})
 """Roots of leaves of the dataset that are no tokens."""
 _TEXTS = ("text", "prompt", "label", "valid_sample")
 """Columns that are not tokens, and the one that says which rows to keep."""
+_PAIR = ("prompt", "chosen", "rejected")
+
+
+class _PrivateTensor(MemoryMappedTensor):  # type: ignore[misc]
+    """A file of a dataset; writing to the tensor changes this process's memory, not the file."""
+
+    @classmethod
+    def from_filename(
+        cls, filename: str | os.PathLike[str], dtype: torch.dtype, shape: Any, index: Any = None
+    ) -> _PrivateTensor:
+        """Map a file of rows; also called to unpickle one."""
+        size = torch.Size(shape)
+        rows = map_file(Path(filename), size[0], size[1:].numel() * dtype.itemsize).words
+        tensor = rows.view(dtype).view(size)
+        made = cls(tensor if index is None else tensor[index])
+        made.filename, made.index, made.parent_shape = str(filename), index, size
+        made._handler = None
+        return made
 
 
 class TensorDictTokenizer:
@@ -56,6 +77,11 @@ class TensorDictTokenizer:
         self.tokenizer, self.max_length, self.key = tokenizer, max_length, key
         self.padding, self.truncation = padding, truncation
         self.return_tensordict, self.device = return_tensordict, device
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """Columns that are read."""
+        return (self.key,)
 
     def __call__(self, sample: Mapping[str, Any]) -> Any:
         """Return `input_ids` and `attention_mask`, `[max_length]` or `[n, max_length]`."""
@@ -92,6 +118,10 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(tokenizer, max_length, key, padding, truncation, return_tensordict, device)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return self.key, "label"
 
     def __call__(self, sample: Mapping[str, Any]) -> Any:
         """Return `input_ids`, `attention_mask`, `prompt_rindex` and `valid_sample`, `[n, …]`."""
@@ -135,8 +165,10 @@ def pre_tokenization_hook(
 class TokenizedDatasetLoader:
     """Tokenizes a dataset once and returns it memory-mapped; TorchRL's class of that name.
 
-    Unlike TorchRL's, its result is a dataset of this package (`local:tokens/…`): a conversion that
-    was interrupted never counts as done, and other rows, tokenizers or functions have another name.
+    Unlike TorchRL's, its result is a dataset of this package, `local:tokens/…`: a conversion that was
+    interrupted never counts as done, and other arguments or another tokenizer have another name. One
+    that is there is used without asking the hub or reading the rows. Functions are known by their
+    names: after changing one, remove the dataset with `offline-data remove`.
 
     Args:
         split: `"train"` or `"valid"`, or another split.
@@ -187,14 +219,17 @@ class TokenizedDatasetLoader:
     def make_tokenizer(self, *, tokenizer_class: Any, tokenizer_model_name: str) -> None:
         """Create the tokenizer, which pads with its end of text."""
         self.tokenizer = tokenizer_class.from_pretrained(tokenizer_model_name)
-        self.tokenizer.pad_token = self.tokenizer.eos_token
+        if self.tokenizer.eos_token is not None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
 
     def load(self) -> TensorDict:
         """Return the tokens as a memory-mapped TensorDict `[N]`, tokenizing them if needed.
 
         Raises:
             NotFoundError: No such dataset, split or folder, or no row is left.
-            FormatError: A file is damaged.
+            FormatError: A file is damaged, or a row lacks a text.
+            UsageError: A function has no name.
+            OfflineError, NetworkError, AuthError: The dataset cannot be fetched.
         """
         from offline_data.ingest.tokens import published_rows, saved_rows, stored_tokens
 
@@ -202,13 +237,14 @@ class TokenizedDatasetLoader:
         most = self.valid_size if self.split.startswith("valid") else None
         find_rows = saved_rows if self.from_disk else published_rows
         rows, origin = find_rows(self.dataset_name, self.split, settings, most)
-        name = f"{Path(self.dataset_name).name}-{self.split}-{self._key(origin)}"
+        told = f"{Path(self.dataset_name).name}-{self.split}-{self._key(origin)}"
+        name = re.sub(r"[^A-Za-z0-9._]+", "-", told).lstrip("-._")
         path = stored_tokens(name, lambda: self._batches(rows), settings)
         reader = DatasetReader(path)
         table = reader.manifest.tables[TED]
         leaves = {
-            leaf.key: MemoryMappedTensor.from_filename(
-                path / leaf.file, getattr(torch, leaf.dtype), torch.Size([table.rows, *leaf.shape])
+            leaf.key: _PrivateTensor.from_filename(
+                path / leaf.file, getattr(torch, leaf.dtype), [table.rows, *leaf.shape]
             )
             for leaf in table.leaves
             if leaf.key[0] not in _MADE
@@ -217,23 +253,29 @@ class TokenizedDatasetLoader:
 
     def _key(self, origin: str) -> str:
         """Return what the tokens depend on, as hex digits."""
-        hook = self.pre_tokenization_hook
+        tokenizer, hook = self.tokenizer, self.pre_tokenization_hook
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        vocabulary = json.loads(backend.to_str()) if backend else tokenizer.get_vocab()
+        for name in ("padding", "truncation"):  # of the last call
+            vocabulary.pop(name, None) if backend else None
         told = [
             origin,
             self.split,
             self.max_length,
-            self.valid_size,
-            f"{self.tokenizer_fn.__module__}.{self.tokenizer_fn.__qualname__}",
-            hook and f"{hook.__module__}.{hook.__qualname__}",
-            hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+            self.valid_size if self.split.startswith("valid") else None,
+            _name_of(self.tokenizer_fn),
+            hook and _name_of(hook),
+            type(tokenizer).__name__,
+            vocabulary,
+            [tokenizer.pad_token_id, tokenizer.padding_side, tokenizer.truncation_side],
         ]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
     def _batches(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield tokenized columns of some rows at a time."""
         hook = self.pre_tokenization_hook
         if hook is pre_tokenization_hook:
-            rows = hook(rows)
+            rows = hook(_WithText(rows, _PAIR))
         elif hook is not None:
             try:
                 from datasets import Dataset
@@ -246,7 +288,7 @@ class TokenizedDatasetLoader:
         tokenize = self.tokenizer_fn(
             self.tokenizer, max_length=self.max_length, return_tensordict=False
         )
-        iterator = iter(rows)
+        iterator = iter(_WithText(rows, getattr(tokenize, "_columns", ())))
         while some := list(islice(iterator, _ROWS)):
             columns = {name: [row[name] for row in some] for name in some[0]}
             tokens = dict(tokenize(columns))
@@ -286,3 +328,38 @@ class TokenizedDatasetLoader:
         out = dataset if not prefix else TensorDict({prefix: dataset}, [])
         written: TensorDict = out.memmap_(prefix=str(data_dir))
         return written
+
+
+def _name_of(function: Any) -> str:
+    """Return module, name and bound arguments of a function or class; raises `UsageError`."""
+    inner = getattr(function, "func", function)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    if name.endswith("<lambda>"):
+        raise UsageError(
+            "A lambda has no name by which its tokens are found again",
+            hint="define the function with def",
+        )
+    bound = getattr(function, "args", ()), getattr(function, "keywords", {})
+    return f"{inner.__module__}.{name}{bound if inner is not function else ''}"
+
+
+class _WithText:
+    """Rows, each with text in some columns; iterating raises `FormatError` for others."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        self._rows, self._columns = rows, columns
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for number, row in enumerate(self._rows):
+            for name in self._columns:
+                text = row.get(name)
+                if not isinstance(text, str):
+                    raise FormatError(
+                        f"Row {number} has {shown(text)} in column {name!r}; expected text",
+                        hint=f"the columns of the dataset are {', '.join(row)}",
+                    )
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    raise FormatError(f"Row {number}, column {name!r}: {error}") from error
+            yield row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ def test_packed(dataset: Any) -> None:
     batch = Documents(dataset, packed=True, max_length=9)[[3, 3, 11]]
     parts = [TEXTS[n][:9] for n in (3, 3, 11)]
     assert batch["input_ids"].tolist() == list(chain(*parts))
-    assert batch["labels"].tolist() == list(chain(*(labels(n, 9) for n in (3, 3, 11))))
+    shifted = ([IGNORED, *labels(n, 9)[1:]] for n in (3, 3, 11))
+    assert batch["labels"].tolist() == list(chain(*shifted))
     assert batch["position_ids"].tolist() == [i for part in parts for i in range(len(part))]
     assert batch["cu_seqlens"].tolist() == [0, *np.cumsum([len(part) for part in parts])]
     assert batch["cu_seqlens"].dtype == torch.int32
@@ -98,6 +99,57 @@ def test_a_loader_resumes(dataset: Any) -> None:
     resumed = Documents(dataset).dataloader(5, seed=2)
     resumed.load_state_dict(state)
     assert epoch(resumed) == whole[5:]
+
+
+def test_packed_loss_is_padded_loss(dataset: Any) -> None:
+    """The shift by one, which models do over the whole batch, joins no two documents."""
+    guesses = torch.randn(1000, 1000, generator=torch.Generator().manual_seed(0))
+    losses: list[Any] = []
+    for packed in (False, True):
+        batch = Documents(dataset, packed=packed)[:]
+        logits = guesses[batch["input_ids"]][..., :-1, :].reshape(-1, 1000)
+        labels = batch["labels"][..., 1:].reshape(-1)
+        losses.append(torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED))
+    assert torch.allclose(losses[0], losses[1])
+
+
+def packed_texts(loader: Any) -> list[list[int]]:
+    return [
+        batch["input_ids"][begin:end].tolist()
+        for batch in loader
+        for begin, end in pairwise(batch["cu_seqlens"].tolist())
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_packed_batches_of_a_rank_resume(dataset: Any, rank: int) -> None:
+    """Packed batches have the documents of the padded ones; a document is cut at max_length."""
+
+    def loader(packed: bool = True) -> Any:
+        documents = Documents(dataset, packed=packed, max_length=9)
+        return documents.dataloader(4, seed=5, rank=rank, world=2)
+
+    whole = packed_texts(loader())
+    assert whole == epoch(loader(packed=False))
+    assert max(map(len, whole)) == 9
+    assert {tuple(one) for one in whole} <= {tuple(one[:9]) for one in TEXTS}
+    begun, resumed = loader(), loader()
+    next(iter(begun))
+    resumed.load_state_dict(begun.state_dict())
+    assert packed_texts(resumed) == whole[4:]
+
+
+def test_documents_of_a_view(dataset: Any) -> None:
+    parts = dataset.split(train=0.7, test=0.3)
+    found = [sorted(epoch(Documents(part).dataloader(4))) for part in parts.values()]
+    assert sorted([*found[0], *found[1]]) == sorted(TEXTS)
+    assert 0 < len(found[1]) < len(found[0])
+    some = Documents(parts["test"], numbers=[1])
+    assert some[0]["input_ids"].tolist() == parts["test"][:]["input_ids"][
+        parts["test"][:]["episode"] == 1
+    ].tolist()  # fmt: skip
+    with pytest.raises(UsageError, match="parts of documents"):
+        Documents(dataset.subset(torch.arange(3, 9)))
 
 
 def test_documents_are_pickled(dataset: Any) -> None:

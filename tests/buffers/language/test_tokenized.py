@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import multiprocessing
+import operator
 import os
+import pickle
+import shutil
+import tempfile
+import threading
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +19,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from tensordict import TensorDict
 
+import offline_data
 from offline_data.buffers.language import data as ours
 from offline_data.buffers.language import tokenize
-from offline_data.errors import NotFoundError
+from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.ingest import tokens
 from offline_data.testing.servers import HubServer
 from offline_data.testing.text_toy import SENTENCES, train_tokenizer
 
 LENGTH = 20
+ARROW = "data-00000-of-00001.arrow"
+FORK: Any = multiprocessing.get_context("fork")
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)")
 
 
 class Auto:
@@ -55,14 +70,17 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of what `datasets` saves, as far as it is read here."""
     folder = tmp_path_factory.mktemp("saved")
     for kind in ("pairs", "prompts"):
-        place = folder / kind / "train"
-        place.mkdir(parents=True)
-        table = pa.Table.from_pylist(rows(kind))
-        with pa.ipc.new_stream(str(place / "data-00000-of-00001.arrow"), table.schema) as sink:
-            sink.write_table(table)
-        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": kind}
-        (place / "state.json").write_text(json.dumps(state))
+        save(folder / kind / "train", rows(kind), kind)
     return folder
+
+
+def save(place: Path, some: list[dict[str, Any]], fingerprint: str) -> None:
+    place.mkdir(parents=True)
+    table = pa.Table.from_pylist(some)
+    with pa.ipc.new_stream(str(place / ARROW), table.schema) as sink:
+        sink.write_table(table)
+    state = {"_data_files": [{"filename": ARROW}], "_fingerprint": fingerprint}
+    (place / "state.json").write_text(json.dumps(state))
 
 
 @pytest.fixture(scope="module")
@@ -153,63 +171,271 @@ def test_tokenizers_beside_torchrl(torchrl: Any, name: str) -> None:
         assert torch.equal(torch.as_tensor(mine[key]), torch.as_tensor(theirs[key])), key
 
 
-def test_the_cache_is_a_dataset(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = from_dataset(ours.PromptData, saved / "prompts", tmp_path)
+def test_values_without_datasets(saved: Path, tmp_path: Path) -> None:
+    """The same, computed with the tokenizer row by row."""
+    tokenizer = Auto.from_pretrained()
 
-    def fails(*_: Any) -> Any:
-        raise AssertionError("tokenized again")
+    def padded(text: str) -> tuple[list[int], list[int]]:
+        ids = tokenizer(text)["input_ids"][:LENGTH]
+        missing = LENGTH - len(ids)
+        return ids + [0] * missing, [1] * len(ids) + [0] * missing
 
-    monkeypatch.setattr(tokenize.TokenizedDatasetLoader, "_batches", fails)
-    assert_equal(first, from_dataset(ours.PromptData, saved / "prompts", tmp_path))
-    assert len(list(tmp_path.rglob("manifest.json"))) == 1
+    def both(data: Any) -> list[tuple[list[int], list[int]]]:
+        parts = data.input_ids.tolist(), data.attention_mask.tolist()
+        return list(zip(*parts, strict=True))
+
+    pairs = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path)
+    kept = [
+        row
+        for row in rows("pairs")
+        if row["chosen"] != row["rejected"]
+        and min(len(row[name].split()) for name in ("chosen", "rejected")) >= 5
+    ]
+    for role in ("chosen", "rejected"):
+        expected = [padded(f"{row['prompt']}\n{row[role]}") for row in kept]
+        assert both(getattr(pairs, f"{role}_data")) == expected
+    prompts = from_dataset(ours.PromptData, saved / "prompts", tmp_path)
+    short = [row for row in rows("prompts") if padded(row["prompt"] + row["label"])[0][-1] == 0]
+    assert both(prompts) == [padded(row["prompt"] + row["label"]) for row in short]
+    alone = [len(tokenizer(row["prompt"])["input_ids"]) for row in short]
+    assert prompts.prompt_rindex.tolist() == [min(n, LENGTH) - 1 for n in alone]
+    assert torch.equal(prompts.labels, prompts.input_ids)
 
 
-def test_an_interrupted_cache_does_not_count(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = tokenize.TokenizedDatasetLoader._batches
-    monkeypatch.setattr(tokenize, "_ROWS", 7)
+LOADER = "TokenizedDatasetLoader"
+NAMES = [
+    *("RewardData", "PromptData", "PairwiseDataset", "TensorDictTokenizer", LOADER),
+    *("PromptTensorDictTokenizer", "create_infinite_iterator", "get_dataloader"),
+    *("PromptData.from_dataset", "PromptData.mask_label", "PairwiseDataset.from_dataset"),
+    *(f"{LOADER}.{name}" for name in ("load", "make_tokenizer", "dataset_to_tensordict")),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_are_torchrls(name: str) -> None:
+    """The first are TorchRL's, with its names and defaults; what is added is optional."""
+    llm = pytest.importorskip("torchrl.data.llm")
+    theirs, mine = (
+        list(inspect.signature(operator.attrgetter(name)(where)).parameters.values())
+        for where in (llm, offline_data)
+    )
+    for one, other in zip(mine, theirs, strict=False):
+        assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default)
+    for added in mine[len(theirs) :]:
+        assert added.kind in {added.KEYWORD_ONLY, added.VAR_KEYWORD}
+    assert len(mine) >= len(theirs)
+
+
+@pytest.mark.parametrize("name", ["RewardData", "PromptData", "PairwiseDataset"])
+def test_fields_and_methods_are_torchrls(name: str) -> None:
+    theirs = getattr(pytest.importorskip("torchrl.data.llm"), name)
+    mine = getattr(offline_data, name)
+    assert [one.name for one in mine.fields()] == [one.name for one in theirs.fields()]
+    assert {one for one in dir(theirs) if one[0] != "_"} <= set(dir(mine))
+
+
+def test_writing_columns_beside_torchrl(torchrl: Any, tmp_path: Path) -> None:
+    class Columns(dict[str, Any]):
+        features = ("tokens", "labels")
+
+    columns = Columns(tokens=torch.arange(12).view(4, 3), labels=torch.ones(4, 3), text=["a"] * 4)
+    valid = torch.tensor([True, False, True, True])
+    for data, options in (
+        (columns, {"prefix": ("some", "place")}),
+        (columns, {"prefix": "here", "features": ["labels"]}),
+        (
+            TensorDict(tokens=columns["tokens"], ok=valid, batch_size=[4]),
+            {"prefix": "there", "valid_mask_key": "ok"},
+        ),
+    ):
+        written = [
+            where.TokenizedDatasetLoader.dataset_to_tensordict(data, tmp_path / name, **options)
+            for name, where in (("ours", offline_data), ("theirs", torchrl))
+        ]
+        assert_equal(*written)
+        assert_equal(*(TensorDict.load_memmap(tmp_path / name) for name in ("ours", "theirs")))
+
+
+def test_the_cache_is_a_dataset(saved: Path, tmp_path: Path) -> None:
+    """A second call reads no row; a loader that was used finds the same; writing changes no file."""
+    raw = tmp_path / "raw"
+    shutil.copytree(saved / "prompts", raw)
+    first = from_dataset(ours.PromptData, raw, tmp_path)
+    size = (raw / "train" / ARROW).stat().st_size
+    (raw / "train" / ARROW).write_bytes(bytes(size))  # not an Arrow file now
+    again = from_dataset(ours.PromptData, raw, tmp_path)
+    expected = first.clone()
+    first.input_ids.zero_()
+    assert_equal(again, expected)
+    assert_equal(from_dataset(ours.PromptData, raw, tmp_path), expected)
+    (manifest,) = tmp_path.rglob("manifest.json")
+    assert offline_data.verify(manifest.parent).ok
+    loader = offline_data.TokenizedDatasetLoader(
+        "train", LENGTH, saved / "pairs", offline_data.TensorDictTokenizer,
+        tokenize.pre_tokenization_hook, tmp_path, True, tokenizer_class=Auto,
+    )  # fmt: skip
+    assert torch.equal(loader.load()["input_ids"], loader.load()["input_ids"])
+    assert len(list(tmp_path.rglob("manifest.json"))) == 2
+
+
+def test_other_arguments_have_other_tokens(saved: Path, tmp_path: Path) -> None:
+    kind: Any = ours.PromptData
+    for length in (LENGTH, LENGTH + 1, LENGTH):
+        data = kind.from_dataset(
+            "train", saved / "prompts", length, tmp_path, True, tokenizer_class=Auto
+        )
+        assert data.input_ids.shape[1] == length
+    assert len(list(tmp_path.rglob("manifest.json"))) == 2
+
+
+def in_process(target: Any, *arguments: Any) -> Any:
+    process = FORK.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def stops_in_the_middle(folder: Path, root: Path, reached: Any) -> None:
+    loader: Any = tokenize.TokenizedDatasetLoader
+    whole = loader._batches
 
     def stops(self: Any, some: Any) -> Any:
-        batches = whole(self, some)
-        yield next(batches)
-        raise KeyboardInterrupt
+        yield next(whole(self, some))
+        reached.set()
+        threading.Event().wait()
 
-    monkeypatch.setattr(tokenize.TokenizedDatasetLoader, "_batches", stops)
-    with pytest.raises(KeyboardInterrupt):
-        from_dataset(ours.PromptData, saved / "prompts", tmp_path)
-    assert not list(tmp_path.rglob("manifest.json"))
-    monkeypatch.setattr(tokenize.TokenizedDatasetLoader, "_batches", whole)
-    assert len(from_dataset(ours.PromptData, saved / "prompts", tmp_path)) > 7
+    tokenize._ROWS = 7
+    loader._batches = stops
+    from_dataset(ours.PromptData, folder, root)
 
 
-def test_round_trips(saved: Path, tmp_path: Path) -> None:
-    kind: Any = ours.PairwiseDataset
-    data = from_dataset(kind, saved / "pairs", tmp_path / "root")
+def test_an_interrupted_cache_does_not_count(saved: Path, tmp_path: Path) -> None:
+    expected = from_dataset(ours.PromptData, saved / "prompts", tmp_path / "other")
+    root, reached = tmp_path / "root", FORK.Event()
+    killed = in_process(stops_in_the_middle, saved / "prompts", root, reached)
+    assert reached.wait(60)
+    killed.kill()
+    killed.join()
+    assert any(root.rglob("*"))
+    assert not list(root.rglob("manifest.json"))
+    assert_equal(from_dataset(ours.PromptData, saved / "prompts", root), expected)
+
+
+def tokenizes(folder: Path, root: Path, together: Any, found: Any) -> None:
+    loader: Any = tokenize.TokenizedDatasetLoader
+    place: Any = tokens
+    whole, find, calls = loader._batches, place.find, []
+
+    def counted(self: Any, some: Any) -> Any:
+        calls.append(1)
+        yield from whole(self, some)
+
+    def found_nothing(*arguments: Any) -> Any:
+        place.find = find
+        try:
+            return find(*arguments)
+        finally:
+            together.wait()
+
+    loader._batches, place.find = counted, found_nothing
+    data = from_dataset(ours.PairwiseDataset, folder, root)
+    found.put((len(calls), data.chosen_data.input_ids.tolist()))
+
+
+def test_two_processes_at_once(saved: Path, tmp_path: Path) -> None:
+    together, found = FORK.Barrier(2), FORK.Queue()
+    both = [
+        in_process(tokenizes, saved / "pairs", tmp_path / "root", together, found) for _ in range(2)
+    ]
+    (calls, ids), (more, same) = (found.get(timeout=60) for _ in both)
+    for one in both:
+        one.join()
+    assert calls + more == 1
+    alone = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path / "other")
+    assert ids == same == alone.chosen_data.input_ids.tolist()
+
+
+def full(kind: Any, saved: Path, root: Path) -> Any:
+    """Return data of each kind, the optional fields of some set."""
+    if kind is ours.PromptData:
+        data = from_dataset(kind, saved / "prompts", root)
+        data.loss = torch.arange(float(len(data)))
+        return data
+    pairs = from_dataset(ours.PairwiseDataset, saved / "pairs", root)
+    if kind is ours.PairwiseDataset:
+        return pairs
+    data = pairs.rejected_data
+    data.rewards = torch.rand(data.input_ids.shape, generator=torch.Generator().manual_seed(0))
+    return data
+
+
+@pytest.mark.parametrize("kind", [ours.PairwiseDataset, ours.PromptData, ours.RewardData])
+def test_round_trips(saved: Path, tmp_path: Path, kind: Any) -> None:
+    data = full(kind, saved, tmp_path / "root")
     data.memmap(tmp_path / "copy", copy_existing=True)
-    assert_equal(kind.load_memmap(tmp_path / "copy"), data)
+    loaded = kind.load_memmap(tmp_path / "copy")
+    assert type(loaded) is kind
+    assert_equal(loaded, data)
     other = data.clone().zero_()
     other.load_state_dict(data.state_dict())
     assert_equal(other, data)
+    pickled = pickle.dumps(data)
+    assert len(pickled) < 20_000  # names of files and fields
+    unpickled = pickle.loads(pickled)  # noqa: S301 -- made here
+    assert type(unpickled) is kind
+    assert_equal(unpickled, data)
+
+
+def loader_of(saved: Path, root: Path, batch_size: int = 5, **options: Any) -> Any:
+    return ours.get_dataloader(
+        batch_size, LENGTH, options.pop("kind", ours.PromptData), options.pop("device", "cpu"),
+        str(saved / "prompts"), options.pop("infinite", False), root_dir=root, from_disk=True,
+        tokenizer_class=Auto, **options,
+    )  # fmt: skip
+
+
+def texts(batches: Any) -> list[tuple[int, ...]]:
+    return [tuple(row) for batch in batches for row in batch.input_ids.tolist()]
 
 
 def test_batches(saved: Path, tmp_path: Path) -> None:
-    options: Any = {
-        "dataset_name": str(saved / "pairs"), "root_dir": tmp_path, "from_disk": True,
-        "tokenizer_class": Auto,
-    }  # fmt: skip
-    data = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path)
-    loader = ours.get_dataloader(5, LENGTH, ours.PairwiseDataset, "cpu", infinite=False, **options)
-    batches = list(loader)
-    assert len(batches) == len(data) // 5
-    assert isinstance(batches[0], ours.PairwiseDataset)
-    seen = {tuple(row) for batch in batches for row in batch.chosen_data.input_ids.tolist()}
-    assert seen <= {tuple(row) for row in data.chosen_data.input_ids.tolist()}
-    endless: Any = ours.get_dataloader(5, LENGTH, ours.PairwiseDataset, "cpu", **options)
-    for _ in range(2 * len(batches) + 1):
-        assert len(next(endless)) == 5
+    data = from_dataset(ours.PromptData, saved / "prompts", tmp_path)
+    rows_of_data = texts([data])
+    assert len(set(rows_of_data)) == len(data) > 20
+    loader = loader_of(saved, tmp_path, seed=3)
+    first, second = list(loader), list(loader)
+    assert {(type(one), len(one)) for one in first} == {(ours.PromptData, 5)}
+    for one in (first, second):
+        assert len(set(texts(one))) == len(texts(one)) == len(data) // 5 * 5
+        assert set(texts(one)) <= set(rows_of_data)
+    assert texts(first) != texts(second)
+    assert texts(loader_of(saved, tmp_path, seed=3)) == texts(first)
+    assert texts(loader_of(saved, tmp_path, seed=4)) != texts(first)
+    endless = loader_of(saved, tmp_path, seed=3, infinite=True)
+    assert texts(islice(endless, 2 * len(first))) == texts(first) + texts(second)
+    ranks = [texts(loader_of(saved, tmp_path, seed=3, rank=r, world=2)) for r in range(2)]
+    assert len(ranks[0]) == len(ranks[1]) == len(data) // 10 * 5
+    assert len({*ranks[0], *ranks[1]}) == 2 * len(ranks[0])
+
+
+def test_batches_on_a_device(saved: Path, tmp_path: Path) -> None:
+    (batch,) = islice(loader_of(saved, tmp_path, device="meta"), 1)
+    assert batch.input_ids.device.type == batch.prompt_rindex.device.type == "meta"
+
+
+@pytest.mark.slow
+def test_a_spawned_worker(saved: Path, tmp_path: Path) -> None:
+    """Its batches are copied to the device by this process."""
+    plain = texts(loader_of(saved, tmp_path, seed=1))
+    again = loader_of(saved, tmp_path, seed=1, prefetch=2)
+    again.multiprocessing_context = "spawn"
+    assert texts(again) == plain
+    again.device = "meta"
+    assert {batch.input_ids.device.type for batch in again} == {"meta"}
+
+
+def test_an_infinite_iterator() -> None:
+    assert list(islice(offline_data.create_infinite_iterator([1, 2]), 5)) == [1, 2, 1, 2, 1]
+    assert list(offline_data.create_infinite_iterator(iter("ab"))) == ["a", "b"]
 
 
 def test_a_dataset_of_the_hub(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +449,11 @@ def test_a_dataset_of_the_hub(saved: Path, tmp_path: Path, monkeypatch: pytest.M
         found = ours.PromptData.from_dataset(
             "train", "someone/prompts", LENGTH, root_dir=tmp_path / "root", tokenizer_class=Auto
         )
+    monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
+    again = ours.PromptData.from_dataset(  # neither lists nor fetches anything
+        "train", "someone/prompts", LENGTH, root_dir=tmp_path / "root", tokenizer_class=Auto
+    )
+    assert_equal(again, found)
     assert_equal(found, from_dataset(ours.PromptData, saved / "prompts", tmp_path))
 
 
@@ -231,3 +462,29 @@ def test_a_split_that_is_not_there(saved: Path, tmp_path: Path) -> None:
         ours.PromptData.from_dataset(
             "valid", str(saved / "prompts"), root_dir=tmp_path, from_disk=True, tokenizer_class=Auto
         )
+
+
+def test_bad_rows(tmp_path: Path) -> None:
+    def write(some: list[dict[str, Any]]) -> Path:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        save(folder / "train", some, folder.name)
+        return folder
+
+    good: dict[str, Any] = {**rows("prompts")[0]}
+    for kind, bad, said in (
+        (ours.PromptData, [good, {**good, "label": None}], "Row 1 has None in column 'label'"),
+        (ours.PromptData, [{"prompt": "a"}], "'label'; expected text"),
+        (ours.PairwiseDataset, [good], "None in column 'chosen'"),
+    ):
+        with pytest.raises(FormatError, match=said):
+            from_dataset(kind, write(bad), tmp_path / "root")
+    surrogate = tokenize._WithText([{"text": "a\ud800"}], ("text",))
+    with pytest.raises(FormatError, match=r"Row 0, column 'text': .*surrogates not allowed"):
+        list(surrogate)
+    loader = offline_data.TokenizedDatasetLoader(
+        "train", 5, write([good]), offline_data.TensorDictTokenizer, lambda some: some,
+        tmp_path, True, tokenizer_class=Auto,
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="lambda"):
+        loader.load()
+    assert not list(tmp_path.rglob("manifest.json"))
