@@ -6,6 +6,7 @@ import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ class Tokenizer:
             found = self._backend.encode_batch_fast(list(texts), add_special_tokens=special)
         ids = [one.ids for one in found]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        tokens = np.fromiter((t for one in ids for t in one), np.int32, int(lengths.sum()))
+        tokens = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
         cut = np.fromiter((bool(one.overflowing) for one in found), bool, len(ids))
         return Encoded(tokens, lengths, cut)
 
