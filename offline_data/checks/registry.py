@@ -96,7 +96,8 @@ def select_rules(
     """Return the rules of a run, by code, with their thresholds.
 
     Args:
-        select: Codes, their beginnings (`RL03` for all rules of actions), or names; empty: all.
+        select: Codes, their beginnings (`RL03` for all rules of actions, `RL` for all), or names;
+            empty: the default set.
         ignore: The same, to leave out; wins over `select` unless `select` is longer.
         thresholds: By code or name.
         reward: Passed to rules whose constructor has an argument of that name.
@@ -121,11 +122,11 @@ def select_rules(
         ]
         return max(lengths, default=-1)
 
-    chosen = list(select) or [""]
+    selected = list(select)
     return [
         _made(rule, given.get(code), reward)
         for code, rule in known.items()
-        if longest(chosen, rule) > longest(list(ignore), rule)
+        if longest(selected or [""] * rule.by_default, rule) > longest(list(ignore), rule)
     ]
 
 

@@ -50,6 +50,8 @@ class Rule(ABC):
     severity: ClassVar[Severity]
     hint: ClassVar[str] = ""
     """What to do about a finding."""
+    by_default: ClassVar[bool] = True
+    """Whether it is in a run that selects no rules."""
     thresholds: ClassVar[Mapping[str, float]] = {}
     """Names and defaults of what can be configured."""
     explained: ClassVar[Mapping[str, str]] = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offline_data.ahead import Ahead
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.errors import AccessError, FormatError, IntegrityError
 from offline_data.progress import SILENT
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 20
 """Bytes that are read and hashed at once."""
+
+_BLOCKS_AHEAD = 4
+"""Blocks that are read while another one is hashed."""
 
 _ROWS = 1 << 18
 """Rows that are compared at once."""
@@ -103,11 +107,11 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
 
 
 def verify_files(
-    path: Path, manifest: Manifest, progress: Progress = SILENT
+    path: Path, manifest: Manifest, progress: Progress = SILENT, *, digests: bool = True
 ) -> tuple[Problem, ...]:
     """Compare the manifest with its own digest, and its files with their sizes and sha256.
 
-    Raises `AccessError`.
+    Without `digests`, with their sizes only: no file is read. Raises `AccessError`.
     """
     changed = check_digest(path, manifest)
     problems = [Problem(MANIFEST, changed)] if changed else []
@@ -115,19 +119,20 @@ def verify_files(
     with progress.task("verify", manifest.bytes, "B") as task:
         for name, entry in manifest.digests.items():
             problem = file_problem(path, name, entry["size"], plain)
-            problem = problem or _compare_digest(path / name, entry["sha256"], task)
+            if problem is None and digests:
+                problem = _compare_digest(path / name, entry["sha256"], task)
             if problem:
                 problems.append(Problem(name, problem))
     return tuple(problems)
 
 
 def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
-    digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
+    digest = hashlib.sha256()
     try:
-        with file.open("rb", buffering=0) as stream:
-            while size := stream.readinto(block):
-                digest.update(block[:size])
-                task.advance(size)
+        with closing(Ahead(_blocks_of(file), _BLOCKS_AHEAD)) as blocks:
+            for block in blocks:
+                digest.update(block)
+                task.advance(len(block))
     except OSError as error:
         if error.errno in _CANNOT:
             raise AccessError(f"{file} cannot be read: {error.strerror}") from error
@@ -135,6 +140,12 @@ def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
     if digest.hexdigest() != expected:
         return f"has sha256 {digest.hexdigest()[:12]}…, not {expected[:12]}…"
     return None
+
+
+def _blocks_of(file: Path) -> Iterator[bytes]:
+    with file.open("rb", buffering=0) as stream:
+        while block := stream.read(_BLOCK):
+            yield block
 
 
 def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from tests.checks.planted import Write, changed, clean_batch, found
 if TYPE_CHECKING:
     from pathlib import Path
 
-FILES = ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006"]
+FILES = ["RL001", "RL008", "RL002", "RL003", "RL004", "RL005", "RL006"]
 
 
 def described(path: Path, **fields: Any) -> Path:
@@ -44,7 +44,8 @@ def test_damaged_files(write: Write) -> None:
     data[100] ^= 1
     rows.write_bytes(data)
     (path / "notes.txt").write_text("mine")
-    damaged, foreign = found(path, "RL001")
+    (damaged,) = found(path, "RL008")
+    (foreign,) = found(path, "RL001")
     assert (damaged.about, damaged.severity) == ("steps/rows.memmap", "error")
     assert damaged.message.startswith("steps/rows.memmap has sha256 ")
     assert (foreign.about, foreign.severity) == ("notes.txt", "warning")

@@ -113,10 +113,11 @@ def test_selectors() -> None:
     def codes(*select: str, ignore: tuple[str, ...] = ()) -> set[str]:
         return {rule.code for rule in select_rules(select, ignore)}
 
-    assert codes() == set(all_rules())
-    assert codes("RL02") == {"RL020", "RL021", "RL022"}
+    assert codes("RL") == set(all_rules())
+    assert codes("RL") - codes() == {"RL008"}
+    assert codes("RL02") == {"RL020", "RL021", "RL022", "RL023"}
     assert codes("constant-feature") == {"RL021"}
-    assert codes("RL02", ignore=("RL020",)) == {"RL021", "RL022"}
+    assert codes("RL02", ignore=("RL020",)) == {"RL021", "RL022", "RL023"}
     assert codes("RL020", "RL021", ignore=("RL02",)) == {"RL020", "RL021"}
     with pytest.raises(UsageError, match="No rule matches 'RL9'"):
         codes("RL9")

@@ -152,7 +152,7 @@ def test_a_baseline(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert (ran.code, "2 findings are in the baseline" in ran.err) == (0, True)
     ran = cli("check", "--all", *ONLY, "--baseline", "known.json")
     assert ran.code == 0
-    assert ran.out == "no findings in 2 datasets, by 3 rules; 2 in the baseline\n"
+    assert ran.out == "no findings in 2 datasets, by 4 rules; 2 in the baseline\n"
     shutil.rmtree(tmp_path / "root" / "local" / "bad")
     path = tmp_path / "root" / "local" / "bad" / "2"
     path.mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_rules_are_explained(cli: Cli) -> None:
     shown = cli("rule", "constant-feature").out
     assert shown.startswith("RL021 constant-feature, warning\n\nA feature of a leaf has the same")
     assert "hint: drop the feature" in shown
-    assert cli("rule", "RL02", "-q").out == "RL020\nRL021\nRL022\n"
+    assert cli("rule", "RL02", "-q").out == "RL020\nRL021\nRL022\nRL023\n"
     assert cli("rule", "RL000", "--json").json[0]["name"] == "rule-failed"
     ran = cli("rule", "constant-featur")
     assert (ran.code, "did you mean constant-feature?" in ran.err) == (2, True)

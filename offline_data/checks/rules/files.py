@@ -35,15 +35,11 @@ _MOST_LISTED = 8
 
 
 class DamagedFiles(Rule):
-    """A file of the dataset is missing, has other bytes than were written, or is not its own.
+    """A file of the dataset is missing, has another size than was written, or is not its own.
 
-    Compares every file with the size and SHA-256 in the manifest. Damage comes from full disks,
-    copies that were cut off, and tools that write into memory maps. Files that the manifest does not
-    list are a warning: nothing reads them, and `remove` leaves them. `verify` also compares what
-    files say of each other, for datasets of strangers.
-
-    It reads every byte, which is most of the time of a run on large datasets; leave it out with
-    `--ignore RL001` where `verify` has just been run.
+    Also if the manifest was changed, or anything in the dataset cannot be read. Files that the manifest
+    does not list are a warning: nothing reads them, and `remove` leaves them. Bytes are compared by
+    RL008 and by `verify`.
     """
 
     code = DAMAGED
@@ -54,12 +50,37 @@ class DamagedFiles(Rule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each file."""
         reader = measured.reader
-        for problem in verify_files(reader.path, reader.manifest):
+        for problem in verify_files(reader.path, reader.manifest, digests=False):
             text = f"{problem.file} {problem.problem}"
             yield self.finding(reader, text, about=problem.file)
         for name in foreign_files(reader.path):
             text = f"{name} is not in the manifest"
             yield self.finding(reader, text, about=name, severity="warning")
+
+
+class ChangedBytes(Rule):
+    """A file of the dataset has other bytes than were written.
+
+    Compares every file with the SHA-256 in the manifest. Damage comes from disks, copies, and tools
+    that write into memory maps. Hashing takes longer than all other rules together, so that it is not
+    in the default set: add it with `--select RL`, or run `offline-data verify`, which also compares
+    what files say of each other.
+    """
+
+    code = "RL008"
+    name = "changed-bytes"
+    severity = "error"
+    hint = "`offline-data verify ID` says how to get damaged files anew"
+    by_default = False
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each file; missing ones and other sizes are those of RL001."""
+        reader = measured.reader
+        known = set(verify_files(reader.path, reader.manifest, digests=False))
+        for problem in verify_files(reader.path, reader.manifest):
+            if problem not in known:
+                text = f"{problem.file} {problem.problem}"
+                yield self.finding(reader, text, about=problem.file)
 
 
 class MissingLicence(Rule):
