@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,21 @@ def test_the_manifest_names_special_tokens(
         "marks.json": {"special": known, "chat": False},
         chat_tokenizer.name: {"special": {"eos": 0, "pad": 0}, "chat": True},
     }
+
+
+@pytest.mark.parametrize("options", [{}, {"pad": True, "max_length": 8}])
+@pytest.mark.parametrize("form", ["text", "prompt", "pairs"])
+def test_every_leaf_is_documented(
+    convert: Convert, tmp_path: Path, form: str, options: dict[str, Any]
+) -> None:
+    rows = [{**PAIRS[0], "text": "the cat", "completion": " sat"}]
+    path = write(tmp_path / "rows.jsonl", rows)
+    reader = convert(path, form=form, keep_text=True, **options)
+    page = (Path(__file__).parents[3] / "cache_layout.md").read_text(encoding="utf-8")
+    known = re.findall(r"`([\w/]+)`", page.split("## Text\n")[1].split("\n## ")[0])
+    sides = {f"{side}/attention_mask" for side in ("chosen_data", "rejected_data")}
+    leaves = {"/".join(key) for key in reader.step_leaves if key[0] not in {"next", "episode"}}
+    usual = {"start", "length", "return", "terminated", "truncated", "final_observation"}
+    columns = {"/".join(key) for key in reader.episodes} - usual
+    assert columns
+    assert leaves | columns <= {*known, *sides}
