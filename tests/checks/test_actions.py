@@ -51,6 +51,15 @@ def test_outside_of_discrete_spaces(write: Write, space: dict[str, Any], bad: in
     assert (one.row, one.count) == (20, 1)
 
 
+def test_outside_of_a_box_beside_nan(write: Write) -> None:
+    actions = clean_batch().steps["action",].copy()
+    actions[2] = np.nan
+    assert found(with_actions(write, actions, BOX), "RL030") == []
+    actions[13, 1] = 1.5
+    (one,) = found(with_actions(write, actions, BOX), "RL030")
+    assert (one.row, one.count) == (13, 1)
+
+
 @pytest.mark.parametrize("layout", ["compact", "ted"])
 def test_observations_outside_of_their_space(write: Write, layout: Any) -> None:
     batch = clean_batch((12, 20, 9))

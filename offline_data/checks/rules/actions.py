@@ -87,11 +87,13 @@ class _OutsideSpace(Rule):
         room[~np.isfinite(room)] = 0
         low, high = bounds.low - room[0], bounds.high + room[1]
         least, greatest = block.extremes(key)
-        if not ((least < low) | (greatest > high)).any():
+        if ((least >= low) & (greatest <= high)).all():  # False where an extreme is NaN
             return None
         values = block.numbers(key)
         beyond = ((values < low) | (values > high)).reshape(len(values), -1)
         rows = np.flatnonzero(beyond.any(1))
+        if not len(rows):
+            return None
         far = values.reshape(len(values), -1)[beyond]
         place = block.place(key, int(rows[0]))
         return _Outside(len(rows), place, float(far.min()), float(far.max()))
