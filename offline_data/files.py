@@ -194,6 +194,10 @@ def is_locked(path: Path) -> bool:
     return path.exists() and not unless_locked(path, lambda: None)
 
 
+LFS = b"version https://git-lfs"
+"""How a Git LFS pointer begins."""
+
+
 def describe_head(head: bytes) -> str:
     """Describe a file by its first bytes.
 
@@ -205,7 +209,7 @@ def describe_head(head: bytes) -> str:
         return "it is empty"
     if head.lstrip().lower().startswith(_HTML):
         return "it is a web page, probably an error message of a server"
-    if head.startswith(b"version https://git-lfs"):
+    if head.startswith(LFS):
         return "it is a Git LFS pointer: the data themselves were not downloaded"
     return f"it begins with {head[:8]!r}"
 

@@ -23,11 +23,23 @@ FUNCTIONS = {
 }
 """Public function of each command that has one; other commands stay commands."""
 
-_FLAGS = frozenset({
+_TEXT_FLAGS = frozenset({"keep-text", "pad"})
+_FLAGS = _TEXT_FLAGS | {
     "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "strict",
-})  # fmt: skip
+}  # fmt: skip
+_TEXT = {
+    "column": "columns",
+    "form": "form",
+    "max-length": "max_length",
+    "separator": "separator",
+    "split": "split",
+    "tokenizer": "tokenizer",
+    "tokenizer-revision": "tokenizer_revision",
+}
+"""Options of text with a value, and the field of `TextOptions` that each is."""
 _VALUES = {
     **{name: name for name in ("checkpoints", "episodes", "images", "layout", "root")},
+    **_TEXT,
     "from": "source",
 }
 """Options with a value, and the argument that each is."""
@@ -36,6 +48,9 @@ _COMMAND = re.compile(rf"`offline-data ({'|'.join(FUNCTIONS)})\b([^`]*)`")
 _OPTION = re.compile(
     rf"`[^`]*`|(?<!\S)--(?:({'|'.join(_FLAGS)})|({'|'.join(_VALUES)})(?: ([A-Z\d:]+(?![a-z])))?"
     r"|(?:step|fn) ('[^']*'|\S*[^\s;,?.]))(?![\w-])"
+)
+_TEXT_OPTIONS = re.compile(
+    rf"`[^`]*`|(?<!\S)(?:--(?:{'|'.join(_TEXT)}) (?:'[^']*'|[^\s;,]+)(?: (?=--)|))+(?<! )"
 )
 _RANGE = re.compile(r"(\w*):(\w*)")
 
@@ -51,8 +66,11 @@ def in_python(hint: str) -> str:
         "to get it: `offline_data.download('d4rl:pen-human-v1', episodes=(0, 10))`"
         >>> in_python("choose another name, or replace it with --force")
         'choose another name, or replace it with force=True'
+        >>> in_python("name it: --column label=NAME --max-length 9")
+        "name it: text=TextOptions(max_length=9, columns={'label': NAME})"
     """
-    return _OPTION.sub(_argument, _COMMAND.sub(_call, hint))
+    hint = _TEXT_OPTIONS.sub(_text_argument, _COMMAND.sub(_call, hint))
+    return _OPTION.sub(_argument, hint)
 
 
 def _call(command: re.Match[str]) -> str:
@@ -60,16 +78,45 @@ def _call(command: re.Match[str]) -> str:
         words = iter(shlex.split(command[2]))
     except ValueError:  # a path with a quotation mark
         return command[0]
-    arguments = []
+    arguments, text = [], []
     for word in words:
         name = word.removeprefix("--")
         if name == word:
             arguments.append(_value(word))
+        elif name in _TEXT_FLAGS:
+            text.append(word)
+        elif name in _TEXT:
+            text += [word, next(words, "…")]
         elif name in _VALUES:
             arguments.append(f"{_VALUES[name]}={_value(next(words, '…'))}")
         else:
             arguments.append(f"{name.replace('-', '_')}=True")
+    arguments += [_text_options(text)] if text else []
     return f"`offline_data.{FUNCTIONS[command[1]]}({', '.join(arguments)})`"
+
+
+def _text_argument(found: re.Match[str]) -> str:
+    return found[0] if found[0][0] == "`" else _text_options(shlex.split(found[0]))
+
+
+def _text_options(words: list[str]) -> str:
+    """Return options of text as an argument."""
+    fields: list[str] = []
+    columns: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name = word.removeprefix("--")
+        if name not in _TEXT:
+            fields.append(f"{name.replace('-', '_')}=True")
+            continue
+        value = next(rest)
+        if name == "column":
+            role, _, column = value.partition("=")
+            columns.append(f"{role!r}: {_value(column)}")
+        else:
+            fields.append(f"{_TEXT[name]}={value if value.isdecimal() else _value(value)}")
+    fields += [f"columns={{{', '.join(columns)}}}"] if columns else []
+    return f"text=TextOptions({', '.join(fields)})"
 
 
 def _argument(option: re.Match[str]) -> str:

@@ -57,6 +57,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("another root: --root DIR", "another root: root=DIR"),
         ("without --layout, or --force", "without layout, or force=True"),
         ("leave --episodes out, --checkpoints A:B", "leave episodes out, checkpoints=(A, B)"),
+        (
+            "`offline-data convert P NAME --from text --tokenizer gpt2 --pad --max-length 9`",
+            "`offline_data.convert(P, NAME, source='text', text=TextOptions(tokenizer='gpt2', pad=True, max_length=9))`",
+        ),
+        (
+            "a larger --max-length, or without --pad; one: --split ''",
+            "a larger max_length, or without pad=True; one: text=TextOptions(split='')",
+        ),
+        (
+            "--form prompt --column prompt=a --column completion=NAME, or else",
+            "text=TextOptions(form='prompt', columns={'prompt': 'a', 'completion': NAME}), or else",
+        ),
         ("--step cast:a,b=float64, it is", "'cast:a,b=float64', it is"),
         ("`ray start --head` prints --array=0-3", "`ray start --head` prints --array=0-3"),
     ],

@@ -34,7 +34,7 @@ from offline_data.fetch.retry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from offline_data.config import Settings
 
@@ -114,6 +114,8 @@ class HubListing:
     files: tuple[RemoteFile, ...]
     """Sorted by path; `path` is the one in the repository. Each has its size, and a digest: sha256
     of what is kept in LFS or Xet, git's blob id of what is not."""
+    card: Mapping[str, Any]
+    """Metadata of the repository's card: the YAML block of its README.md."""
 
 
 def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -> HubListing:
@@ -128,7 +130,8 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
         settings: Endpoint and token.
     """
     api, what = hub_api(settings), f"dataset repository {repo}"
-    commit = ask_hub(what, lambda: str(api.dataset_info(repo, revision=revision).sha), settings)
+    info = ask_hub(what, lambda: api.dataset_info(repo, revision=revision), settings)
+    commit = str(info.sha)
 
     def entries() -> list[Any]:
         listed = api.list_repo_tree(
@@ -155,7 +158,7 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
     )
     if not files:
         raise NotFoundError(f"{repo} has no files in {folder or 'it'}")
-    return HubListing(commit, files)
+    return HubListing(commit, files, info.card_data.to_dict() if info.card_data else {})
 
 
 def hub_api(settings: Settings) -> Any:

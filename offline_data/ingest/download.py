@@ -153,7 +153,10 @@ def ensure(
     if looks_like_path(name) or has_manifest(Path(name)):
         found = entry_at(user_path(name, "the dataset"))
         if not options.accept(found.manifest):
-            raise UsageError(f"{found.path} was tokenized with other options than text=… has")
+            raise UsageError(
+                f"{found.path} was tokenized with other options than text=… has",
+                hint=f"its own: `offline-data info {shlex.quote(str(found.path))}`",
+            )
         return found.path
     wanted = parse_known(name, settings.root)
     if download is not False:
@@ -161,8 +164,9 @@ def ensure(
     entry = find(settings.root, wanted) if text is None else on_disk(wanted, settings, options)
     if entry is None:
         raise NotFoundError(
-            f"{name} is not on this disk (looked in {settings.root})",
+            f"{_missing(wanted, options)} (looked in {settings.root})",
             hint=_did_you_mean(wanted, settings)
+            or _other_tokens(wanted, settings, options)
             or f"load it with download=True; {how_to_get(wanted)}",
         )
     if layout not in {None, entry.manifest.layout}:
@@ -393,6 +397,11 @@ def naming_the_command(
             f"{_missing(dataset, options)}, and offline mode is on",
             hint=near or f"online: `{command}`; {_advice(settings)}",
         ) from error
+    except NotFoundError as error:
+        other = _other_tokens(dataset, settings, options)
+        if other is None or dataset.source != "local":
+            raise
+        raise NotFoundError(_missing(dataset, options), hint=other) from error
     except NetworkError as error:
         if not near:
             raise
@@ -440,7 +449,14 @@ def _missing(dataset: DatasetId, options: Options) -> str:
         return f"{dataset} cannot be fetched again from this disk"
     if options.episodes:
         return f"Episodes {format_range(options.episodes)} of {dataset} are not on this disk"
-    return f"{dataset} is not on this disk"
+    tokens = ", tokenized with these options," if options.text else ""
+    return f"{dataset}{tokens} is not on this disk"
+
+
+def _other_tokens(dataset: DatasetId, settings: Settings, options: Options) -> str | None:
+    """Return a hint if a dataset is here, but its text was tokenized with other options."""
+    here = options.text and find(settings.root, dataset)
+    return f"what is here has other ones: `offline-data info {here.id}`" if here else None
 
 
 def _did_you_mean(dataset: DatasetId, settings: Settings) -> str | None:

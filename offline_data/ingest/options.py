@@ -87,7 +87,7 @@ class Options:
         recorded = manifest.converter.get("options") or {}
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
-            and (self.text is None or recorded.get("text") == self.text.recorded())
+            and (self.text is None or self.text.are_recorded_as(recorded.get("text")))
         )
 
     def apply_to(self, release: Release, source: str) -> Release:

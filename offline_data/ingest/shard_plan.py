@@ -206,6 +206,7 @@ _OPTIONS: dict[str, Any] = {
 _RANGES = ("episodes", "checkpoints")
 _RELEASE: dict[str, Any] = {
     "name": (str,),
+    "licence": _TEXT,
     "revision": (str,),
     "keep_episodes": (bool,),
     "skip_bad_episodes": (bool,),

@@ -74,14 +74,16 @@ def read_requests(file: Path) -> dict[str, DatasetRequest]:
         AccessError: It cannot be read.
     """
     found: dict[str, DatasetRequest] = {}
-    places: dict[str, DatasetRequest] = {}
+    places: dict[tuple[str | None, ...], DatasetRequest] = {}
     for name, value in read_datasets(file, MAX_BYTES).items():
         where = f"{file}: datasets.{name}"
         table = {"id": value} if isinstance(value, str) else checked(value, dict, where, "", _ID)
         check_keys(table, {"id", *OPTIONS}, where)
         options = options_of({k: v for k, v in table.items() if k != "id"}, where)
         one = DatasetRequest(name, id_of(table.get("id"), f"{where}.id"), options)
-        other = places.setdefault(options.revision_of(f"{one.id}@"), one)
+        text = options.text
+        tokenizer = (text.tokenizer, text.tokenizer_revision) if text else ()
+        other = places.setdefault((options.revision_of(f"{one.id}@"), *tokenizer), one)
         if other.options != options:
             raise UsageError(
                 f"{where} is the dataset of datasets.{other.name} with other options, and one "

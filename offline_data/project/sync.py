@@ -12,7 +12,7 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.ids import looks_like_path, nearest
+from offline_data.ids import nearest
 from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download, naming_the_command, on_disk
 from offline_data.ingest.options import Options, pinned_text
@@ -134,7 +134,7 @@ def _pinned(request: Asked, file: Path, settings: Settings) -> Asked:
     text = request.options.text
     if text is None:
         return request
-    if looks_like_path(text.tokenizer):
+    if text.from_path:
         text = replace(text, tokenizer=str(file.absolute().parent / text.tokenizer))
     return replace(request, options=replace(request.options, text=pinned_text(text, settings)))
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from offline_data.errors import FormatError
-from offline_data.files import describe_head
+from offline_data.files import LFS, describe_head, read_head
 from offline_data.readers.arrow import iter_arrow, iter_parquet
-from offline_data.strict_json import parse_json, read_whole, shown
+from offline_data.strict_json import parse_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +46,9 @@ def read_rows(path: Path, wanted: Iterable[str] | None = None) -> Iterator[Colum
         FormatError: It is not of the format that its suffix names, or damaged.
         MissingDependencyError: pyarrow is not installed, for Parquet and Arrow.
     """
+    head = read_head(path)
+    if head.startswith(LFS):
+        raise FormatError(f"{path} is no data: {describe_head(head)}", hint="`git lfs pull`")
     reader = _READERS[suffix_of(path.name)]
     keep = None if wanted is None else set(wanted)
     for columns in reader(path):
@@ -94,16 +98,31 @@ def _json(path: Path) -> Iterator[Columns]:
     """Read JSON lines, or one array of objects."""
     with _lines(path) as lines:
         first = next(lines, "")
-    if first.lstrip()[:1] != "[":
+        whole = first.lstrip()[:1] == "["
+        rows = parse_json(_joined_lines(first, lines, path), str(path)) if whole else None
+    if rows is None:
         yield from _json_lines(path)
         return
-    rows = parse_json(read_whole(path, MAX_LINE), str(path))
     for begin in range(0, len(rows), ROWS):
         some = rows[begin : begin + ROWS]
         for i, row in enumerate(some, begin):
             if not isinstance(row, dict):
                 raise FormatError(f"{path}, item {i}, is {shown(row)}; expected an object")
         yield _joined(some)
+
+
+def _joined_lines(first: str, lines: Iterator[str], path: Path) -> str:
+    """Return all lines of a file as one text of at most `MAX_LINE` characters."""
+    found, total = [first], len(first)
+    for line in lines:
+        found.append(line)
+        total += len(line)
+        if total > MAX_LINE:
+            raise FormatError(
+                f"{path} is an array of more than {MAX_LINE:,} characters, which is read as a whole",
+                hint="write an object on each line: `jq -c '.[]'`",
+            )
+    return "".join(found)
 
 
 def _json_lines(path: Path) -> Iterator[Columns]:
@@ -158,7 +177,7 @@ def _full(rows: Any, width: int, path: Path) -> Iterator[list[str]]:
 def _text(path: Path) -> Iterator[Columns]:
     with _lines(path) as lines:
         for some in _some(lines, len):
-            yield {"text": [line.rstrip("\n") for line in some]}
+            yield {"text": [re.sub("\r?\n$", "", line) for line in some]}
 
 
 @contextmanager
@@ -191,8 +210,8 @@ def _bounded(file: TextIO, path: Path) -> Iterator[str]:
 _READERS: dict[str, Callable[[Path], Iterator[Columns]]] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
-    ".json": _json,
-    **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz", ".json.gz"), _json_lines),
+    **dict.fromkeys((".json", ".json.gz"), _json),
+    **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz"), _json_lines),
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), _csv),
     **dict.fromkeys((".txt", ".txt.gz"), _text),
 }

@@ -111,6 +111,10 @@ class Release:
     `offline_data.episodes.joining`."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata of the dataset's card on the hub, by which `with_text` chooses files."""
+    licence: str | None = None
+    """SPDX name, if known before opening."""
     text: TextOptions | None = None
     """How text is tokenized, see `Source.with_text`; None: it is no text."""
 
@@ -289,7 +293,7 @@ class Source(ABC):
         """Return a release with options of text; raises `UsageError` for sources without text."""
         raise UsageError(
             f"Datasets of {self.name} are not text; only those of hf and text are tokenized",
-            hint="leave --tokenizer and the other options of text out",
+            hint="leave --tokenizer, and all other options of text, out",
         )
 
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -31,8 +32,13 @@ ROLES: dict[Form, tuple[str, ...]] = {
 MAX_LENGTH = 1 << 20
 """Greatest `max_length`."""
 
-_TYPES = {"columns": dict, "max_length": int, "pad": bool, "keep_text": bool}
-"""Types of fields that are not text."""
+_TYPES: dict[str, tuple[type, str]] = {
+    "columns": (dict, "names of columns by role"),
+    "max_length": (int, "a whole number"),
+    "pad": (bool, "true or false"),
+    "keep_text": (bool, "true or false"),
+}
+"""Types of fields that are not text, in Python and in words."""
 
 _PLACES = ("tokenizer", "tokenizer_revision")
 """Where a tokenizer is, in place of what it is."""
@@ -76,6 +82,9 @@ class TextOptions:
             raise UsageError(f"max_length is {self.max_length}; expected 1 to {MAX_LENGTH:,}")
         if self.pad and self.max_length is None:
             raise UsageError("Padded rows need a length", hint="add --max-length N")
+        digest = self.tokenizer_sha256
+        if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
+            raise UsageError(f"tokenizer_sha256 is {shown(digest)}; expected 64 hex digits")
         roles = {*sum(ROLES.values(), ()), "score"}
         for role in self.columns or {}:
             if role not in roles:
@@ -95,8 +104,17 @@ class TextOptions:
 
     def recorded(self) -> dict[str, Any]:
         """Return them as the manifest has them: a tokenizer without the folder that it lies in."""
-        name = PurePath(self.tokenizer).name if looks_like_path(self.tokenizer) else self.tokenizer
+        name = PurePath(self.tokenizer).name if self.from_path else self.tokenizer
         return {**self.to_json(), "tokenizer": name}
+
+    def are_recorded_as(self, recorded: Any) -> bool:
+        """Return True if `recorded` of a manifest are these, wherever the tokenizer was."""
+        return isinstance(recorded, dict) and _content(recorded) == _content(self.to_json())
+
+    @property
+    def from_path(self) -> bool:
+        """Whether the tokenizer is a file or folder of this machine, not a name on the hub."""
+        return looks_like_path(self.tokenizer) or self.tokenizer.endswith(".json")
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextOptions:
@@ -110,11 +128,9 @@ class TextOptions:
                     hint=f"did you mean {near[0]}?" if near else None,
                 )
             words = [*given, *given.values()] if isinstance(given, dict) else []
-            if type(given) is not _TYPES.get(name, str) or not all(type(w) is str for w in words):
-                raise UsageError(
-                    f"The text option {name} is {shown(given)}; expected "
-                    f"{_TYPES.get(name, str).__name__}"
-                )
+            kind, expected = _TYPES.get(name, (str, "text"))
+            if type(given) is not kind or not all(type(word) is str for word in words):
+                raise UsageError(f"The text option {name} is {shown(given)}; expected {expected}")
         return cls(**value)
 
     def given(self) -> dict[str, Any]:
@@ -141,6 +157,10 @@ class TextOptions:
     @property
     def digest(self) -> str:
         """Eight hex digits that differ between options; part of the revision of the dataset."""
-        content = {k: v for k, v in self.to_json().items() if k not in _PLACES}
-        text = json.dumps(content, sort_keys=True)
+        text = json.dumps(_content(self.to_json()), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _content(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options in JSON without the place of their tokenizer, which its digest identifies."""
+    return {name: value for name, value in options.items() if name not in _PLACES}

@@ -179,6 +179,11 @@ def observation_leaf(reader: DatasetReader, name: Key) -> Key:
     found = [leaf for leaf in leaves if leaf[: len(name)] == name]
     if len(found) == 1:
         return found[0]
+    if not leaves:
+        raise UsageError(
+            f"{reader.manifest.id} has no observations, which arrays of transitions need",
+            hint="read its leaves from `load_dataset(…)[:]`; text, by `offline_data.Documents`",
+        )
     known = ", ".join(map(join_key, found or leaves))
     raise UsageError(
         f"{join_key(name)} is {len(found)} leaves; observations must be one array",

@@ -243,7 +243,11 @@ class _Commit:
 
     def info(self) -> dict[str, Any]:
         """Return the answer of `/api/datasets/REPO`."""
+        from huggingface_hub import DatasetCard
+
+        card = DatasetCard(self.files.get("README.md", b"").decode(), ignore_metadata_errors=True)
         return {
+            "cardData": card.data.to_dict(),
             "id": self.repo,
             "author": self.repo.split("/")[0],
             "sha": self.sha,

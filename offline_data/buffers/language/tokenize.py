@@ -255,9 +255,9 @@ class TokenizedDatasetLoader:
         """Return what the tokens depend on, as hex digits."""
         tokenizer, hook = self.tokenizer, self.pre_tokenization_hook
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        vocabulary = json.loads(backend.to_str()) if backend else tokenizer.get_vocab()
-        for name in ("padding", "truncation"):  # of the last call
-            vocabulary.pop(name, None) if backend else None
+        vocabulary = tokenizer.get_vocab()
+        if backend:
+            vocabulary = json.loads(backend.to_str()) | {"padding": None, "truncation": None}
         told = [
             origin,
             self.split,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,24 +13,16 @@ from offline_data.readers.text_rows import suffix_of
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.text.dataset import TextDataset
-from offline_data.sources.text.forms import PRESETS
+from offline_data.sources.text.forms import PRESETS, Preset
+from offline_data.sources.text.splits import of_config, of_split
 from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
     from offline_data.sources.base import RawDataset
-
-_SPLIT_WORDS = {
-    "train": ("train", "training"),
-    "valid": ("valid", "validation", "val", "dev"),
-    "validation": ("valid", "validation", "val", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-"""Words in file names that mean a split; other splits have their own name only."""
 
 
 class HubText(Source):
@@ -58,7 +49,7 @@ class HubText(Source):
             FormatError: It is a script, which is not run.
             OfflineError, NetworkError, AuthError: The hub is not queried, or does not answer.
         """
-        repository, config = _parts(name)
+        repository, _ = _parts(name)
         try:
             listing = list_hub(repository, "", revision, settings)
         except (NotFoundError, OfflineError) as error:
@@ -75,19 +66,33 @@ class HubText(Source):
                     hint="use a version of it with Parquet files: on the hub, branch refs/convert/parquet",
                 )
             raise NotFoundError(f"hf:{repository} has no text, Parquet, Arrow, JSON or CSV files")
-        preset = PRESETS.get(repository)
-        config = config or (preset.config if preset else "")
-        files = _of_config(files, config, repository)
-        return Release(name, listing.commit, tuple(files))
+        licence = listing.card.get("license")
+        return Release(
+            name,
+            listing.commit,
+            tuple(files),
+            card=listing.card,
+            licence=licence if isinstance(licence, str) else None,
+        )
 
     def with_text(self, release: Release, options: TextOptions) -> Release:
-        """Return the release of one split, with text options."""
-        kept = _of_split(release.files, options.split, self.name)
-        return replace(release, files=tuple(kept), opening=(), text=options)
+        """Return the release of a configuration and a split, with text options.
+
+        Raises `NotFoundError`, and `FormatError` for a card that cannot be read; see
+        `offline_data.sources.text.splits`.
+        """
+        repository, config = _parts(release.name)
+        preset = PRESETS.get(repository, Preset("text", {}))
+        split = preset.splits.get(options.split, options.split)
+        where = f"hf:{repository}"
+        paths = [file.path for file in release.files]
+        paths, splits = of_config(paths, release.card, config or preset.config, where)
+        kept = set(of_split(paths, splits, split, where))
+        files = tuple(file for file in release.files if file.path in kept)
+        return replace(release, files=files, opening=(files[0].path,), card={}, text=options)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `FormatError` if no tokenizer is named."""
-        release = release if release.text else self.with_text(release, TextOptions())
         files = [(file.path, file.size) for file in release.files]
         return _opened(raw, files, release, _parts(release.name)[0])
 
@@ -123,16 +128,11 @@ class TextFiles(Source):
         return Release(name, fingerprint(path, files), local=path)
 
     def with_text(self, release: Release, options: TextOptions) -> Release:
-        """Return the release with text options."""
+        """Return the release with these options."""
         return replace(release, text=options)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `FormatError` if no tokenizer is named."""
-        if release.text is None or not release.text.tokenizer:
-            raise FormatError(
-                f"{raw} is text, which must be tokenized, and no tokenizer was named",
-                hint="add --tokenizer NAME|FILE, for example --tokenizer gpt2",
-            )
         folder = raw if is_folder(raw) else raw.parent
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
         return _opened(
@@ -155,7 +155,14 @@ def _opened(
     folder: Path, files: Sequence[tuple[str, int | None]], release: Release, name: str
 ) -> TextDataset:
     options = release.text or TextOptions()
-    return TextDataset(folder, files, options, name, skip_bad=release.skip_bad_episodes)
+    return TextDataset(
+        folder,
+        files,
+        options,
+        name,
+        licence=release.licence,
+        skip_bad=release.skip_bad_episodes,
+    )
 
 
 def _files_at(path: Path) -> list[Path]:
@@ -163,42 +170,3 @@ def _files_at(path: Path) -> list[Path]:
         return [path] if suffix_of(path.name) else []
     found = path.rglob("*") if is_folder(path) else ()
     return sorted(file for file in found if suffix_of(file.name) and is_file(file))
-
-
-def _of_config(files: Sequence[RemoteFile], config: str, repository: str) -> list[RemoteFile]:
-    """Return the files of a configuration: those in its folder, or whose names begin with it."""
-    if not config:
-        return list(files)
-    kept = [
-        file
-        for file in files
-        if config in file.path.split("/")[:-1] or file.path.startswith((f"{config}-", f"{config}."))
-    ]
-    if not kept:
-        folders = sorted({file.path.split("/")[0] for file in files if "/" in file.path})
-        raise NotFoundError(
-            f"hf:{repository} has no configuration {config!r}",
-            hint=f"its folders are {', '.join(folders[:8])}" if folders else None,
-        )
-    return kept
-
-
-def _of_split(files: Iterable[RemoteFile], split: str, where: str) -> list[RemoteFile]:
-    """Return the files of a split; all, if no name tells any split."""
-    every = list(files)
-    if not split:
-        return every
-    known = {word for words in _SPLIT_WORDS.values() for word in words} | {split}
-
-    def words(path: str) -> set[str]:
-        return set(re.split(r"[^A-Za-z0-9]+", path.lower())) | set(re.split(r"[/.-]", path))
-
-    named = [file for file in every if words(file.path) & known]
-    kept = [file for file in named if words(file.path) & {*_SPLIT_WORDS.get(split, ()), split}]
-    if kept or not named:
-        return kept or every
-    there = sorted({word for file in named for word in words(file.path) & known})
-    raise NotFoundError(
-        f"{where} has no split {split!r}; its file names have: {', '.join(there)}",
-        hint=f"--split {there[0]}",
-    )

@@ -26,7 +26,7 @@ from offline_data.sources.text.tokenizer import Encoded, load_tokenizer
 from offline_data.sources.text_options import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -45,11 +45,11 @@ class TextDataset(RawDataset):
         files: Relative paths and sizes.
         options: Options; the form and the columns may still be unknown.
         name: Name of the dataset on the hub, for its preset.
-        about: What the manifest says of it besides its tokens.
+        licence: That of its card.
         skip_bad: Whether rows that are not of the form are left out.
 
     Raises:
-        FormatError: No tokenizer is named.
+        FormatError: No tokenizer is named, or the form of the first file cannot be told.
     """
 
     def __init__(
@@ -58,19 +58,25 @@ class TextDataset(RawDataset):
         files: Sequence[tuple[str, int | None]],
         options: TextOptions,
         name: str,
-        about: Mapping[str, Any] | None = None,
         *,
+        licence: str | None = None,
         skip_bad: bool = False,
     ) -> None:
-        self._raw, self._files, self._name = raw, tuple(files), name
-        self._options, self._skip_bad = options, skip_bad
+        self._raw, self._files, self._name, self._skip_bad = raw, tuple(files), name, skip_bad
+        self._options = options
         tokenizer = self._tokenizer()
+        self._options = options = self._resolved()
+        columns = {role: options.column(role) for role in ROLES[options.form or "text"]}
         self.info = SourceInfo(
-            about={**(about or {}), "tokenizer": tokenizer.about},
+            licence=licence,
+            about={
+                "tokenizer": tokenizer.about,
+                "text": {"form": options.form, "columns": columns, "separator": options.separator},
+            },
             notes=(
                 "A row is a document of tokens, padded at the end."
                 if options.pad
-                else "A row is a token; an episode is a document.",
+                else "A row is a token; an episode is a document, truncated if it was cut off.",
             ),
         )
 
@@ -103,6 +109,14 @@ class TextDataset(RawDataset):
         if empty:
             said = f"{empty:,} rows have no text, or text without tokens"
             yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
+
+    def _resolved(self) -> TextOptions:
+        """Return the options with the form of the first file, if that has rows."""
+        path = self._raw / self._files[0][0]
+        first = next(read_rows(path), None)
+        return (
+            resolved(self._options, self._name, list(first), str(path)) if first else self._options
+        )
 
     def _tokenizer(self) -> Tokenizer:
         options = self._options

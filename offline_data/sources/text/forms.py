@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError
@@ -50,6 +50,8 @@ class Preset:
     summary: str = ""
     config: str = ""
     """Configuration that is read if an id names none."""
+    splits: Mapping[str, str] = field(default_factory=dict)
+    """Name of a split, where several begin with the usual one."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -60,9 +62,17 @@ PRESETS: dict[str, Preset] = {
         "pairs", {}, separator="\n", summary="pairs of TL;DR summaries"
     ),
     "Anthropic/hh-rlhf": Preset("pairs", {}, summary="pairs of dialogues, helpful and harmless"),
-    "HuggingFaceH4/ultrachat_200k": Preset("messages", {}, summary="dialogues of ChatGPT"),
+    "HuggingFaceH4/ultrachat_200k": Preset(
+        "messages",
+        {},
+        summary="dialogues of ChatGPT",
+        splits={"train": "train_sft", "test": "test_sft"},
+    ),
     "HuggingFaceH4/ultrafeedback_binarized": Preset(
-        "pairs", {}, summary="pairs of conversations, scored by GPT-4"
+        "pairs",
+        {},
+        summary="pairs of conversations, scored by GPT-4",
+        splits={"train": "train_prefs", "test": "test_prefs"},
     ),
     "HuggingFaceH4/no_robots": Preset("messages", {}, summary="instructions written by people"),
     "openai/gsm8k": Preset(
@@ -73,15 +83,10 @@ PRESETS: dict[str, Preset] = {
         config="main",
     ),
     "tatsu-lab/alpaca": Preset("text", {}, summary="instructions and answers of GPT-3"),
-    "databricks/databricks-dolly-15k": Preset(
-        "prompt",
-        {"prompt": "instruction", "completion": "response"},
-        separator="\n",
-        summary="instructions written by people",
-    ),
+    "allenai/tulu-3-sft-mixture": Preset("messages", {}, summary="conversations of 18 datasets"),
     "roneneldan/TinyStories": Preset("text", {}, summary="short stories in simple words"),
     "Salesforce/wikitext": Preset(
-        "text", {}, summary="Wikipedia articles", config="wikitext-103-raw-v1"
+        "text", {}, summary="lines of Wikipedia articles", config="wikitext-103-raw-v1"
     ),
     "stanfordnlp/imdb": Preset("text", {}, summary="film reviews"),
 }

@@ -133,7 +133,7 @@ class Tokenizer:
         if self._chat is None or not self._chat.chat_template:
             raise FormatError(
                 f"Tokenizer {self.about.get('name')} has no chat template, which conversations need",
-                hint="name a tokenizer of a chat model, or choose --form prompt or text",
+                hint="name a tokenizer of a chat model, or choose --form prompt, or --form text",
             )
         try:
             return str(
@@ -177,7 +177,8 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
     if not name:
         raise FormatError(
             "Text must be tokenized, and no tokenizer was named",
-            hint="add --tokenizer NAME|FILE, for example --tokenizer gpt2",
+            hint="name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "
+            'text = { tokenizer = "gpt2" }',
         )
     path = Path(name).expanduser()
     if path.suffix == ".json" or (looks_like_path(name) and path.is_file()):

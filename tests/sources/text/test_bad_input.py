@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
@@ -14,6 +16,7 @@ from offline_data.sources.text.tokenizer import load_tokenizer
 from offline_data.sources.text_options import TextOptions
 from tests.sources.text.conftest import Convert
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
 GOOD = json.dumps({"text": "the cat"}) + "\n"
 FILES: dict[str, tuple[bytes, str]] = {
     "columns.jsonl": (b'{"body": "x"}\n', "has no columns of a known form; it has 'body'"),
@@ -35,13 +38,19 @@ FILES: dict[str, tuple[bytes, str]] = {
     "x.parquet": (b"PAR1" + b"\0" * 40, "damaged or cut short"),
     "page.parquet": (b"<!DOCTYPE html>", "is not a Parquet file"),
     "x.arrow": (b"ARROW1\0\0" + b"\0" * 40, "damaged or cut short"),
-    "lfs.parquet": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS|pointer"),
-}
+    "cut.parquet": (b"", "damaged or cut short"),
+    **{f"lfs.{kind}": (POINTER, "is a Git LFS pointer") for kind in (
+        "parquet", "arrow", "jsonl", "json", "csv", "txt", "txt.gz"
+    )},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files(convert: Convert, tmp_path: Path, name: str) -> None:
     content, expected = FILES[name]
+    if name == "cut.parquet":
+        pq.write_table(pa.table({"text": ["the cat"] * 99}), tmp_path / name)
+        content = (tmp_path / name).read_bytes()[:-40]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match=expected) as caught:
         convert(tmp_path / name)
@@ -65,7 +74,8 @@ def test_a_missing_column_names_those_there_are(convert: Convert, tmp_path: Path
         FormatError, match=r"no column 'prompt'.*it has 'question', 'answer'"
     ) as caught:
         convert(path, form="prompt")
-    assert caught.value.hint == "name the column: --column prompt=NAME"
+    assert caught.value.shell_hint == "name the column: --column prompt=NAME"
+    assert caught.value.hint == "name the column: text=TextOptions(columns={'prompt': NAME})"
 
 
 def test_conversations_need_a_template(convert: Convert, tmp_path: Path) -> None:
@@ -106,6 +116,7 @@ def test_folder_without_text(convert: Convert, tmp_path: Path) -> None:
         ("nobody/nothing", NotFoundError, "cannot be loaded"),
         ("damaged.json", FormatError, "is not a tokenizer.json"),
         ("folder", NotFoundError, "cannot be loaded"),
+        ("slow", FormatError, r"has no fast version \(tokenizer.json\)"),
     ],
 )
 def test_tokenizers(
@@ -118,6 +129,9 @@ def test_tokenizers(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged.json").write_text('{"version": "1.0", "model": {"type": "BPE"}}')
     (tmp_path / "folder").mkdir()
+    (tmp_path / "slow").mkdir()
+    config = '{"tokenizer_class": "ByT5Tokenizer"}'  # of bytes: it needs no vocabulary
+    (tmp_path / "slow" / "tokenizer_config.json").write_text(config)
     with pytest.raises(kind, match=said):
         load_tokenizer(name, offline=True)
 
@@ -128,6 +142,7 @@ def test_tokenizers(
         ({"form": "chat"}, "expected one of text, prompt, pairs, messages"),
         ({"max_length": 0}, "expected 1 to"),
         ({"pad": True}, "Padded rows need a length"),
+        ({"tokenizer_sha256": "0" * 63}, "expected 64 hex digits"),
         ({"columns": {"promt": "x"}}, "There is no role 'promt'"),
     ],
 )
@@ -139,6 +154,6 @@ def test_options(options: dict[str, object], said: str) -> None:
 def test_options_survive_json() -> None:
     options = TextOptions("a/b.json", "pairs", {"chosen": "good"}, max_length=7, pad=True)
     assert TextOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
-    assert options.recorded()["tokenizer"] == "a/b.json"
+    assert options.recorded()["tokenizer"] == "b.json"
     with pytest.raises(UsageError, match="There is no text option 'max_lenght'"):
         TextOptions.from_json({"max_lenght": 3})

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from tokenizers import Tokenizer
 
@@ -24,8 +29,9 @@ from offline_data.sources.text.forms import PRESETS
 from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.servers import HubServer
+from offline_data.testing.servers import Answer, HubServer, Request
 from tests.ingest.here import conversions_start_no_process, processes
+from tests.processes.waiting import wait_for_end, wait_until
 
 __all__ = ["conversions_start_no_process", "processes"]
 
@@ -82,9 +88,7 @@ def test_a_split(get: Get) -> None:
     assert texts(stored) == [f"{what} {n}" for n in range(3) for what in ("the cat", "a dog")]
     assert texts(get(split="valid")) == ["the moon"]
     assert texts(get(split="")) == [*texts(stored), "the moon"]
-    with pytest.raises(
-        NotFoundError, match="no split 'test'; its file names have: train, validation"
-    ):
+    with pytest.raises(NotFoundError, match="no split 'test'; it has train, validation"):
         get(split="test")
 
 
@@ -112,7 +116,7 @@ def test_configurations(get: Get, server: HubServer, tmp_path: Path) -> None:
     assert str(get("hf:someone/several/de").id).startswith("hf:someone/several/de@")
     with pytest.raises(NotFoundError, match="no configuration 'fr'") as caught:
         get("hf:someone/several:fr")
-    assert caught.value.hint == "its folders are de, en"
+    assert caught.value.hint == "it has de, en"
 
 
 def test_revisions(get: Get, server: HubServer, published: Path) -> None:
@@ -240,9 +244,15 @@ def test_another_tokenizer_than_the_locked_one_is_refused(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{ tokenizer = "t.json", max_length = "x" }', "max_length is 'x'; expected int"),
+        (
+            '{ tokenizer = "t.json", max_length = "x" }',
+            "max_length is 'x'; expected a whole number",
+        ),
         ('{ tokenizr = "t.json" }', "no text option 'tokenizr'"),
-        ('{ tokenizer = "t.json", columns = { text = 3 } }', "columns is .*expected dict"),
+        (
+            '{ tokenizer = "t.json", columns = { text = 3 } }',
+            "columns is .*expected names of columns by role",
+        ),
         ('{ tokenizer = "t.json", pad = true }', "Padded rows need a length"),
         ('"gpt2"', "text is 'gpt2'; expected a table"),
     ],
@@ -274,7 +284,102 @@ def test_load_dataset_downloads_and_tokenizes(
     ):
         assert again.data_path == ds.data_path
     other = replace(options, max_length=3)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="tokenized with these options, is not on") as caught:
         load_dataset(f"hf:{REPO}", text=other, root=tmp_path / "root", download=False)
+    assert "what is here has other ones" in str(caught.value.hint)
     with pytest.raises(UsageError, match="tokenized with other options"):
         load_dataset(ds.data_path, text=other)
+
+    monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
+    moved = shutil.copy(tokenizer_file, tmp_path / "moved.json")  # the same one, called otherwise
+    same = replace(options, tokenizer=str(moved))
+    assert load_dataset(f"hf:{REPO}", text=same, root=tmp_path / "root").data_path == ds.data_path
+
+
+def test_a_dataset_of_this_machine_with_other_options(
+    tmp_path: Path, tokenizer_file: Path, processes: None
+) -> None:
+    (tmp_path / "x.txt").write_text("the cat\n")
+    options, root = TextOptions(str(tokenizer_file)), tmp_path / "root"
+    api.convert(tmp_path / "x.txt", "mine", source="text", text=options, root=root, progress=False)
+    for download_it in (True, False):
+        assert len(load_dataset("local:mine", text=options, root=root, download=download_it)) == 2
+        other = replace(options, max_length=1)
+        with pytest.raises(NotFoundError, match="local:mine, tokenized with these") as caught:
+            load_dataset("local:mine", text=other, root=root, download=download_it)
+        assert "what is here has other ones" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="has no observations") as usage:
+        api.load_arrays("local:mine", root=root)
+    assert "Documents" in str(usage.value.hint)
+
+
+def test_one_dataset_with_two_tokenizers(online: Settings, project: Path, processes: None) -> None:
+    changed = json.loads((project.parent / "tok.json").read_text())
+    changed["model"]["merges"] = changed["model"]["merges"][:-1]
+    (project.parent / "other.json").write_text(json.dumps(changed))
+    lines = (
+        f'{name} = {{ id = "hf:{REPO}", text = {{ tokenizer = "{name}.json" }} }}\n'
+        for name in ("tok", "other")
+    )
+    project.write_text("[datasets]\n" + "".join(lines))
+    api.lock(project, settings=online, progress=False)
+    paths = [one.path for one in api.sync(project, settings=online, locked=True, progress=False)]
+    assert len({*paths}) == 2
+    locked = read_lock(project.with_suffix(".lock"))
+    tokenizers = [one.options.text.tokenizer for one in locked.values() if one.options.text]
+    assert tokenizers == ["other.json", "tok.json"]
+
+
+@pytest.mark.parametrize("text", ["", ', text = { form = "text" }'])
+def test_a_project_without_a_tokenizer(
+    online: Settings, project: Path, text: str, processes: None
+) -> None:
+    project.write_text(f'[datasets]\ntold = {{ id = "hf:{REPO}"{text} }}\n')
+    with pytest.raises(OfflineDataError, match="no tokenizer was named") as caught:
+        api.lock(project, settings=online, progress=False)
+    assert 'in datasets.toml, text = { tokenizer = "gpt2" }' in str(caught.value.hint)
+
+
+class HoldingHub(HubServer):
+    """Does not answer for the last file before `go_on`: nothing is finished before it is killed."""
+
+    go_on = threading.Event()
+
+    def answer(self, request: Request) -> Answer:
+        if request.path.endswith(HELD):
+            while not self.go_on.is_set() and not self.closing.wait(0.05):
+                pass
+        return super().answer(request)
+
+
+HELD = "train-00007-of-00008.jsonl"
+
+
+@pytest.mark.slow
+def test_it_goes_on_after_being_killed(
+    published: Path, tmp_path: Path, tokenizer_file: Path
+) -> None:
+    shutil.rmtree(published / "data")
+    for n in range(8):
+        rows(published / f"data/train-0000{n}-of-00008.jsonl", [f"the cat {n} {i}" for i in range(50)])  # fmt: skip
+    root = tmp_path / "root"
+    with HoldingHub({REPO: published}, lfs_size=1 << 30) as server:
+        environ = {**os.environ, "HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf")}
+        command = [sys.executable, "-c", "from offline_data_cli.main import run; run()", "download"]
+        command += [f"hf:{REPO}", "--tokenizer", str(tokenizer_file), "--root", str(root)]
+        program = subprocess.Popen([*command, "--workers", "2"], env=environ)
+        wait_until(lambda: len(list(root.glob(".staging/*.shards/*/[0-9]*.json"))) >= 3)
+        family = psutil.Process(program.pid).children(recursive=True)
+        program.kill()
+        program.wait(60)
+        wait_for_end([one.pid for one in family])
+        assert not list(root.glob("hf/**/manifest.json"))
+        server.go_on.set()
+        before = len(server.requests)
+        subprocess.run([*command, "--workers", "2"], env=environ, check=True)
+        gets = {one.path for one in server.requests[before:] if one.method == "GET"}
+        assert len([path for path in gets if "resolve" in path]) < 8
+        subprocess.run([*command[:-1], str(tmp_path / "once"), "--workers", "1"], env=environ, check=True)  # fmt: skip
+    found = [json.loads(next(one.glob("hf/**/manifest.json")).read_text()) for one in (root, tmp_path / "once")]  # fmt: skip
+    assert found[0]["digests"] == found[1]["digests"]
+    assert found[0]["counts"]["episodes"] == 400

@@ -63,8 +63,9 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
             )
             writer.writeheader()
             writer.writerows(rows)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows), encoding="utf-8")
+    elif ".json" in path.suffixes:
+        array = json.dumps(rows, indent=1).encode()
+        path.write_bytes(gzip.compress(array) if path.suffix == ".gz" else array)
     else:
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
         path.write_bytes(gzip.compress(lines) if path.suffix == ".gz" else lines)
@@ -80,6 +81,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
         "x.jsonl",
         "x.jsonl.gz",
         "x.json",
+        "x.json.gz",
         "x.csv",
         "x.tsv.gz",
     ],
@@ -101,8 +103,8 @@ def test_missing_texts_are_counted(convert: Convert, tmp_path: Path) -> None:
 
 def test_a_line_of_plain_text_is_a_document(convert: Convert, tokens: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
-    path.write_bytes(b"the cat\r\n\n  a dog \nlast")
-    assert documents(convert(path)) == [tokens(one) for one in ("the cat\r", "  a dog ", "last")]
+    path.write_bytes(b"the cat\r\n\r\n\n  a dog \nlast")
+    assert documents(convert(path)) == [tokens(one) for one in ("the cat", "  a dog ", "last")]
 
 
 def test_ends_rewards_and_texts(convert: Convert, tokens: Any, tmp_path: Path) -> None:

@@ -1,0 +1,215 @@
+"""Files of a configuration and a split of a dataset on the hub: by its card, else by their names.
+
+The card lists them as `configs`, see https://huggingface.co/docs/hub/datasets-manual-configuration:
+
+```yaml
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.ids import nearest
+from offline_data.readers.text_rows import suffix_of
+from offline_data.strict_json import shown
+
+Splits: TypeAlias = Mapping[str, Sequence[str]]
+"""Paths of the files of each split."""
+
+_WORDS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "validation", "val", "dev"),
+    "validation": ("valid", "validation", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""Words in file names that mean a split; other splits have their own name only."""
+
+_MOST_SHOWN = 8
+
+
+def of_config(
+    paths: Sequence[str], card: Mapping[str, Any], config: str, where: str
+) -> tuple[list[str], Splits | None]:
+    """Return the files of a configuration, and its splits if the card names them.
+
+    Without a card it is a folder, or the beginning of the names of files.
+
+    Args:
+        paths: Data files of the dataset.
+        card: Metadata of the card.
+        config: Name of the configuration; empty: the default one, or all files if there is no card.
+        where: Id of the dataset, for messages.
+
+    Raises:
+        NotFoundError: There is no such configuration, or several and no default.
+        FormatError: The card's `configs` are not of the form above.
+    """
+    configs = {one["config_name"]: one for one in _configs(card, where)}
+    name = config or _default(configs, where)
+    if name in configs:
+        return _of_card(paths, configs[name], f"{where}, configuration {name!r},")
+    if not config:
+        return list(paths), None
+    kept = [
+        path
+        for path in paths
+        if config in path.split("/")[:-1] or path.startswith((f"{config}-", f"{config}."))
+    ]
+    if not kept:
+        there = list(configs) or sorted({path.split("/")[0] for path in paths if "/" in path})
+        raise NotFoundError(
+            f"{where} has no configuration {config!r}",
+            hint=f"it has {', '.join(there[:_MOST_SHOWN])}" if there else None,
+        )
+    return kept, None
+
+
+def of_split(paths: Sequence[str], splits: Splits | None, split: str, where: str) -> list[str]:
+    """Return the files of a split; all, if it is empty or nothing names any split.
+
+    Raises:
+        NotFoundError: There is no such split, or the names of files do not say which one it is.
+    """
+    if not split:
+        return list(paths)
+    wanted = [split, *_WORDS.get(split, ())]
+    if splits is None:
+        return _by_names(paths, wanted, where)
+    named = next((name for name in wanted if name in splits), None)
+    if named is None:
+        raise _no_split(split, splits, where)
+    return list(splits[named])
+
+
+def _configs(card: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    found = card.get("configs") or []
+    for one in found if isinstance(found, list) else [found]:
+        if not isinstance(one, dict) or not isinstance(one.get("config_name"), str):
+            raise FormatError(
+                f"The card of {where} lists {shown(one)} in configs; expected a config_name and "
+                "data_files"
+            )
+    return list(found)
+
+
+def _default(configs: Mapping[str, dict[str, Any]], where: str) -> str:
+    """Return the configuration that is meant if none is named; empty if there is none at all."""
+    marked = [name for name, one in configs.items() if one.get("default") is True]
+    usual = [*marked, *(name for name in configs if name == "default" or len(configs) == 1)]
+    if configs and not usual:
+        raise NotFoundError(
+            f"{where} has {len(configs)} configurations: {', '.join([*configs][:_MOST_SHOWN])}",
+            hint=f"choose one: {where}:{next(iter(configs))}",
+        )
+    return usual[0] if usual else ""
+
+
+def _of_card(
+    paths: Sequence[str], config: Mapping[str, Any], where: str
+) -> tuple[list[str], Splits | None]:
+    folder, data = config.get("data_dir"), config.get("data_files")
+    if isinstance(folder, str):
+        paths = [path for path in paths if path.startswith(f"{folder.strip('/')}/")]
+    if data is None:
+        return list(paths), None
+    prefix = f"{folder.strip('/')}/" if isinstance(folder, str) else ""
+    splits: dict[str, list[str]] = {}
+    for one in data if isinstance(data, list) else [data]:
+        match one:
+            case {"split": str(split), "path": str() | list() as patterns}:
+                pass
+            case str(patterns):
+                split = "train"  # as `datasets.load_dataset` takes files without a split
+            case _:
+                raise FormatError(
+                    f"The card of {where} lists {shown(one)} in data_files; expected a split and "
+                    "a path"
+                )
+        named = [patterns] if isinstance(patterns, str) else patterns
+        known = splits.setdefault(split, [])
+        known += [
+            path
+            for path in paths
+            if path not in known and any(_matches(path, f"{prefix}{pattern}") for pattern in named)
+        ]
+    found = {split: files for split, files in splits.items() if files}
+    if not found:
+        raise NotFoundError(f"{where} has no text, Parquet, Arrow, JSON or CSV files")
+    return sorted({path for files in found.values() for path in files}), found
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Return True if a path matches a glob, in which `**` stands for any number of folders.
+
+    Example:
+        >>> _matches("a/b/train-0.csv", "**/train-*"), _matches("a/b/c.csv", "a/*")
+        (True, False)
+    """
+    parts = path.split("/")
+    reached = {0}  # how many parts the pattern so far can stand for
+    for part in pattern.split("/"):
+        if part == "**":
+            reached = {end for end in range(len(parts) + 1) if reached and end >= min(reached)}
+        else:
+            reached = {n + 1 for n in reached if n < len(parts) and fnmatchcase(parts[n], part)}
+    return len(parts) in reached
+
+
+def _by_names(paths: Sequence[str], wanted: Sequence[str], where: str) -> list[str]:
+    """Return the files called as the split, or in a folder called so; else with it in their names."""
+    split = wanted[0]
+    called = [p for p in paths if {_split_of(p), *p.split("/")[:-1]} & {*wanted}]
+    formats = sorted({suffix_of(path) for path in called})
+    if len(formats) > 1:
+        raise NotFoundError(
+            f"{where} has split {split!r} as {' and as '.join(formats)}: probably the same rows",
+            hint=f"choose a folder, as a configuration: {where}:FOLDER",
+        )
+    if called:
+        return called
+    known = {word for words in _WORDS.values() for word in words} | {split}
+    named = [path for path in paths if _words(path) & known]
+    kept = [path for path in named if _words(path) & {*wanted}]
+    splits = sorted({_split_of(path) for path in kept})
+    if len(splits) > 1:
+        raise NotFoundError(
+            f"{where} has several splits called {split!r}: {', '.join(splits[:_MOST_SHOWN])}",
+            hint=f"choose one: --split {splits[0]}; or all files: --split ''",
+        )
+    if named and not kept:
+        raise _no_split(split, {_split_of(path) for path in paths}, where)
+    return kept or list(paths)
+
+
+def _split_of(path: str) -> str:
+    """Return the name of a file without suffix and number, which is its split on most hubs.
+
+    Example:
+        >>> _split_of("data/train_sft-00000-of-00003-a3ecf92756993583.parquet")
+        'train_sft'
+    """
+    name = path.rpartition("/")[2].lower()
+    return re.sub(r"[-_.]?\d+([-_.]of[-_.]\d+.*)?$", "", name.removesuffix(suffix_of(name)))
+
+
+def _words(path: str) -> set[str]:
+    return {*re.split(r"[^A-Za-z0-9]+", path.lower()), *re.split(r"[/.-]", path)}
+
+
+def _no_split(split: str, there: Iterable[str], where: str) -> NotFoundError:
+    names = sorted(there)
+    near = nearest(split, names)
+    return NotFoundError(
+        f"{where} has no split {split!r}; it has {', '.join(names[:_MOST_SHOWN])}",
+        hint=f"choose one: --split {(near or names)[0]}",
+    )
