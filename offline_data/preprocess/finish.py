@@ -61,7 +61,7 @@ def header_of(
 ) -> Manifest:
     """Return the manifest without tables, counts and digests.
 
-    The parent's fields are kept, except spaces whose leaves have changed dtype or shape.
+    The parent's fields are kept, except spaces whose leaves have changed.
     """
     parent = reader.manifest
     changed = [name for name in parent.spaces if _space_changed(name, plan, reader)]
@@ -132,17 +132,10 @@ def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
-    """Return True if the leaves of a space have changed names, dtypes or shapes."""
-    before = {
-        key: (leaf.dtype, leaf.shape)
-        for key, leaf in {**reader.step_leaves, **reader.observation_leaves}.items()
-        if key[0] == space and key != EPISODE
-    }
-    columns = {**plan.schema.steps, **plan.schema.observations}
-    after = {
-        key: (column.dtype.name, column.shape) for key, column in columns.items() if key[0] == space
-    }
-    return before != after
+    """Return True if the leaves of a space have changed names, dtypes, shapes or values."""
+    before = {key for key in (*reader.step_leaves, *reader.observation_leaves) if key[0] == space}
+    after = {key for key in (*plan.schema.steps, *plan.schema.observations) if key[0] == space}
+    return before != after or not before <= plan.kept
 
 
 class IncrementalHasher:

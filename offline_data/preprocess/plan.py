@@ -30,6 +30,7 @@ from offline_data.preprocess.chunk import (
 from offline_data.preprocess.recipe import Recipe
 from offline_data.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.preprocess.workdir import read_checked, write_checked
+from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import OBSERVATIONS
 from offline_data.store.tables import Schema, schema_of, table_specs
 
@@ -94,6 +95,8 @@ class Plan:
     schema: Schema
     words: Mapping[Key, Sequence[str]]
     """Vocabularies of the text leaves, by the key in steps or observations."""
+    kept: frozenset[Key]
+    """Leaves of the parent that a few rows show to have no other values than before."""
     in_place: bool
     """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
     of its own, which are joined at the end."""
@@ -224,6 +227,7 @@ def planned(
     """
     chunk = probe(reader, chosen, recipe)
     made = recipe.apply(chunk)
+    kept = _kept(chunk, made)
     layout = options.layout or reader.manifest.layout
     try:
         schema = schema_of_chunk(made)
@@ -256,6 +260,7 @@ def planned(
         layout,
         schema,
         made.words,
+        kept,
         in_place and recipe.keeps_rows and not schema.has_encoded,
         each * chosen.transitions,
     )
@@ -283,6 +288,27 @@ def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> Ep
 
 def _spread(count: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(np.int64))
+
+
+def _kept(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
+    """Return the leaves whose dtype and shape are the same, and whose rows were there before."""
+    old, new = ({**one.batch.steps, **one.batch.observations} for one in (before, after))
+    return frozenset(
+        key
+        for key in old.keys() & new.keys()
+        if old[key] is new[key]
+        or (
+            (old[key].dtype, old[key].shape[1:]) == (new[key].dtype, new[key].shape[1:])
+            and _rows_of(new[key]) <= _rows_of(old[key])
+        )
+    )
+
+
+def _rows_of(column: NDArray[Any]) -> set[int]:
+    """Return the hash of each row."""
+    images = as_encoded(column)
+    rows = np.ascontiguousarray(column) if images is None else images.images()
+    return {hash(bytes(row)) for row in rows}
 
 
 def schema_of_chunk(chunk: EpisodeChunk) -> Schema:
@@ -406,6 +432,7 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         value["layout"],
         schema_of_chunk(made),
         made.words,
+        _kept(chunk, made),
         value["in_place"],
         seconds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -437,8 +438,6 @@ def test_words_of_every_table_are_taken_over(tmp_path: Path, settings: Settings)
 def test_spaces_licence_and_the_rest_of_what_the_source_said(
     tmp_path: Path, settings: Settings
 ) -> None:
-    import json
-
     parent = write_plain(tmp_path / "toy")
     path = parent / "manifest.json"
     said = {
@@ -476,3 +475,39 @@ def test_functions_that_leave_out_all_they_may(tmp_path: Path, settings: Setting
         assert "not returned by bare, kept as they were" in found.manifest.notes[0]
         make(tmp_path / layout, [CLIP], tmp_path / f"{layout}2", settings)
         check(tmp_path / f"{layout}2", mapped(wanted, clipped))
+
+
+def halved(td: Any) -> Any:
+    td["observation", "state"] = td["observation", "state"] / 2
+    return td
+
+
+def untouched(td: Any) -> Any:
+    return td
+
+
+@pytest.mark.parametrize(
+    ("stage", "kept"),
+    [
+        ("normalize:observation.state", ["action"]),
+        ("clip:action,low=-1e6,high=1e6", ["action", "observation"]),
+        ("clip:action,low=-5,high=5", ["observation"]),
+        ("filter:return > -1e9", ["action", "observation"]),
+        ("reward_scale:0.1", ["action", "observation"]),
+        ("rename:action=action.arm", ["observation"]),
+        (halved, ["action"]),
+        (untouched, ["action", "observation"]),
+    ],
+)
+def test_spaces_of_leaves_with_other_values_are_left_out(
+    tmp_path: Path, settings: Settings, stage: Stage, kept: list[str]
+) -> None:
+    parent = write_plain(tmp_path / "toy")
+    path = parent / "manifest.json"
+    spaces = {"observation": {"type": "Dict"}, "action": {"type": "Box"}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "spaces": spaces}))
+    make(parent, [stage], tmp_path / "out", settings)
+    found = oracle.Plain(tmp_path / "out").manifest
+    assert sorted(found["spaces"]) == kept
+    left_out = sorted({*spaces} - {*kept})
+    assert any("are left out" in note for note in found["notes"]) == bool(left_out)
