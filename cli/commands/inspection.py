@@ -60,6 +60,8 @@ def info_result(found: "DatasetInfo") -> Result:
         Field("transitions", found.transitions, "count"),
         Field("valid transitions", found.counts.get("valid_transitions"), "count"),
         Field("episodes", found.episodes, "count"),
+        Field("terminated", found.counts.get("terminated"), "count"),
+        Field("truncated", found.counts.get("truncated"), "count"),
         Field("size", found.bytes, "bytes"),
     )
     schema = []

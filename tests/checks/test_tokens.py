@@ -343,7 +343,9 @@ def test_lengths(write: Write, form: str, pad: bool) -> None:
         few, half, most = (
             lengths[round(share * (len(lengths) - 1))] for share in (0.05, 0.5, 0.95)
         )
-        share = f"; {100 - 100 * sum(lengths) / len(lengths) / WIDTH:.0f} % of the rows is padding"
+        share = (
+            f"; {100 - 100 * sum(lengths) / len(lengths) / WIDTH:.0f} % of the tokens are padding"
+        )
         assert one.message == (
             f"Of {len(part)} documents, 5 % have at most {few} tokens, half at most {half}, 95 % at "
             f"most {most}, and the longest has {lengths[-1]}{share if pad else ''}"

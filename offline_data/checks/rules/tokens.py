@@ -443,7 +443,7 @@ class DocumentLengths(_DocumentRule):
             few, half, most = np.quantile(lengths, [0.05, 0.5, 0.95], method="nearest").tolist()
             size = sum(reader.step_leaves[key].shape)
             padding = (
-                f"; {100 - 100 * lengths.mean() / size:.0f} % of the rows is padding"
+                f"; {100 - 100 * lengths.mean() / size:.0f} % of the tokens are padding"
                 if size
                 else ""
             )

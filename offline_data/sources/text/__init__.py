@@ -15,6 +15,7 @@ from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.text.dataset import TextDataset
 from offline_data.sources.text.forms import PRESETS, Preset
 from offline_data.sources.text.splits import of_config, of_split
+from offline_data.sources.text.tokenizer import NAME_ONE
 from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:
@@ -133,6 +134,10 @@ class TextFiles(Source):
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `FormatError` if no tokenizer is named."""
+        if release.text is None or not release.text.tokenizer:
+            raise FormatError(
+                f"{raw} is text, which must be tokenized, and no tokenizer was named", hint=NAME_ONE
+            )
         folder = raw if is_folder(raw) else raw.parent
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
         return _opened(

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
     from offline_data.sources.text_options import TextOptions
 
+NAME_ONE = (
+    "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "
+    'text = { tokenizer = "gpt2" }'
+)
+"""What to do where no tokenizer was named."""
+
 _PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")
 """Tokens that pad where a tokenizer does not name one."""
 
@@ -177,8 +183,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
     if not name:
         raise FormatError(
             "Text must be tokenized, and no tokenizer was named",
-            hint="name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "
-            'text = { tokenizer = "gpt2" }',
+            hint=NAME_ONE,
         )
     path = Path(name).expanduser()
     if path.suffix == ".json" or (looks_like_path(name) and path.is_file()):
