@@ -60,7 +60,8 @@ class TextOptions:
     columns: Mapping[str, str] | None = None
     """Column of each role, where it has another name: `{"completion": "answer"}`."""
     split: str = "train"
-    """Split to read; its name is part of the file names. Empty: all files."""
+    """Split to read, as the dataset's card on the hub names it, else by the names of files. Empty: all
+    files."""
     max_length: int | None = None
     """Tokens of a document; what is longer is cut off at the end and marked `truncated`."""
     pad: bool = False

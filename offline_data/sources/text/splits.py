@@ -99,7 +99,7 @@ def _configs(card: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
                 f"The card of {where} lists {shown(one)} in configs; expected a config_name and "
                 "data_files"
             )
-    return list(found)
+    return found if isinstance(found, list) else [found]
 
 
 def _default(configs: Mapping[str, dict[str, Any]], where: str) -> str:

@@ -101,6 +101,7 @@ FILES = ["de/a.csv", "de/b.csv", "en/a.csv", "en/deep/c.csv", "held.csv"]
         (configs({"config_name": "x", "data_dir": "de"}), "", "train", FILES[:2]),
         (configs({"config_name": "x", "data_files": "held.csv"}), "", "train", FILES[4:]),
         (configs(config("x", "de/*")), "en", "train", FILES[2:4]),
+        ({"configs": config("x", "de/*")}, "", "train", FILES[:2]),
     ],
 )  # fmt: skip
 def test_by_the_card(card: Any, name: str, wanted: str, expected: list[str]) -> None:
