@@ -14,7 +14,7 @@ configs:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -117,13 +117,26 @@ def _default(configs: Mapping[str, dict[str, Any]], where: str) -> str:
 def _of_card(
     paths: Sequence[str], config: Mapping[str, Any], where: str
 ) -> tuple[list[str], Splits | None]:
-    folder, data = config.get("data_dir"), config.get("data_files")
-    if isinstance(folder, str):
-        paths = [path for path in paths if path.startswith(f"{folder.strip('/')}/")]
-    if data is None:
-        return list(paths), None
+    """Return the files of one of `configs`, and its splits if it names them."""
+    folder = config.get("data_dir")
     prefix = f"{folder.strip('/')}/" if isinstance(folder, str) else ""
-    splits: dict[str, list[str]] = {}
+    inside, splits = [path for path in paths if path.startswith(prefix)], None
+    if config.get("data_files") is not None:
+        splits = {}
+        for split, patterns in _data_files(config["data_files"], where):
+            known = splits.setdefault(split, [])
+            for path in inside:
+                if any(_matches(path, prefix + pattern) for pattern in patterns):
+                    known += [path] if path not in known else []
+        splits = {split: files for split, files in splits.items() if files}
+        inside = sorted({path for files in splits.values() for path in files})
+    if not inside:
+        raise NotFoundError(f"{where} has no text, Parquet, Arrow, JSON or CSV files")
+    return inside, splits
+
+
+def _data_files(data: Any, where: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield splits and patterns of paths as the card has them; raises `FormatError`."""
     for one in data if isinstance(data, list) else [data]:
         match one:
             case {"split": str(split), "path": str() | list() as patterns}:
@@ -135,17 +148,7 @@ def _of_card(
                     f"The card of {where} lists {shown(one)} in data_files; expected a split and "
                     "a path"
                 )
-        named = [patterns] if isinstance(patterns, str) else patterns
-        known = splits.setdefault(split, [])
-        known += [
-            path
-            for path in paths
-            if path not in known and any(_matches(path, f"{prefix}{pattern}") for pattern in named)
-        ]
-    found = {split: files for split, files in splits.items() if files}
-    if not found:
-        raise NotFoundError(f"{where} has no text, Parquet, Arrow, JSON or CSV files")
-    return sorted({path for files in found.values() for path in files}), found
+        yield split, [patterns] if isinstance(patterns, str) else list(map(str, patterns))
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -114,6 +114,7 @@ def test_by_the_card(card: Any, name: str, wanted: str, expected: list[str]) -> 
         (configs(config("x", "de/*"), config("y", "en/*")), "", NotFoundError, "has 2 configurations: x, y"),
         (configs(config("x", "de/*")), "fr", NotFoundError, "no configuration 'fr'"),
         (configs(config("x", split("train", "gone/*"))), "", NotFoundError, "has no text"),
+        (configs({"config_name": "x", "data_dir": "gone"}), "", NotFoundError, "has no text"),
         (configs(config("x", split("all", "de/*"))), "", NotFoundError, "no split 'train'; it has all"),
         (configs(config("x", {"split": "train"})), "", FormatError, "in data_files; expected a split and"),
         (configs(config("x", {"split": 3, "path": "x"})), "", FormatError, "in data_files; expected"),
