@@ -120,7 +120,8 @@ def _of_card(
     """Return the files of one of `configs`, and its splits if it names them."""
     folder = config.get("data_dir")
     prefix = f"{folder.strip('/')}/" if isinstance(folder, str) else ""
-    inside, splits = [path for path in paths if path.startswith(prefix)], None
+    inside = [path for path in paths if path.startswith(prefix)]
+    splits: dict[str, list[str]] | None = None
     if config.get("data_files") is not None:
         splits = {}
         for split, patterns in _data_files(config["data_files"], where):
