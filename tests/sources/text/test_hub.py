@@ -136,7 +136,13 @@ def test_a_preset(get: Get, server: HubServer, tmp_path: Path) -> None:
     (folder / "main" / "train.jsonl").write_text(json.dumps(row))
     (folder / "socratic.jsonl").write_text("{}")
     server.commit("openai/gsm8k", folder)
-    assert texts(get("hf:openai/gsm8k")) == ["why?\nthe moon"]
+    stored = get("hf:openai/gsm8k")
+    assert texts(stored) == ["why?\nthe moon"]
+    assert stored.manifest.about["text"] == {
+        "form": "prompt",
+        "columns": {"prompt": "question", "completion": "answer"},
+        "separator": "\n",
+    }
 
 
 def test_presets_are_listed_and_whole() -> None:

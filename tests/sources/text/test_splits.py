@@ -91,6 +91,7 @@ FILES = ["de/a.csv", "de/b.csv", "en/a.csv", "en/deep/c.csv", "held.csv"]
         (configs(config("x", split("train", "de/*"), split("test", "held.csv"))), "", "", [*FILES[:2], FILES[4]]),
         (configs(config("x", split("train", "*/a.csv", "held.csv"))), "x", "train", ["de/a.csv", "en/a.csv", "held.csv"]),
         (configs(config("x", split("train", "en/**"))), "", "train", FILES[2:4]),
+        (configs(config("x", split("train", "*/a.csv"), split("train", "de/*"))), "", "train", ["de/a.csv", "en/a.csv", "de/b.csv"]),
         (configs(config("x", split("train", "**/[bc].csv"))), "", "train", ["de/b.csv", "en/deep/c.csv"]),
         (configs(config("x", "held.csv")), "", "train", FILES[4:]),
         (configs(config("x", split("dev", "held.csv"))), "", "valid", FILES[4:]),

@@ -161,6 +161,9 @@ def test_pairs(convert: Convert, tokens: Any, tmp_path: Path) -> None:
         tokens(row["prompt"] + row[role]) for row in PAIRS[:2] for role in ("chosen", "rejected")
     ]
     assert documents(reader) == expected
+    columns = {role: role for role in ("prompt", "chosen", "rejected")}
+    about = {"form": "pairs", "columns": columns, "separator": ""}
+    assert reader.manifest.about["text"] == about
     assert np.asarray(reader.episodes["chosen",]).tolist() == [True, False, True, False]
     assert np.asarray(reader.episodes["row",]).tolist() == [0, 0, 1, 1]
     padded = convert(path, max_length=30, pad=True, keep_text=True)
