@@ -112,9 +112,10 @@ def _text_options(words: list[str]) -> str:
         value = next(rest)
         if name == "column":
             role, _, column = value.partition("=")
-            columns.append(f"{role!r}: {_value(column)}")
+            columns.append(f"{role!r}: {column if column == 'NAME' else repr(column)}")
         else:
-            fields.append(f"{_TEXT[name]}={value if value.isdecimal() else _value(value)}")
+            plain = value in {"NAME", "N"} or name == "max-length"
+            fields.append(f"{_TEXT[name]}={value if plain else repr(value)}")
     fields += [f"columns={{{', '.join(columns)}}}"] if columns else []
     return f"text=TextOptions({', '.join(fields)})"
 

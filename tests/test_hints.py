@@ -69,6 +69,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--form prompt --column prompt=a --column completion=NAME, or else",
             "text=TextOptions(form='prompt', columns={'prompt': 'a', 'completion': NAME}), or else",
         ),
+        (
+            "`offline-data download hf:a/b --split T --column text=A:B`",
+            "`offline_data.download('hf:a/b', text=TextOptions(split='T', columns={'text': 'A:B'}))`",
+        ),
         ("--step cast:a,b=float64, it is", "'cast:a,b=float64', it is"),
         ("`ray start --head` prints --array=0-3", "`ray start --head` prints --array=0-3"),
     ],

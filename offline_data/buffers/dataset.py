@@ -23,6 +23,7 @@ from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.html import fields_html, leaves_html
 from offline_data.buffers.views.rows import (
     SubsetStorage,
+    in_pairs,
     rows_at,
     rows_of_episodes,
     split_episodes,
@@ -260,7 +261,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         """Split the episodes at random into views: `parts = ds.split(train=0.9, val=0.1, seed=0)`.
 
         The split depends only on the seed, the number of episodes and the shares; it is the same on
-        every machine. Each view keeps the order of this buffer.
+        every machine. Each view keeps the order of this buffer. The two documents of a preference
+        pair stay together.
 
         Args:
             seed: Non-negative integer.
@@ -276,9 +278,13 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
                 f"{sampler!r} was given for all views of a split, and a sampler belongs to one buffer",
                 hint="give a function that returns one: sampler=lambda: RandomSampler(seed=0)",
             )
+        table = self.episodes
+        known = [table[name] for name in ("chosen", "row") if name in table]
+        pairs = len(known) == 2 and in_pairs(*known)
+        parts = split_episodes(len(table), shares, seed, pairs=pairs)
         return {
             name: self.episodes_at(numbers, sampler=sampler, batch_size=batch_size)
-            for name, numbers in split_episodes(len(self.episodes), shares, seed).items()
+            for name, numbers in parts.items()
         }
 
     def subset(

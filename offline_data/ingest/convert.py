@@ -163,7 +163,7 @@ def plan_convert_for_workers(
         release, job = _described(process, source, dataset, settings, options)
         if _replaced(dataset, job.destination, settings, options) is not None:
             raise UsageError(
-                f"{dataset} is here already, made from other files",
+                f"{dataset} is here already, made from other files, or with other options",
                 hint=f"delete it first: `offline-data rm {dataset}`",
             )
         there = has_manifest(job.destination) and not options.force
@@ -235,7 +235,7 @@ def _replaced(
         return None
     if not options.force:
         raise UsageError(
-            f"{dataset} is here already, made from other files ({older.path})",
+            f"{dataset} is here already, made from other files, or with other options ({older.path})",
             hint="choose another name, or replace it with --force",
         )
     return older

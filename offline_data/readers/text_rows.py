@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -16,7 +17,7 @@ from offline_data.readers.arrow import iter_arrow, iter_parquet
 from offline_data.strict_json import parse_json, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
     from typing import TextIO
 
@@ -35,24 +36,41 @@ MAX_LINE = 64 << 20
 """Characters of the longest line that is read: one document."""
 
 
-def read_rows(path: Path, wanted: Iterable[str] | None = None) -> Iterator[Columns]:
+def read_rows(path: Path, wanted: Collection[str] | None = None) -> Iterator[Columns]:
     """Yield the rows of a file in order, at most `ROWS` at a time.
 
     Args:
         path: A file with one of the suffixes of `SUFFIXES`.
-        wanted: Columns to read, of those there are; None: all.
+        wanted: Columns to read; None: all. Those that rows of JSON or CSV lack are None.
 
     Raises:
         FormatError: It is not of the format that its suffix names, or damaged.
         MissingDependencyError: pyarrow is not installed, for Parquet and Arrow.
     """
+    for rows in _parts(path):
+        if isinstance(rows, dict):
+            nothing = [None] * len(next(iter(rows.values())))
+            yield rows if wanted is None else {k: rows.get(k, nothing) for k in wanted}
+        else:
+            yield from _columns(rows if wanted is None else rows.select(_both(rows, wanted)))
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of the columns that the first rows of a file have; raises as `read_rows`."""
+    first = next(_parts(path), None)
+    return [] if first is None else list(first if isinstance(first, dict) else first.column_names)
+
+
+def _parts(path: Path) -> Iterator[Any]:
+    """Yield some rows at a time: columns, or a `pyarrow.Table`."""
     head = read_head(path)
     if head.startswith(LFS):
         raise FormatError(f"{path} is no data: {describe_head(head)}", hint="`git lfs pull`")
-    reader = _READERS[suffix_of(path.name)]
-    keep = None if wanted is None else set(wanted)
-    for columns in reader(path):
-        yield columns if keep is None else {k: v for k, v in columns.items() if k in keep}
+    return _READERS[suffix_of(path.name)](path)
+
+
+def _both(table: Any, wanted: Collection[str]) -> list[str]:
+    return [name for name in table.column_names if name in wanted]
 
 
 def suffix_of(name: str) -> str:
@@ -65,19 +83,30 @@ def suffix_of(name: str) -> str:
     return next((one for one in _READERS if name.lower().endswith(one)), "")
 
 
-def _parquet(path: Path) -> Iterator[Columns]:
-    return _tables(iter_parquet(path, rows=ROWS))
+def _parquet(path: Path) -> Iterator[Any]:
+    return _tables(iter_parquet(path, rows=ROWS), path)
 
 
-def _arrow(path: Path) -> Iterator[Columns]:
-    return _tables(iter_arrow(path))
+def _arrow(path: Path) -> Iterator[Any]:
+    return _tables(iter_arrow(path), path)
 
 
-def _tables(tables: Iterator[Any]) -> Iterator[Columns]:
+def _tables(tables: Iterator[Any], path: Path) -> Iterator[Any]:
     for table in tables:
-        rows = max(1, min(ROWS, CHARACTERS * table.num_rows // max(1, table.nbytes)))
-        for begin in range(0, table.num_rows, rows):
-            yield cast("Columns", table.slice(begin, rows).to_pydict())
+        _check_names(table.column_names, path)
+        yield table
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise FormatError(f"{path} has {count} columns called {name!r}")
+
+
+def _columns(table: Any) -> Iterator[Columns]:
+    rows = max(1, min(ROWS, CHARACTERS * table.num_rows // max(1, table.nbytes)))
+    for begin in range(0, table.num_rows, rows):
+        yield cast("Columns", table.slice(begin, rows).to_pydict())
 
 
 def _some(rows: Iterator[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
@@ -128,7 +157,9 @@ def _joined_lines(first: str, lines: Iterator[str], path: Path) -> str:
 def _json_lines(path: Path) -> Iterator[Columns]:
     with _lines(path) as lines:
         for some in _some(enumerate(lines, 1), lambda one: len(one[1])):
-            yield _joined([_object(line, path, n) for n, line in some if line.strip()])
+            rows = [_object(line, path, n) for n, line in some if line.strip()]
+            if rows:
+                yield _joined(rows)
 
 
 def _object(line: str, path: Path, number: int) -> dict[str, Any]:
@@ -159,6 +190,7 @@ def _csv(path: Path) -> Iterator[Columns]:
             header = next(rows, None)
             if not header:
                 raise FormatError(f"{path} is empty: expected a line of column names")
+            _check_names(header, path)
             for some in _some(_full(rows, len(header), path), lambda row: sum(map(len, row))):
                 yield {name: [row[i] for row in some] for i, name in enumerate(header)}
         except csv.Error as error:
@@ -207,7 +239,7 @@ def _bounded(file: TextIO, path: Path) -> Iterator[str]:
         yield line
 
 
-_READERS: dict[str, Callable[[Path], Iterator[Columns]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
     **dict.fromkeys((".json", ".json.gz"), _json),

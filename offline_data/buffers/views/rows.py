@@ -386,8 +386,26 @@ def rows_at(storage: Storage, index: Index) -> RowMap:
     return smallest(RowList(rows.at(numbers)), whole.runs())
 
 
-def split_episodes(count: int, shares: Mapping[str, float], seed: int) -> dict[str, Tensor]:
+def in_pairs(chosen: Any, row: Any) -> bool:
+    """Return True if episodes are pairs of documents, the chosen one first.
+
+    Args:
+        chosen: `[E]` column `chosen` of the episodes.
+        row: `[E]` column `row`.
+    """
+    if len(row) % 2:
+        return False
+    flags, rows = np.asarray(chosen), np.asarray(row).reshape(-1, 2)
+    alternate = flags.dtype == bool and flags[::2].all() and not flags[1::2].any()
+    return bool(alternate and (rows[:, 0] == rows[:, 1]).all())
+
+
+def split_episodes(
+    count: int, shares: Mapping[str, float], seed: int, *, pairs: bool = False
+) -> dict[str, Tensor]:
     """Divide `count` episodes at random by shares; machine-independent for equal arguments.
+
+    With `pairs`, episodes `2 n` and `2 n + 1` stay together.
 
     Returns:
         Episode numbers of each share, ascending, int64, disjoint. Shares that sum to 1 cover all.
@@ -408,6 +426,9 @@ def split_episodes(count: int, shares: Mapping[str, float], seed: int) -> dict[s
             f"Shares of a split must be above 0 and sum to at most 1; found {given or 'none'}",
             hint="ds.split(train=0.9, val=0.1, seed=0)",
         )
+    if pairs:
+        halves = split_episodes(count // 2, shares, seed)
+        return {name: torch.stack([2 * n, 2 * n + 1], 1).reshape(-1) for name, n in halves.items()}
     order = torch.from_numpy(EpochOrder(count, seed, 0).between(0, count))
     parts, total, begin = {}, 0.0, 0
     for name, share in shares.items():

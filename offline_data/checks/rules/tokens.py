@@ -110,7 +110,7 @@ class ChosenEqualsRejected(_DocumentRule):
     code = "RL100"
     name = "chosen-equals-rejected"
     severity = "warning"
-    hint = "convert with a larger --max-length, or drop these pairs with `preprocess --step filter`"
+    hint = "convert with a larger --max-length, or drop these pairs from the source"
     sums: ClassVar = [CONTENT]
 
     def findings(self, measured: Measured) -> Iterator[Finding]:

@@ -228,15 +228,16 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
     def choose(
         self,
         table: Mapping[Key, NDArray[Any]],
-        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column is needed
+        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - text is not needed
     ) -> NDArray[np.bool_]:
         """Return which episodes to keep, `[E]`."""
         # Imported here: the buffers import torch.
-        from offline_data.buffers.views.rows import split_episodes
+        from offline_data.buffers.views.rows import in_pairs, split_episodes
 
-        count = len(table[("length",)])
+        known = [table[name,] for name in ("chosen", "row") if (name,) in table]
+        count, pairs = len(table[("length",)]), len(known) == 2 and in_pairs(*known)
         try:
-            parts = split_episodes(count, dict(self.shares), self.seed)
+            parts = split_episodes(count, dict(self.shares), self.seed, pairs=pairs)
         except UsageError as error:
             raise StepError(f"Step 'split': {error.message}", hint=error.shell_hint) from error
         chosen = np.zeros(count, bool)

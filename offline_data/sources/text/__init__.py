@@ -14,7 +14,7 @@ from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.text.dataset import TextDataset
 from offline_data.sources.text.forms import PRESETS, Preset
-from offline_data.sources.text.splits import of_config, of_split
+from offline_data.sources.text.splits import data_files, of_config, of_split
 from offline_data.sources.text.tokenizer import NAME_ONE
 from offline_data.sources.text_options import TextOptions
 
@@ -58,7 +58,8 @@ class HubText(Source):
             if repository not in PRESETS and near:
                 raise type(error)(error.message, hint=f"did you mean hf:{near[0]}?") from error
             raise
-        files = [file for file in listing.files if suffix_of(file.path)]
+        data = set(data_files(file.path for file in listing.files))
+        files = [file for file in listing.files if file.path in data]
         script = f"{repository.rpartition('/')[2]}.py"
         if not files:
             if any(file.path == script for file in listing.files):
@@ -88,8 +89,8 @@ class HubText(Source):
         where = f"hf:{repository}"
         paths = [file.path for file in release.files]
         paths, splits = of_config(paths, release.card, config or preset.config, where)
-        kept = set(of_split(paths, splits, split, where))
-        files = tuple(file for file in release.files if file.path in kept)
+        known = {file.path: file for file in release.files}
+        files = tuple(known[path] for path in of_split(paths, splits, split, where))
         return replace(release, files=files, opening=(files[0].path,), card={}, text=options)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
@@ -140,6 +141,8 @@ class TextFiles(Source):
             )
         folder = raw if is_folder(raw) else raw.parent
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
+        if is_folder(raw):
+            names = of_split(names, None, release.text.split, str(raw))
         return _opened(
             folder, [(name, (folder / name).stat().st_size) for name in names], release, ""
         )
@@ -173,5 +176,7 @@ def _opened(
 def _files_at(path: Path) -> list[Path]:
     if is_file(path):
         return [path] if suffix_of(path.name) else []
-    found = path.rglob("*") if is_folder(path) else ()
-    return sorted(file for file in found if suffix_of(file.name) and is_file(file))
+    found = (file for file in path.rglob("*") if is_file(file)) if is_folder(path) else ()
+    return [
+        path / name for name in data_files(sorted(f.relative_to(path).as_posix() for f in found))
+    ]

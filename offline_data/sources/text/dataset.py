@@ -19,7 +19,7 @@ import numpy as np
 from offline_data.episodes import EpisodeBatch, Skipped
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
-from offline_data.readers.text_rows import read_rows
+from offline_data.readers.text_rows import column_names, read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.text.forms import documents, resolved
 from offline_data.sources.text.tokenizer import Encoded, load_tokenizer
@@ -65,7 +65,9 @@ class TextDataset(RawDataset):
         self._raw, self._files, self._name, self._skip_bad = raw, tuple(files), name, skip_bad
         self._options = options
         tokenizer = self._tokenizer()
-        self._options = options = self._resolved()
+        first = raw / self._files[0][0]
+        self._options = options = self._resolved(first)
+        self._scored = options.column("score") in column_names(first)
         columns = {role: options.column(role) for role in ROLES[options.form or "text"]}
         self.info = SourceInfo(
             licence=licence,
@@ -81,21 +83,17 @@ class TextDataset(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """Return the files in order of name."""
+        """Return the files in order."""
         return [Shard(name, (name,), bytes=size) for name, size in self._files]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
         """Read and tokenize a file, `text_rows.ROWS` rows at a time."""
         path = self._raw / shard.files[0]
-        tokenizer, options, row, empty = self._tokenizer(), None, 0, 0
-        for columns in read_rows(path):
-            if options is None:
-                options = resolved(self._options, self._name, list(columns), str(path))
-                needed = {
-                    options.column(role) for role in (*ROLES[options.form or "text"], "score")
-                }
-            kept = {name: values for name, values in columns.items() if name in needed}
-            found = documents(kept, row, options, tokenizer.chat_text)
+        tokenizer, row, empty = self._tokenizer(), 0, 0
+        options = self._resolved(path)
+        needed = {options.column(role) for role in (*ROLES[options.form or "text"], "score")}
+        for columns in read_rows(path, needed):
+            found = documents(columns, row, options, tokenizer.chat_text, scored=self._scored)
             if found.bad and not self._skip_bad:
                 raise FormatError(f"{path}, {found.bad[0][1]}", hint=_HINT)
             skipped = [Skipped(shard.name, said) for _, said in found.bad]
@@ -103,20 +101,17 @@ class TextDataset(RawDataset):
                 yield EpisodeBatch.without_episodes(*skipped)
             batch, without = _episodes(found, tokenizer, options)
             empty += len(found.empty) + without
-            row += len(next(iter(kept.values())))
+            row += found.count
             if batch is not None:
                 yield batch
         if empty:
             said = f"{empty:,} rows have no text, or text without tokens"
             yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
 
-    def _resolved(self) -> TextOptions:
-        """Return the options with the form of the first file, if that has rows."""
-        path = self._raw / self._files[0][0]
-        first = next(read_rows(path), None)
-        return (
-            resolved(self._options, self._name, list(first), str(path)) if first else self._options
-        )
+    def _resolved(self, path: Path) -> TextOptions:
+        """Return the options with the form of a file, if that has rows."""
+        names = column_names(path)
+        return resolved(self._options, self._name, names, str(path)) if names else self._options
 
     def _tokenizer(self) -> Tokenizer:
         options = self._options

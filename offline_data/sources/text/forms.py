@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from offline_data.errors import FormatError
 from offline_data.files import is_unicode
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 
     Chat = Callable[..., str]
     """`Tokenizer.chat_text`."""
+
+
+_MAX_SCORE = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class RowTexts:
     """Rows without text, which have no document."""
     bad: list[tuple[int, str]]
     """Rows that are not of the form, and what is wrong with each."""
+    count: int
+    """Number of rows."""
     special: bool
     """Whether the tokenizer adds special tokens; a chat template writes them itself."""
 
@@ -111,13 +119,15 @@ def resolved(options: TextOptions, name: str, columns: Sequence[str], where: str
         separator = preset.separator if options.separator is None else options.separator
         options = replace(options, form=preset.form, columns=given, separator=separator)
     form = options.form or _form_of(options, columns, where)
-    missing = [role for role in ROLES[form] if options.column(role) not in columns]
-    if form == "pairs" and missing == ["prompt"]:
-        missing = []  # both texts begin with it
+    # of pairs, both texts may begin with the prompt
+    needed = [role for role in ROLES[form] if form != "pairs" or role != "prompt"]
+    named = [*needed, *(options.columns or {})]
+    missing = [role for role in named if options.column(role) not in columns]
     if missing:
         raise FormatError(
-            f"{where} has no column {options.column(missing[0])!r}, which form {form} needs; it "
-            f"has {', '.join(map(repr, columns))}",
+            f"{where} has no column {options.column(missing[0])!r}, "
+            + (f"which form {form} needs; " if missing[0] in needed else "which was named; ")
+            + f"it has {', '.join(map(repr, columns))}",
             hint=f"name the column: --column {missing[0]}=NAME",
         )
     return replace(options, form=form, separator=options.separator or "")
@@ -136,29 +146,34 @@ def _form_of(options: TextOptions, columns: Sequence[str], where: str) -> Form:
             return form
     raise FormatError(
         f"{where} has no columns of a known form; it has {', '.join(map(repr, columns))}",
-        hint="name them: --form text --column text=NAME, or --form prompt --column prompt=NAME "
-        "--column completion=NAME",
+        hint="name them: --column text=NAME, or --column prompt=NAME --column completion=NAME, or "
+        "--column messages=NAME",
     )
 
 
-def documents(columns: Columns, first: int, options: TextOptions, chat: Chat) -> RowTexts:
+def documents(
+    columns: Columns, first: int, options: TextOptions, chat: Chat, *, scored: bool
+) -> RowTexts:
     """Return the documents of some rows.
 
     Args:
-        columns: The rows.
+        columns: The rows; a column of the form that they lack is empty.
         first: Number of the first one in the file.
         options: Resolved options.
         chat: Writes a conversation with the chat template of the tokenizer.
+        scored: Whether rows have scores; those without one then have NaN.
     """
     form = options.form or "text"
-    cells = {role: columns.get(options.column(role)) for role in (*ROLES[form], "score")}
-    found = RowTexts([], [] if form != "text" else None, [], None, [], [], special=True)
+    count = len(next(iter(columns.values()), []))
+    nothing = [None] * count
+    cells = {role: columns.get(options.column(role), nothing) for role in (*ROLES[form], "score")}
+    found = RowTexts([], [] if form != "text" else None, [], None, [], [], count, special=True)
     scores: list[float] = []
-    for i in range(len(next(iter(columns.values()), []))):
-        row = {role: column[i] for role, column in cells.items() if column is not None}
+    for i in range(count):
+        row = {role: column[i] for role, column in cells.items()}
         try:
             parts = _PARTS[form](row, options.separator or "", chat)
-            score = _number(row.get("score", 0.0))
+            score = _score(row["score"], scored=scored)
         except FormatError as error:
             found.bad.append((first + i, f"row {first + i}: {error.message}"))
             continue
@@ -172,7 +187,7 @@ def documents(columns: Columns, first: int, options: TextOptions, chat: Chat) ->
             if found.prompts is not None:
                 found.prompts.append(prompt)
     chats = form == "messages" or (form == "pairs" and _is_chat(cells["chosen"]))
-    return replace(found, scores=scores if cells["score"] else None, special=not chats)
+    return replace(found, scores=scores if scored else None, special=not chats)
 
 
 def _of_text(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[str, str]]:
@@ -191,7 +206,7 @@ def _of_prompt(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[st
 def _of_pair(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[str, str]]:
     if isinstance(row["chosen"], (list, tuple)):
         return [_conversation(row[role], role, chat) for role in ("chosen", "rejected")]
-    prompt = _text(row.get("prompt"), "prompt")
+    prompt = _text(row["prompt"], "prompt")
     prompt += separator if prompt else ""
     texts = [_text(row[role], role) for role in ("chosen", "rejected")]
     return [(prompt + text if text or prompt else "", prompt) for text in texts]
@@ -213,13 +228,15 @@ _PARTS: dict[Form, Callable[[dict[str, Any], str, Chat], list[tuple[str, str]]]]
 
 def _conversation(messages: Any, role: str, chat: Chat) -> tuple[str, str]:
     """Return a conversation as text, and all but the last turn if that is the assistant's."""
-    if not messages:
+    if messages is None or messages == []:
         return "", ""
+    if not isinstance(messages, list):
+        raise FormatError(f"{role} is {shown(messages)}; expected a list of turns")
     for turn in messages:
         if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
             raise FormatError(f"{role} has {shown(turn)}; expected turns with role and content")
     last = messages[-1]["role"] == "assistant" and len(messages) > 1
-    return chat(messages), chat(messages[:-1], prompt=True) if last else ""
+    return _text(chat(messages), role), chat(messages[:-1], prompt=True) if last else ""
 
 
 def _is_chat(column: Sequence[Any] | None) -> bool:
@@ -237,10 +254,16 @@ def _text(value: Any, role: str) -> str:
     return value
 
 
-def _number(value: Any) -> float:
+def _score(value: Any, *, scored: bool) -> float:
     if value is None:
         return float("nan")
+    if not scored:
+        raise FormatError(f"score is {shown(value)}, but the first rows have none")
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise FormatError(f"score is {shown(value)}; expected a number") from None
+        score = float(value)
+        fits = not _MAX_SCORE < abs(score) < math.inf
+    except (OverflowError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise FormatError(f"score is {shown(value)}; expected a number within float32")
+    return score

@@ -13,6 +13,7 @@ configs:
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -34,7 +35,35 @@ _WORDS = {
 }
 """Words in file names that mean a split; other splits have their own name only."""
 
+_SHARD = re.compile(r"data/[^/]*-\d{5}-of-\d{5}[^/]*")
+"""Files as `push_to_hub` writes them; others of the same split hold the same rows, most likely."""
+
+_METADATA = {
+    "config.json",
+    "dataset_dict.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "state.json",
+}
+"""Files that `datasets` writes beside the data."""
+
 _MOST_SHOWN = 8
+
+
+def data_files(paths: Iterable[str]) -> list[str]:
+    """Return the paths of data: no hidden files, no metadata; plain text only if all is.
+
+    As `datasets.load_dataset` leaves out what is called `.x`, `__x__`, or as its own metadata.
+    """
+    found = [
+        path
+        for path in paths
+        if suffix_of(path)
+        and path.rpartition("/")[2] not in _METADATA
+        and not any(part.startswith((".", "__")) for part in path.split("/"))
+    ]
+    rich = [path for path in found if not suffix_of(path).startswith(".txt")]
+    return rich or found
 
 
 def of_config(
@@ -55,6 +84,7 @@ def of_config(
         FormatError: The card's `configs` are not of the form above.
     """
     configs = {one["config_name"]: one for one in _configs(card, where)}
+    config = "" if config == "default" and not configs else config
     name = config or _default(configs, where)
     if name in configs:
         return _of_card(paths, configs[name], f"{where}, configuration {name!r},")
@@ -118,26 +148,26 @@ def _of_card(
     paths: Sequence[str], config: Mapping[str, Any], where: str
 ) -> tuple[list[str], Splits | None]:
     """Return the files of one of `configs`, and its splits if it names them."""
-    folder = config.get("data_dir")
-    prefix = f"{folder.strip('/')}/" if isinstance(folder, str) else ""
-    inside = [path for path in paths if path.startswith(prefix)]
+    folder = posixpath.normpath(str(config.get("data_dir") or "").strip("/"))
+    inside = [path for path in paths if folder == "." or path.startswith(f"{folder}/")]
     splits: dict[str, list[str]] | None = None
     if config.get("data_files") is not None:
         splits = {}
-        for split, patterns in _data_files(config["data_files"], where):
-            known = splits.setdefault(split, [])
-            for path in inside:
-                if any(_matches(path, prefix + pattern) for pattern in patterns):
-                    known += [path] if path not in known else []
+        for split, pattern in _data_files(config["data_files"], where):
+            wanted, known = posixpath.normpath(f"{folder}/{pattern}"), splits.setdefault(split, [])
+            known += [path for path in inside if path not in known and _matches(path, wanted)]
         splits = {split: files for split, files in splits.items() if files}
         inside = sorted({path for files in splits.values() for path in files})
     if not inside:
-        raise NotFoundError(f"{where} has no text, Parquet, Arrow, JSON or CSV files")
+        said = {name: config[name] for name in ("data_dir", "data_files") if name in config}
+        raise NotFoundError(
+            f"{where} names no Parquet, Arrow, JSON, CSV or text file: {shown(said)}"
+        )
     return inside, splits
 
 
-def _data_files(data: Any, where: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield splits and patterns of paths as the card has them; raises `FormatError`."""
+def _data_files(data: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Yield splits and patterns of paths in the order of the card; raises `FormatError`."""
     for one in data if isinstance(data, list) else [data]:
         match one:
             case {"split": str(split), "path": str() | list() as patterns}:
@@ -149,7 +179,8 @@ def _data_files(data: Any, where: str) -> Iterator[tuple[str, list[str]]]:
                     f"The card of {where} lists {shown(one)} in data_files; expected a split and "
                     "a path"
                 )
-        yield split, [patterns] if isinstance(patterns, str) else list(map(str, patterns))
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            yield split, str(pattern)
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -173,11 +204,13 @@ def _by_names(paths: Sequence[str], wanted: Sequence[str], where: str) -> list[s
     """Return the files called as the split, or in a folder called so; else with it in their names."""
     split = wanted[0]
     called = [p for p in paths if {_split_of(p), *p.split("/")[:-1]} & {*wanted}]
+    called = [path for path in called if _SHARD.match(path)] or called
     formats = sorted({suffix_of(path) for path in called})
     if len(formats) > 1:
+        folders = any("/" in path for path in called)
         raise NotFoundError(
             f"{where} has split {split!r} as {' and as '.join(formats)}: probably the same rows",
-            hint=f"choose a folder, as a configuration: {where}:FOLDER",
+            hint=f"choose a folder, as a configuration: {where}:FOLDER" if folders else None,
         )
     if called:
         return called
@@ -190,7 +223,7 @@ def _by_names(paths: Sequence[str], wanted: Sequence[str], where: str) -> list[s
             f"{where} has several splits called {split!r}: {', '.join(splits[:_MOST_SHOWN])}",
             hint=f"choose one: --split {splits[0]}; or all files: --split ''",
         )
-    if named and not kept:
+    if not kept and (named or split != "train"):
         raise _no_split(split, {_split_of(path) for path in paths}, where)
     return kept or list(paths)
 

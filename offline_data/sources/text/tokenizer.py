@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.errors import FormatError, MissingDependencyError, NotFoundError
+from offline_data.errors import (
+    FormatError,
+    MissingDependencyError,
+    NetworkError,
+    NotFoundError,
+    UsageError,
+)
 from offline_data.ids import looks_like_path
 from offline_data.strict_json import MAX_BYTES, read_whole, shown
 
@@ -134,10 +140,11 @@ class Tokenizer:
             prompt: Whether the beginning of an assistant's turn follows.
 
         Raises:
-            FormatError: There is no template, or it does not accept the conversation.
+            UsageError: There is no template.
+            FormatError: It does not accept the conversation.
         """
         if self._chat is None or not self._chat.chat_template:
-            raise FormatError(
+            raise UsageError(
                 f"Tokenizer {self.about.get('name')} has no chat template, which conversations need",
                 hint="name a tokenizer of a chat model, or choose --form prompt, or --form text",
             )
@@ -177,7 +184,9 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
 
     Raises:
         NotFoundError: There is none of that name on this disk or, unless offline, on the hub.
+        NetworkError: The hub does not answer.
         FormatError: It is damaged, or has no fast version.
+        UsageError: A revision of one that is not on the hub.
         MissingDependencyError: `tokenizers` or `transformers` is not installed.
     """
     if not name:
@@ -186,6 +195,8 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
             hint=NAME_ONE,
         )
     path = Path(name).expanduser()
+    if revision and (path.suffix == ".json" or path.is_dir() or looks_like_path(name)):
+        raise UsageError(f"{path} is on this disk: it has no revision {revision!r}")
     if path.suffix == ".json" or (looks_like_path(name) and path.is_file()):
         return _of_file(path)
     if looks_like_path(name) and not path.is_dir():
@@ -230,7 +241,18 @@ def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tok
             local_files_only=offline or folder,
         )
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = (str(error).splitlines() or [""])[0] or type(error).__name__
+        if folder:
+            raise FormatError(
+                f"{name} is not a tokenizer: {shown(said, 200)}",
+                hint="name a folder that `save_pretrained` wrote, or a tokenizer.json",
+            ) from error
+        if not offline and _is_connection_error(error):
+            raise NetworkError(
+                f"Tokenizer {name!r} is not on this disk, and the hub does not answer: "
+                f"{shown(said, 200)}",
+                hint="try again later; --offline does not ask",
+            ) from error
         raise NotFoundError(
             f"Tokenizer {str(name)!r} cannot be loaded: {shown(said, 200)}",
             hint="it is not on this disk, and this is offline mode"
@@ -247,6 +269,17 @@ def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tok
     about = {"name": told, "revision": commit}
     pad = found.pad_token_id if found.pad_token_id is not None else found.eos_token_id
     return Tokenizer(found.backend_tokenizer, found, pad, about)
+
+
+def _is_connection_error(error: BaseException | None) -> bool:
+    """Return True if an error, or what caused it, is that no server answered."""
+    import httpx
+
+    while error is not None:
+        if isinstance(error, (httpx.TransportError, ConnectionError, TimeoutError)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _missing(package: str) -> MissingDependencyError:

@@ -6,12 +6,19 @@ import gzip
 import json
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.errors import (
+    FormatError,
+    NetworkError,
+    NotFoundError,
+    OfflineDataError,
+    UsageError,
+)
 from offline_data.sources.text.tokenizer import load_tokenizer
 from offline_data.sources.text_options import TextOptions
 from tests.sources.text.conftest import Convert
@@ -38,6 +45,12 @@ FILES: dict[str, tuple[bytes, str]] = {
     "x.parquet": (b"PAR1" + b"\0" * 40, "damaged or cut short"),
     "page.parquet": (b"<!DOCTYPE html>", "is not a Parquet file"),
     "x.arrow": (b"ARROW1\0\0" + b"\0" * 40, "damaged or cut short"),
+    "twice.csv": (b"text,text\na,b\n", "has 2 columns called 'text'"),
+    "large.jsonl": (b'{"text": "a", "score": 1e39}\n', r"row 0: score is 1e\+39; expected a number"),
+    "long.jsonl": (
+        b'{"text": "a", "score": %s}\n' % (b"1" * 400),
+        "row 0: score is an integer of .* expected a number",
+    ),
     "cut.parquet": (b"", "damaged or cut short"),
     **{f"lfs.{kind}": (POINTER, "is a Git LFS pointer") for kind in (
         "parquet", "arrow", "jsonl", "json", "csv", "txt", "txt.gz"
@@ -81,8 +94,59 @@ def test_a_missing_column_names_those_there_are(convert: Convert, tmp_path: Path
 def test_conversations_need_a_template(convert: Convert, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "user", "content": "why?"}]}))
-    with pytest.raises(FormatError, match="has no chat template"):
-        convert(path)
+    with pytest.raises(UsageError, match="has no chat template") as caught:
+        convert(path, skip_bad_episodes=True)
+    assert "a tokenizer of a chat model" in str(caught.value.hint)
+
+
+def test_a_revision_of_a_file(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("the cat")
+    with pytest.raises(UsageError, match="is on this disk: it has no revision 'v1'"):
+        convert(tmp_path / "x.txt", tokenizer_revision="v1")
+
+
+def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("We couldn't connect to the hub") from httpx.ConnectError("no route")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", unreachable)
+    with pytest.raises(NetworkError, match="'a/b' is not on this disk, and the hub does not"):
+        load_tokenizer("a/b")
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ("hello", "messages is 'hello'; expected a list of turns"),
+        ([{"role": "user", "content": "\ud800"}], "messages has half of a surrogate pair"),
+    ],
+)
+def test_conversations_that_are_none(
+    convert: Convert, tmp_path: Path, chat_tokenizer: Path, messages: object, said: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    good = [{"role": "user", "content": "why?"}]
+    path.write_text(json.dumps({"messages": good}) + "\n" + json.dumps({"messages": messages}))
+    with pytest.raises(FormatError, match=f"row 1: {said}"):
+        convert(path, tokenizer=chat_tokenizer)
+    assert convert(path, tokenizer=chat_tokenizer, skip_bad_episodes=True).episode_count == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"form": "pairs"}, "no column 'chosen', which form pairs needs"),
+        ({"columns": {"score": "zz"}}, "no column 'zz', which was named"),
+    ],
+)
+def test_columns_that_there_are_not(
+    convert: Convert, tmp_path: Path, options: dict[str, object], said: str
+) -> None:
+    (tmp_path / "x.jsonl").write_text(GOOD)
+    with pytest.raises(FormatError, match=said):
+        convert(tmp_path / "x.jsonl", **options)
 
 
 def test_turns_without_a_role(convert: Convert, tmp_path: Path, chat_tokenizer: Path) -> None:
@@ -115,7 +179,7 @@ def test_folder_without_text(convert: Convert, tmp_path: Path) -> None:
         ("./nothing", NotFoundError, "There is no tokenizer at"),
         ("nobody/nothing", NotFoundError, "cannot be loaded"),
         ("damaged.json", FormatError, "is not a tokenizer.json"),
-        ("folder", NotFoundError, "cannot be loaded"),
+        ("folder", FormatError, "is not a tokenizer"),
         ("slow", FormatError, r"has no fast version \(tokenizer.json\)"),
     ],
 )

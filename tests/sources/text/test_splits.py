@@ -16,7 +16,7 @@ from offline_data import TextOptions, api
 from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.sources.text.forms import PRESETS
-from offline_data.sources.text.splits import of_config, of_split
+from offline_data.sources.text.splits import data_files, of_config, of_split
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.servers import HubServer
 from tests.ingest.here import conversions_start_no_process, processes
@@ -59,6 +59,7 @@ SFT = [f"data/{name}-00000-of-00001.parquet" for name in ("test_gen", "train_gen
         (["Stories-train.txt", "Stories-valid.txt"], "validation", ["Stories-valid.txt"]),
         (["Stories-train.txt", "data/train-00000-of-00001.parquet"], "train", ["data/train-00000-of-00001.parquet"]),
         (["dev.csv", "train.csv"], "valid", ["dev.csv"]),
+        (["train.parquet", "data/train-00000-of-00001.parquet"], "train", ["data/train-00000-of-00001.parquet"]),
     ],
 )  # fmt: skip
 def test_by_names(paths: list[str], wanted: str, expected: list[str]) -> None:
@@ -71,6 +72,8 @@ def test_by_names(paths: list[str], wanted: str, expected: list[str]) -> None:
         (SFT, "train", "several splits called 'train': train_gen, train_sft", "--split train_gen"),
         (SHARDS, "valid", "no split 'valid'; it has test, train", "--split"),
         (["valid1-00000-of-00001.csv", "train.csv"], "validation", "no split 'validation'; it has train, valid1", "--split valid1"),
+        (["a.csv", "b.csv"], "validation", "no split 'validation'; it has a, b", "--split a"),
+        (["train.csv", "train.jsonl"], "train", "'train' as .csv and as .jsonl", ""),
         (["train.csv", "x/train.jsonl"], "train", "'train' as .csv and as .jsonl", "hf:a/b:FOLDER"),
     ],
 )  # fmt: skip
@@ -92,6 +95,12 @@ FILES = ["de/a.csv", "de/b.csv", "en/a.csv", "en/deep/c.csv", "held.csv"]
         (configs(config("x", split("train", "*/a.csv", "held.csv"))), "x", "train", ["de/a.csv", "en/a.csv", "held.csv"]),
         (configs(config("x", split("train", "en/**"))), "", "train", FILES[2:4]),
         (configs(config("x", split("train", "*/a.csv"), split("train", "de/*"))), "", "train", ["de/a.csv", "en/a.csv", "de/b.csv"]),
+        (configs(config("x", split("train", "held.csv", "de/*"))), "", "train", [FILES[4], *FILES[:2]]),
+        (configs(config("x", split("train", "./de/*"))), "", "train", FILES[:2]),
+        (configs(config("x", split("train", "*.csv"), data_dir="./en/")), "", "train", ["en/a.csv"]),
+        (configs({"config_name": "x", "data_dir": "./de"}), "", "train", FILES[:2]),
+        (configs({"config_name": "x", "data_dir": "."}), "", "train", FILES),
+        ({}, "default", "train", FILES),
         (configs(config("x", split("train", "**/[bc].csv"))), "", "train", ["de/b.csv", "en/deep/c.csv"]),
         (configs(config("x", "held.csv")), "", "train", FILES[4:]),
         (configs(config("x", split("dev", "held.csv"))), "", "valid", FILES[4:]),
@@ -114,8 +123,8 @@ def test_by_the_card(card: Any, name: str, wanted: str, expected: list[str]) -> 
     [
         (configs(config("x", "de/*"), config("y", "en/*")), "", NotFoundError, "has 2 configurations: x, y"),
         (configs(config("x", "de/*")), "fr", NotFoundError, "no configuration 'fr'"),
-        (configs(config("x", split("train", "gone/*"))), "", NotFoundError, "has no text"),
-        (configs({"config_name": "x", "data_dir": "gone"}), "", NotFoundError, "has no text"),
+        (configs(config("x", split("train", "gone/*"))), "", NotFoundError, "names no Parquet"),
+        (configs({"config_name": "x", "data_dir": "gone"}), "", NotFoundError, "names no Parquet"),
         (configs(config("x", split("all", "de/*"))), "", NotFoundError, "no split 'train'; it has all"),
         (configs(config("x", {"split": "train"})), "", FormatError, "in data_files; expected a split and"),
         (configs(config("x", {"split": 3, "path": "x"})), "", FormatError, "in data_files; expected"),
@@ -127,6 +136,21 @@ def test_by_the_card(card: Any, name: str, wanted: str, expected: list[str]) -> 
 def test_cards_that_do_not_say_it(card: Any, name: str, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         chosen(FILES, "train", card, name)
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["a.csv", "requirements.txt", "README.md"], ["a.csv"]),
+        (["a.txt", "b.txt.gz"], ["a.txt", "b.txt.gz"]),
+        (["a.csv", ".ipynb_checkpoints/a-checkpoint.csv", ".b.csv", "__MACOSX/a.csv"], ["a.csv"]),
+        (["data.arrow", "dataset_info.json", "state.json"], ["data.arrow"]),
+        (["train/data.arrow", "dataset_dict.json"], ["train/data.arrow"]),
+        (["config.json"], []),
+    ],
+)
+def test_files_that_are_no_data(paths: list[str], expected: list[str]) -> None:
+    assert data_files(paths) == expected
 
 
 def turns(*contents: str) -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import offline_data
+from offline_data.errors import FormatError, NotFoundError
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.text_toy import CHAT_TEMPLATE
 from tests.sources.text.conftest import Convert
@@ -175,6 +176,21 @@ def test_pairs(convert: Convert, tokens: Any, tmp_path: Path) -> None:
         assert texts.tolist() == [row["prompt"] + row[role] for row in PAIRS[:2]]
 
 
+def test_pairs_stay_together_in_a_split(convert: Convert, tmp_path: Path) -> None:
+    rows = [{"prompt": "why", "chosen": f" a {n}", "rejected": f" {n}"} for n in range(9)]
+    reader = convert(write(tmp_path / "x.jsonl", rows))
+    ds = offline_data.open_dataset(reader.path)
+    views = ds.split(train=0.7, test=0.3, seed=1)
+    found = {name: view.episodes["row"].tolist() for name, view in views.items()}
+    assert {name: len(numbers) for name, numbers in found.items()} == {"train": 12, "test": 6}
+    assert sorted(found["train"] + found["test"]) == sorted([*range(9), *range(9)])
+    for name, view in views.items():
+        assert view.episodes["chosen"].tolist() == [True, False] * (len(found[name]) // 2)
+        assert found[name][::2] == found[name][1::2]
+        made = ds.preprocess([f"split:{name},train=0.7,test=0.3,seed=1"], dest=tmp_path / name)
+        assert made.episodes["row"].tolist() == found[name]
+
+
 def test_pairs_without_a_prompt(convert: Convert, tokens: Any, tmp_path: Path) -> None:
     rows = [{"chosen": "the cat", "rejected": "a dog"}]
     reader = convert(write(tmp_path / "x.jsonl", rows))
@@ -239,6 +255,54 @@ def test_a_folder_of_files_in_order_of_names(convert: Convert, tokens: Any, tmp_
     write(folder / "more" / "c.csv", [{"text": "third"}])
     (folder / "README.md").write_text("nothing")
     assert documents(convert(folder)) == [tokens(one) for one in ("first", "second", "third")]
+
+
+def test_splits_of_a_folder(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("train", "test"):
+        write(folder / f"{name}.csv", [{"text": f"the {name}"}])
+    for split, found in (("train", ["train"]), ("test", ["test"]), ("", ["test", "train"])):
+        assert documents(convert(folder, split=split)) == [tokens(f"the {one}") for one in found]
+    with pytest.raises(NotFoundError, match="has no split 'valid'; it has test, train"):
+        convert(folder, split="valid")
+    assert documents(convert(folder / "test.csv")) == [tokens("the test")]
+
+
+@pytest.mark.parametrize("saved", ["set", "splits"])
+def test_what_datasets_saves(convert: Convert, tokens: Any, tmp_path: Path, saved: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"text": ["the cat", "a dog"]})
+    both = rows if saved == "set" else datasets.DatasetDict({"train": rows, "test": rows})
+    both.save_to_disk(str(tmp_path / "saved"))
+    assert documents(convert(tmp_path / "saved")) == [tokens("the cat"), tokens("a dog")]
+
+
+def test_rows_that_lack_a_column(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    """Blocks of rows are alike, whichever columns the rows of one have."""
+    rows = [{"prompt": "the", "completion": " cat"}] * 1000 + [{"prompt": "a"}, {"other": "x"}]
+    path = write(tmp_path / "x.jsonl", rows)
+    path.write_bytes(b"\n" * 1200 + path.read_bytes())
+    reader = convert(path)
+    assert documents(reader) == [tokens("the cat")] * 1000 + [tokens("a")]
+    (skipped,) = reader.manifest.skipped
+    assert "1 rows have no text" in skipped["reason"]
+
+
+def test_scores_that_some_rows_lack(convert: Convert, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"text": "a", "score": 2}] + [{"text": "a"}] * 1500
+    reward = np.asarray(convert(write(tmp_path / "x.jsonl", rows)).step(("next", "reward")))
+    assert reward[0] == 2
+    assert np.isnan(reward[1:]).all()
+    late = write(tmp_path / "late.jsonl", rows[1:1001] + rows[:1])
+    with pytest.raises(FormatError, match="row 1000: score is 2, but the first rows have none"):
+        convert(late)
+
+
+def test_columns_that_are_not_asked_for(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    never = pa.array([2**62], pa.timestamp("us"))  # beyond Python's dates
+    pq.write_table(pa.table({"text": ["a dog"], "time": never}), tmp_path / "x.parquet")
+    assert documents(convert(tmp_path / "x.parquet")) == [tokens("a dog")]
 
 
 @pytest.mark.parametrize("pad", [False, True], ids=["packed", "padded"])
