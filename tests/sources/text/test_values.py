@@ -188,7 +188,7 @@ def test_pairs_stay_together_in_a_split(convert: Convert, tmp_path: Path) -> Non
         assert view.episodes["chosen"].tolist() == [True, False] * (len(found[name]) // 2)
         assert found[name][::2] == found[name][1::2]
         made = ds.preprocess([f"split:{name},train=0.7,test=0.3,seed=1"], dest=tmp_path / name)
-        assert made.episodes["row"].tolist() == found[name]
+        assert np.asarray(made.reader.episodes["row",]).tolist() == found[name]
 
 
 def test_pairs_without_a_prompt(convert: Convert, tokens: Any, tmp_path: Path) -> None:
