@@ -35,7 +35,7 @@ from offline_data.ingest.raw import (
     with_digests,
 )
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
-from offline_data.ingest.shards import ShardedJob, convert_shards, convert_whole
+from offline_data.ingest.shards import ShardedJob, convert_shards, convert_whole, without_folder
 from offline_data.progress import SILENT
 from offline_data.sources.registry import get_source
 from offline_data.store.cache import asked_to_stay
@@ -327,7 +327,11 @@ def convert_release(
         described_files = (
             tuple(map(described, fetched)) if release.local is None else local_files(path)
         )
-        with forgetting_damaged(fetched, files, settings, stay), ConversionProcess(path) as process:
+        with (
+            _naming(job.id, staging),
+            forgetting_damaged(fetched, files, settings, stay),
+            ConversionProcess(path) as process,
+        ):
             sharded = convert_whole(
                 process,
                 release,
@@ -341,6 +345,18 @@ def convert_release(
     if sharded is None and not options.keep_raw:
         discard([file for file in fetched if file.sha256 not in stay], settings)
     return sharded
+
+
+@contextmanager
+def _naming(dataset: DatasetId, staging: Path) -> Iterator[None]:
+    """Make errors of the block name a dataset in place of the folder that raw files are fetched to."""
+    try:
+        yield
+    except OfflineDataError as error:
+        said = without_folder(error.message, staging / "raw")
+        if said == error.message:
+            raise
+        raise type(error)(f"{dataset}: {said}", hint=error.shell_hint) from error
 
 
 def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progress) -> Entry:

@@ -548,7 +548,10 @@ def naming(shard: Shard, raw: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OfflineDataError as error:
-        said = error.message
-        if raw is not None:
-            said = said.replace(f"{raw}/", "").replace(str(raw), "it")
+        said = error.message if raw is None else without_folder(error.message, raw)
         raise type(error)(f"Shard {shown(shard.name)}: {said}", hint=error.shell_hint) from error
+
+
+def without_folder(message: str, raw: Path) -> str:
+    """Return a message that names raw files, but not the folder they are in for a while."""
+    return message.replace(f"{raw}/", "").replace(str(raw), "it")

@@ -183,11 +183,12 @@ def locate(text: str, settings: Settings) -> Entry:
     dataset = parse_known(text, settings.root)
     entry = find(settings.root, dataset)
     if entry is None:
-        known = [str(e.id).partition("@")[0] for e in list_datasets(settings.root)]
-        near = nearest(text, known)
+        known = {str(e.id): str(e.id).partition("@")[0] for e in list_datasets(settings.root)}
+        # of a part of the episodes, or tokenized: found with its revision only
+        near = [one for one, name in known.items() if name == text] or nearest(text, known.values())
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
-            hint=f"did you mean {' or '.join(near)}? " * bool(near) + how_to_get(dataset),
+            hint=f"did you mean {' or '.join(near[:3])}? " * bool(near) + how_to_get(dataset),
         )
     return entry
 

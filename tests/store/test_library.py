@@ -74,6 +74,17 @@ def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) ->
         assert revision(settings, f"local:b-{last}") == last
 
 
+def test_locate_offers_what_is_found_with_its_revision_only(settings: Settings) -> None:
+    folder = settings.root / "local" / "part" / "local-abc+episodes-0-3"
+    write_toy(folder, [toy_batch([3])], dataset=f"local:part@{folder.name}")
+    converter = {"name": "offline-data", "options": {"episodes": [0, 3]}}
+    manifest = replace(read_manifest(folder), converter=converter)
+    (folder / MANIFEST).write_text(dump_manifest(manifest))
+    with pytest.raises(NotFoundError, match="local:part is not on this disk") as caught:
+        locate("local:part", settings)
+    assert f"did you mean local:part@{folder.name}?" in str(caught.value.hint)
+
+
 def test_locate_takes_ids_and_paths_and_offers_the_nearest(settings: Settings) -> None:
     folder = put(settings.root, "minari:a/hopper-v0@1")
     assert locate("minari:a/hopper-v0", settings).path == folder

@@ -14,7 +14,7 @@ from offline_data.sources.text_options import ROLES, Form, TextOptions
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offline_data.readers.text_rows import Columns
 
@@ -113,6 +113,7 @@ def resolved(options: TextOptions, name: str, columns: Sequence[str], where: str
     Raises:
         FormatError: A column of the form is missing, or the form cannot be told.
     """
+    _check_columns(options, options.columns or (), columns, where, "which was named")
     preset = PRESETS.get(name)
     if preset is not None and options.form in {None, preset.form}:
         given = {**preset.columns, **(options.columns or {})}
@@ -121,16 +122,21 @@ def resolved(options: TextOptions, name: str, columns: Sequence[str], where: str
     form = options.form or _form_of(options, columns, where)
     # of pairs, both texts may begin with the prompt
     needed = [role for role in ROLES[form] if form != "pairs" or role != "prompt"]
-    named = [*needed, *(options.columns or {})]
-    missing = [role for role in named if options.column(role) not in columns]
-    if missing:
-        raise FormatError(
-            f"{where} has no column {options.column(missing[0])!r}, "
-            + (f"which form {form} needs; " if missing[0] in needed else "which was named; ")
-            + f"it has {', '.join(map(repr, columns))}",
-            hint=f"name the column: --column {missing[0]}=NAME",
-        )
+    _check_columns(options, needed, columns, where, f"which form {form} needs")
     return replace(options, form=form, separator=options.separator or "")
+
+
+def _check_columns(
+    options: TextOptions, roles: Iterable[str], columns: Sequence[str], where: str, why: str
+) -> None:
+    """Raise `FormatError` for the first role whose column there is not."""
+    for role in roles:
+        name = options.column(role)
+        if name not in columns:
+            raise FormatError(
+                f"{where} has no column {name!r}, {why}; it has {', '.join(map(repr, columns))}",
+                hint=f"name the column: --column {role}=NAME",
+            )
 
 
 def _form_of(options: TextOptions, columns: Sequence[str], where: str) -> Form:

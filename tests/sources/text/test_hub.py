@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -150,6 +151,14 @@ def test_presets_are_listed_and_whole() -> None:
     assert len(PRESETS) >= 12
     for preset in PRESETS.values():
         assert set(preset.columns) <= set(ROLES[preset.form])
+
+
+def test_an_error_names_the_dataset_and_the_file_in_it(get: Get, tmp_path: Path) -> None:
+    with pytest.raises(FormatError) as caught:
+        get(columns={"text": "zz"})
+    said = caught.value.message
+    assert re.match(rf"hf:{REPO}@\S+: data/train-00000-of-00003.jsonl has no column 'zz'", said)
+    assert str(tmp_path) not in said
 
 
 def test_a_script_is_not_run(get: Get, server: HubServer, tmp_path: Path) -> None:
