@@ -280,7 +280,10 @@ class Source(ABC):
 
     def release_of(self, path: Path, name: str) -> Release:  # noqa: ARG002
         """Return the release of a local file or folder (`convert`); raises `FormatError`."""
-        raise FormatError(f"{path} cannot be read: {self.name} only reads what it downloads")
+        raise FormatError(
+            f"{path} cannot be read: {self.name} only reads what it downloads",
+            hint="leave --from out, or name the format of the files (of text: --from text)",
+        )
 
     def narrowed(self, release: Release, checkpoints: tuple[int | None, int | None]) -> Release:  # noqa: ARG002
         """Return a release with a half-open range of its checkpoints; raises `UsageError`."""
