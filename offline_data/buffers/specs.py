@@ -12,7 +12,7 @@ import numpy as np
 from offline_data.checks.block import BLOCK_ITEMS, blocks
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.errors import MissingDependencyError
-from offline_data.store.spaces import LeafSpace, known_spaces, leaves_with_space
+from offline_data.store.spaces import LeafSpace, known_spaces, leaves_with_space, observed_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,8 @@ class Specs:
     """
 
     observation: Any
-    """Of `batch["observation"]` and `batch["next", "observation"]`; a `Composite` if nested; None if
-    there is none, as in text."""
+    """Of `batch["observation"]` and `batch["next", "observation"]`; a `Composite` if nested, and by
+    name where the source has other ones (`pixels`); None if there is none, as in text."""
     action: Any
     """Of `batch["action"]`, likewise."""
     reward: Any
@@ -69,10 +69,11 @@ def specs_of(reader: DatasetReader) -> Specs:
     leaves = leaves_with_space(reader)
     typed = {key: (space, leaves[key].dtype) for key, space in spaces.items()}
     flags = {key: typed[key] for key in (TERMINATED, TRUNCATED)} | {DONE: typed[TERMINATED]}
-    after = {next_of(key): one for key, one in typed.items() if key[0] == "observation"}
+    seen = {key: typed[key] for key in observed_leaves(reader) if key in typed}
+    after = {next_of(key): one for key, one in seen.items()}
     batch = to_composite({**typed, **after, **flags})
     return Specs(
-        batch.get("observation", None),
+        batch.get("observation", None) or (to_composite(seen) if seen else None),
         batch.get("action", None),
         batch["next", "reward"],
         to_composite({key[1:]: one for key, one in flags.items()}),

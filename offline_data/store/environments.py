@@ -15,6 +15,7 @@ import numpy as np
 
 from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
 from offline_data.store.layout import EPISODE
+from offline_data.store.spaces import observed_leaves
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def space_of(reader: DatasetReader, root: str) -> Any:
             ) from error
     known = {**reader.step_leaves, **reader.observation_leaves}
     leaves = {key[1:]: leaf for key, leaf in known.items() if key[0] == root and key != EPISODE}
+    if root == "observation":  # where the source has other names: `pixels`
+        leaves = leaves or observed_leaves(reader)
     if not leaves:
         raise NotFoundError(f"{reader.manifest.id} has no {root}, nor a space of it")
     return _stored(spaces, leaves)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _MOST_LISTED = 8
 """Features whose bounds are written one by one."""
 
-_ROOTS = {"observation", *ACTION_ROOTS}
+_DECLARED = ("observation", "action")
+_ROOTS = {*_DECLARED, *ACTION_ROOTS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,35 +67,57 @@ def _words(bounds: NDArray[Any], extreme: Callable[[NDArray[Any]], Any]) -> str:
 def leaves_with_space(reader: DatasetReader) -> dict[Key, LeafSpec]:
     """Return the leaves of observations, actions (or tokens), rewards and flags, by TED key."""
     known = {**reader.step_leaves, **reader.observation_leaves}
-    others = {REWARD, TERMINATED, TRUNCATED}
+    others = {REWARD, TERMINATED, TRUNCATED, *observed_leaves(reader)}
     return {key: leaf for key, leaf in known.items() if key[0] in _ROOTS or key in others}
+
+
+def observed_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
+    """Return the leaves of observations: below `observation`, or as the source names them (`pixels`)."""
+    known = {key: leaf for key, leaf in reader.observation_leaves.items() if key[0] != "info"}
+    return {key: leaf for key, leaf in known.items() if key[0] == "observation"} or known
 
 
 def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
     """Return the spaces of leaves of observations and actions that the source declares.
 
-    Those are left out whose shape is not the leaf's; text has none.
+    Those of another shape are left out, see `unlike_spaces`; text has none.
 
     Raises:
         FormatError: A space cannot be read.
     """
-    leaves, found = leaves_with_space(reader), {}
-    for root in ("observation", "action"):
-        try:
-            declared: dict[Key, LeafSpace] = {}
-            _collect(reader.manifest.spaces.get(root), (root,), declared)
-            for key, space in declared.items():
-                leaf = leaves.get(key)
-                if leaf is None or leaf.text or "complex" in leaf.dtype:
-                    continue
-                if space.low.size in {1, prod(leaf.shape)}:
-                    low, high = (_spread(bound, leaf.shape) for bound in (space.low, space.high))
-                    found[key] = LeafSpace(space.kind, space.dtype, low, high, "declared")
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise FormatError(
-                f"The {root} space of {reader.manifest.id} cannot be read: {shown(str(error), 120)}"
-            ) from error
+    found = {}
+    for root in _DECLARED:
+        for key, space, leaf in _spaces_below(reader, root):
+            if space.low.size in {1, prod(leaf.shape)}:
+                low, high = (_spread(bound, leaf.shape) for bound in (space.low, space.high))
+                found[key] = LeafSpace(space.kind, space.dtype, low, high, "declared")
     return found
+
+
+def unlike_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
+    """Return what is wrong with declared spaces whose shape is not the leaf's; see above."""
+    return {
+        key: f"the declared {space.kind} is {list(space.low.shape)}, and rows are {list(leaf.shape)}"
+        for key, space, leaf in _spaces_below(reader, root)
+        if space.low.size not in {1, prod(leaf.shape)}
+    }
+
+
+def _spaces_below(reader: DatasetReader, root: str) -> list[tuple[Key, LeafSpace, LeafSpec]]:
+    """Return keys, declared spaces and leaves of numbers; raises `FormatError`."""
+    leaves = leaves_with_space(reader)
+    declared: dict[Key, LeafSpace] = {}
+    try:
+        _collect(reader.manifest.spaces.get(root), (root,), declared)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"The {root} space of {reader.manifest.id} cannot be read: {shown(str(error), 120)}"
+        ) from error
+    return [
+        (key, space, leaves[key])
+        for key, space in declared.items()
+        if key in leaves and not leaves[key].text and "complex" not in leaves[key].dtype
+    ]
 
 
 def known_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
@@ -131,7 +154,7 @@ def _bounds_of_dtype(reader: DatasetReader, key: Key, leaf: LeafSpec) -> tuple[i
 
 
 def _spread(bound: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    return np.broadcast_to(bound if bound.size == 1 else bound.reshape(shape), shape)
+    return np.broadcast_to(bound.reshape(() if bound.size == 1 else shape), shape)
 
 
 def _collect(space: Any, key: Key, found: dict[Key, LeafSpace]) -> None:

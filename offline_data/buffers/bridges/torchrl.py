@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from offline_data.buffers.buffer import ReplayBuffer
@@ -240,6 +241,7 @@ def to_composite(leaves: Mapping[Key, tuple[LeafSpace, str]]) -> Any:
 
     Whole numbers from 0 are `Categorical` (indices, not one-hot) or `MultiCategorical`; where the data
     have NaN, no feature has a bound, or torch cannot compare (uint16 and wider), it is `Unbounded`.
+    Bounds that the dtype cannot have are its own.
     """
     found = theirs.Composite()
     for key, (space, dtype) in leaves.items():
@@ -253,9 +255,22 @@ def _spec_of(space: LeafSpace, stored: str) -> Any:
     free = np.isnan([low, high]).any() or (np.isneginf(low) & np.isposinf(high)).all()
     if free or stored in {"uint16", "uint32", "uint64"}:
         return theirs.Unbounded(shape, dtype=dtype)
-    if space.kind != "Box" and not low.any():
+    low, high = (_within(bound, np.dtype(stored)) for bound in (low, high))
+    if (space.kind != "Box" or stored == "bool") and not low.any():
         if (high == high.max(initial=0)).all():
             return theirs.Categorical(int(high.max()) + 1, shape=shape, dtype=dtype)
-        return theirs.MultiCategorical((high + 1).tolist(), shape=shape, dtype=dtype)
+        return theirs.MultiCategorical((high.astype(int) + 1).tolist(), shape=shape, dtype=dtype)
     bounds = (torch.from_numpy(bound).to(dtype) for bound in (low, high))
     return theirs.Bounded(*bounds, shape, dtype=dtype)
+
+
+def _within(bound: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a bound as whole numbers that the dtype has; as it is if that is not of integers."""
+    if dtype.kind not in "iub":
+        return bound
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    # float64 has no 2**63 - 1: what is not below it must not be converted
+    inside = (bound > least) & (bound < most)
+    found = np.where(bound >= most, np.array(most, dtype), np.array(least, dtype))
+    found[inside] = bound[inside].astype(dtype)
+    return found

@@ -45,7 +45,7 @@ class Documents:
         max_length: Tokens of a document, the first ones; None: all.
         pad_to: `T` of all padded batches; None: the longest document of each batch.
         pad_token: Token id of padding; None: that of the dataset's tokenizer.
-        numbers: Documents to use, int64 `[D]`, numbered as in `dataset`; None: all.
+        numbers: Documents to use, int64 `[D]`, numbered as in `dataset`, or a mask of all; None: all.
 
     Raises:
         UsageError: The rows of the dataset are no tokens, or an argument is invalid.
@@ -93,10 +93,7 @@ class Documents:
         stored = known.get("pad") if isinstance(known, dict) else None
         self.pad_token = int(next(one for one in (pad_token, stored, 0) if one is not None))
         there = self._documents_of(dataset)
-        chosen = np.arange(len(there)) if numbers is None else np.asarray(numbers, np.int64)
-        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(there):
-            raise UsageError(f"There are {len(there)} documents; found a number beyond")
-        self.numbers = there[chosen]
+        self.numbers = there if numbers is None else there[_numbers(numbers, len(there))]
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -120,9 +117,9 @@ class Documents:
 
     def __getitem__(self, index: Any) -> TensorDict:
         """Return one document, `[T]`, or a batch of some: a slice, or ints `[B]`."""
-        numbers = np.atleast_1d(
-            self.numbers[np.asarray(index) if not isinstance(index, slice) else index]
-        )
+        if not isinstance(index, slice):
+            index = np.asarray(index, None if np.size(index) else np.int64)
+        numbers = np.atleast_1d(self.numbers[index])
         found = self._packed(numbers) if self.packed else self._padded(numbers)
         single = not isinstance(index, slice) and np.ndim(index) == 0
         return found[0] if single and not self.packed else found
@@ -204,3 +201,17 @@ class Documents:
         }
         batch = TensorDict({name: torch.from_numpy(values) for name, values in leaves.items()}, [])
         return batch.set_non_tensor("max_seqlen", int(lengths.max(initial=0)))
+
+
+def _numbers(numbers: NDArray[Any] | Sequence[int], count: int) -> NDArray[np.int64]:
+    """Return numbers of documents, also from a mask of all `count`; raises `UsageError`."""
+    given = np.asarray(numbers)
+    if given.dtype == bool and given.shape == (count,):
+        return np.flatnonzero(given)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise UsageError(
+            f"numbers is {given.dtype}{list(given.shape)}; expected whole numbers, or a mask of {count}"
+        )
+    if given.size and not 0 <= given.min() <= given.max() < count:
+        raise UsageError(f"There are {count} documents; found a number beyond")
+    return given.astype(np.int64)

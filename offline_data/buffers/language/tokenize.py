@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase
 
+from offline_data.buffers.arguments import positive
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.config import resolve_settings
 from offline_data.errors import FormatError, MissingDependencyError, UsageError
+from offline_data.preprocess.identity import UnknownIdentityError, digest_of
 from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
 from offline_data.strict_json import shown
@@ -35,20 +37,49 @@ _PAIR = ("prompt", "chosen", "rejected")
 
 
 class _PrivateTensor(MemoryMappedTensor):  # type: ignore[misc]
-    """A file of a dataset; writing to the tensor changes this process's memory, not the file."""
+    """Rows of a file of a dataset; writing to them changes this process's memory, not the file.
+
+    Pickled, they are the name of the file and which rows, so that other processes map it, too. Rows
+    that are not consecutive are a plain tensor, which is copied, as is what was written to.
+    """
 
     @classmethod
     def from_filename(
-        cls, filename: str | os.PathLike[str], dtype: torch.dtype, shape: Any, index: Any = None
+        cls,
+        filename: str | os.PathLike[str],
+        dtype: torch.dtype,
+        shape: Any,
+        rows: tuple[int, int] | None = None,
     ) -> _PrivateTensor:
-        """Map a file of rows; also called to unpickle one."""
+        """Map a file of this shape, all or `rows[0]` to `rows[1]`; also called to unpickle them."""
         size = torch.Size(shape)
-        rows = map_file(Path(filename), size[0], size[1:].numel() * dtype.itemsize).words
-        tensor = rows.view(dtype).view(size)
-        made = cls(tensor if index is None else tensor[index])
-        made.filename, made.index, made.parent_shape = str(filename), index, size
-        made._handler = None
+        begin, end = rows or (0, size[0])
+        words = map_file(Path(filename), size[0], size[1:].numel() * dtype.itemsize).words
+        return cls._made(words.view(dtype).view(size)[begin:end], str(filename), size, begin)
+
+    @classmethod
+    def _made(cls, tensor: torch.Tensor, file: str, size: torch.Size, begin: int) -> _PrivateTensor:
+        made = cls(tensor)
+        made.filename = file if tensor.shape == size else None
+        made.index, made.parent_shape, made._handler = None, tensor.shape, None
+        made._place = file, size, begin
         return made
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Return rows or values, as a view of this memory."""
+        part: torch.Tensor = self.as_subclass(torch.Tensor)[index]
+        rows = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+        if not isinstance(rows, slice) or rows.step not in {None, 1}:
+            return part
+        file, size, begin = self._place
+        return self._made(part, file, size, begin + rows.indices(len(self))[0])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the place, or the values if something was written to this memory."""
+        if self.is_inference() or self._version:
+            return self.as_subclass(torch.Tensor).clone().__reduce_ex__(protocol)
+        file, size, begin = self._place
+        return type(self).from_filename, (file, self.dtype, size, (begin, begin + len(self)))
 
 
 class TensorDictTokenizer:
@@ -167,8 +198,9 @@ class TokenizedDatasetLoader:
 
     Unlike TorchRL's, its result is a dataset of this package, `local:tokens/…`: a conversion that was
     interrupted never counts as done, and other arguments or another tokenizer have another name. One
-    that is there is used without asking the hub or reading the rows. Functions are known by their
-    names: after changing one, remove the dataset with `offline-data remove`.
+    that is there is used without asking the hub or reading the rows, also after the hub has changed;
+    `offline-data remove` deletes it. Functions are known by their code and what they close over. Only
+    what `tokenizer_fn` returns is kept, not other columns.
 
     Args:
         split: `"train"` or `"valid"`, or another split.
@@ -199,6 +231,7 @@ class TokenizedDatasetLoader:
         tokenizer_class: Any = None,
         tokenizer_model_name: str | None = None,
     ) -> None:
+        positive(max_length, "max_length")
         self.split, self.max_length, self.dataset_name = split, max_length, str(dataset_name)
         self.tokenizer_fn, self.pre_tokenization_hook = tokenizer_fn, pre_tokenization_hook
         self.root_dir, self.from_disk, self.valid_size = root_dir, from_disk, valid_size
@@ -228,7 +261,7 @@ class TokenizedDatasetLoader:
         Raises:
             NotFoundError: No such dataset, split or folder, or no row is left.
             FormatError: A file is damaged, or a row lacks a text.
-            UsageError: A function has no name.
+            UsageError: What a function depends on cannot be told.
             OfflineError, NetworkError, AuthError: The dataset cannot be fetched.
         """
         from offline_data.ingest.tokens import published_rows, saved_rows, stored_tokens
@@ -263,11 +296,12 @@ class TokenizedDatasetLoader:
             self.split,
             self.max_length,
             self.valid_size if self.split.startswith("valid") else None,
-            _name_of(self.tokenizer_fn),
-            hook and _name_of(hook),
+            _identity(self.tokenizer_fn),
+            hook and _identity(hook),
             type(tokenizer).__name__,
             vocabulary,
             [tokenizer.pad_token_id, tokenizer.padding_side, tokenizer.truncation_side],
+            [getattr(tokenizer, "split_special_tokens", None), tokenizer.model_input_names],
         ]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -330,17 +364,21 @@ class TokenizedDatasetLoader:
         return written
 
 
-def _name_of(function: Any) -> str:
-    """Return module, name and bound arguments of a function or class; raises `UsageError`."""
-    inner = getattr(function, "func", function)
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    if name.endswith("<lambda>"):
+def _identity(function: Any) -> str:
+    """Return what identifies a function or class: the name of ours, a digest of others' code.
+
+    Raises `UsageError`.
+    """
+    module = getattr(function, "__module__", None) or ""
+    if module.partition(".")[0] == "offline_data" and hasattr(function, "__qualname__"):
+        return f"{module}.{function.__qualname__}"
+    try:
+        return digest_of(function)
+    except UnknownIdentityError as error:
         raise UsageError(
-            "A lambda has no name by which its tokens are found again",
-            hint="define the function with def",
-        )
-    bound = getattr(function, "args", ()), getattr(function, "keywords", {})
-    return f"{inner.__module__}.{name}{bound if inner is not function else ''}"
+            f"The tokens of {shown(repr(function), 80)} could not be found again: {error}",
+            hint="pass a function or class whose closed-over values can be pickled",
+        ) from error
 
 
 class _WithText:

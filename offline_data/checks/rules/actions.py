@@ -10,7 +10,8 @@ import numpy as np
 from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.rules.values import RangeRule, listed
-from offline_data.store.spaces import declared_spaces
+from offline_data.episodes.fields import join_key
+from offline_data.store.spaces import declared_spaces, unlike_spaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -105,6 +106,8 @@ class _OutsideSpace(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
+        for key, said in unlike_spaces(measured.reader, self.root).items():
+            yield self.finding(measured.reader, said, leaf=join_key(key))
         bounds = declared_bounds(measured.reader, self.root)
         for key, found in measured.leaves.items():
             low, high = float(bounds[key].low.min()), float(bounds[key].high.max())
@@ -124,6 +127,8 @@ class ActionOutsideSpace(_OutsideSpace):
     """An action is outside of the space that the source declares.
 
     An environment clips it or raises, and a policy that is squashed to the bounds never reaches it.
+    What is beyond by a millionth of the bound, as rounding to float32 makes it, does not count. A
+    space of another shape than the rows is reported, too.
     """
 
     code = "RL030"
@@ -137,7 +142,9 @@ class ObservationOutsideSpace(_OutsideSpace):
     """An observation is outside of the space that the source declares.
 
     Scaling by the bounds then gives values outside of its range, `ds.observation_space` does not
-    contain the row, and `ds.specs` refuses the batch. Images and text are not looked at.
+    contain the row, and `ds.specs` refuses the batch. Images and text are not looked at. What is
+    beyond by a millionth of the bound, as rounding to float32 makes it, does not count. A space of
+    another shape than the rows is reported, too.
     """
 
     code = "RL023"

@@ -409,7 +409,7 @@ def _marks(manifest: Manifest) -> dict[int, str]:
 
 def _has_turns(reader: DatasetReader) -> bool:
     """Return True if a chat template may have written the documents."""
-    text = options(reader.manifest).get("text")
+    text = reader.manifest.about.get("text") or options(reader.manifest).get("text")
     form = text.get("form") if isinstance(text, dict) else None
     template = _tokenizer(reader.manifest).get("chat") is not False
     plain = form in {"text", "prompt"} or not has_prompts(reader)

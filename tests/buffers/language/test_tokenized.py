@@ -385,6 +385,80 @@ def test_round_trips(saved: Path, tmp_path: Path, kind: Any) -> None:
     assert_equal(unpickled, data)
 
 
+class Select:
+    """A hook with a state."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __call__(self, rows: Any) -> Any:
+        return rows.select(range(self.count))
+
+
+def test_hooks_are_known_by_what_they_do(saved: Path, tmp_path: Path) -> None:
+    def made(count: int) -> Any:
+        return lambda rows: rows.select(range(count))
+
+    def rows_of(hook: Any) -> int:
+        loader = offline_data.TokenizedDatasetLoader(
+            "train", 12, saved / "prompts", offline_data.PromptTensorDictTokenizer, hook,
+            tmp_path, True, tokenizer_class=Auto,
+        )  # fmt: skip
+        loader.load()
+        return len(list(tmp_path.rglob("manifest.json")))
+
+    hooks = [made(9), made(8), Select(9), Select(8), Select(7).__call__]
+    assert [rows_of(hook) for hook in hooks] == [1, 2, 3, 4, 5]
+    assert [rows_of(hook) for hook in (made(9), Select(8))] == [5, 5]
+
+
+def test_settings_of_a_tokenizer_are_part_of_the_name(saved: Path, tmp_path: Path) -> None:
+    class Split(Auto):
+        @staticmethod
+        def from_pretrained(name: str) -> Any:
+            found = Auto.from_pretrained(name)
+            found.split_special_tokens = True
+            return found
+
+    names = {
+        tokenize.TokenizedDatasetLoader(
+            "train", 12, saved / "prompts", offline_data.PromptTensorDictTokenizer,
+            tokenizer_class=kind,
+        )._key("x")
+        for kind in (Auto, Split)
+    }  # fmt: skip
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("rows", [slice(3, 9), slice(5, None), slice(1, 9, 3), [4, 2]])
+def test_parts_are_pickled_as_they_are(saved: Path, tmp_path: Path, rows: Any) -> None:
+    whole = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path)
+    part = whole[rows]
+    pickled = pickle.dumps(part)
+    assert_equal(pickle.loads(pickled), part)  # noqa: S301 -- made here
+    again = part[1:]
+    assert_equal(pickle.loads(pickle.dumps(again)), again)  # noqa: S301
+    assert not torch.equal(part.chosen_data.input_ids, part.rejected_data.input_ids)
+
+
+def test_what_is_written_stays_in_the_objects(saved: Path, tmp_path: Path) -> None:
+    def stored() -> Any:
+        return from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path)
+
+    before, data = stored().clone(), stored()
+    copy = pickle.loads(pickle.dumps(data))  # noqa: S301 -- made here
+    copy.chosen_data.input_ids[0] = 7
+    copy[2:4].rejected_data.input_ids.zero_()
+    assert_equal(stored(), before)
+    data.chosen_data.input_ids[1] = 5
+    data[3:].rejected_data.attention_mask.zero_()
+    unpickled = pickle.loads(pickle.dumps(data))  # noqa: S301
+    assert_equal(unpickled, data)
+    assert (unpickled.chosen_data.input_ids[1] == 5).all()
+    assert not unpickled.rejected_data.attention_mask[3:].any()
+    assert_equal(stored(), before)
+
+
 def loader_of(saved: Path, root: Path, batch_size: int = 5, **options: Any) -> Any:
     return ours.get_dataloader(
         batch_size, LENGTH, options.pop("kind", ours.PromptData), options.pop("device", "cpu"),
@@ -481,10 +555,13 @@ def test_bad_rows(tmp_path: Path) -> None:
     surrogate = tokenize._WithText([{"text": "a\ud800"}], ("text",))
     with pytest.raises(FormatError, match=r"Row 0, column 'text': .*surrogates not allowed"):
         list(surrogate)
+    file: Any = (tmp_path / "notes").open("w")
     loader = offline_data.TokenizedDatasetLoader(
-        "train", 5, write([good]), offline_data.TensorDictTokenizer, lambda some: some,
+        "train", 5, write([good]), offline_data.TensorDictTokenizer, lambda some: file and some,
         tmp_path, True, tokenizer_class=Auto,
     )  # fmt: skip
-    with pytest.raises(UsageError, match="lambda"):
+    with file, pytest.raises(UsageError, match=r"could not be found again: .*TextIOWrapper"):
         loader.load()
+    with pytest.raises(UsageError, match="max_length is 0"):
+        ours.PairwiseDataset.from_dataset("train", str(write([good])), 0)
     assert not list(tmp_path.rglob("manifest.json"))
