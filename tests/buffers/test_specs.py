@@ -139,6 +139,36 @@ def test_data_beyond_a_declared_space_are_not_within_and_the_check_names_them(
             np.array([[0, 1], [1, 1]], np.float32),
             torchrl.Unbounded((2,), dtype=torch.float32),
         ),
+        (
+            {"type": "Box", "dtype": "int64", "shape": [], "low": 0, "high": None},
+            np.array([0, 2**62]),
+            torchrl.Bounded(0, 2**63 - 1, (), dtype=torch.int64),
+        ),
+        (
+            {"type": "Box", "dtype": "int64", "low": -(2**63), "high": 2**63 - 1},
+            np.array([-(2**63), 2**63 - 1]),
+            torchrl.Bounded(-(2**63), 2**63 - 1, (), dtype=torch.int64),
+        ),
+        (
+            {"type": "Box", "dtype": "float32", "low": 0, "high": 2**40},
+            np.array([3, 9], np.int32),
+            torchrl.Bounded(0, 2**31 - 1, (), dtype=torch.int32),
+        ),
+        (
+            {"type": "Box", "dtype": "float32", "low": -1, "high": 1},
+            np.array([False, True]),
+            torchrl.Categorical(2, shape=(), dtype=torch.bool),
+        ),
+        (
+            {"type": "Discrete", "n": 300},
+            np.array([3, 255], np.uint8),
+            torchrl.Bounded(0, 255, (), dtype=torch.uint8),
+        ),
+        (
+            {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1], "high": [1]},
+            np.array([0.5, 1], np.float32),
+            torchrl.Bounded(-1, 1, (), dtype=torch.float32),
+        ),
         (None, np.array([[0, np.nan]] * 2), torchrl.Unbounded((2,), dtype=torch.float64)),
         (None, np.array([[7], [9]], np.uint16), torchrl.Unbounded((1,), dtype=torch.uint16)),
         (None, np.array([7, 9]), torchrl.Bounded(7, 9, (), dtype=torch.int64)),
@@ -152,6 +182,31 @@ def test_kinds_of_actions(tmp_path: Path, space: Any, values: Any, spec: Any) ->
     )
     assert ds.specs.action == spec
     assert ds.specs.action.is_in(ds[:]["action"])
+
+
+def test_a_space_of_another_shape_is_found(tmp_path: Path) -> None:
+    space = {"type": "Box", "dtype": "float32", "shape": [4], "low": [0] * 4, "high": [1] * 4}
+    spaces = {"action": space, "observation": {"type": "Dict", "subspaces": {"state": space}}}
+    ds = opened(tmp_path / "toy", spaces=spaces)
+    found = {one.code: one for one in offline_data.check(ds.data_path, select=["RL023", "RL030"])}
+    assert {code: one.leaf for code, one in found.items()} == {
+        "RL023": "observation/state",
+        "RL030": "action",
+    }
+    assert found["RL023"].message == "the declared Box is [4], and rows are [3]"
+    assert ds.specs.is_in(ds[:])  # by the bounds of the data
+
+
+def test_observations_that_have_another_name(tmp_path: Path) -> None:
+    batch = toy_batch([3, 2])
+    state = batch.observations["observation", "state"]
+    code = {("pixels",): state, ("info", "code"): batch.observations["info", "code"]}
+    ds = opened(tmp_path / "toy", replace(batch, observations=code))
+    assert list(ds.specs.observation.keys()) == ["pixels"]
+    assert ds.specs.batch["next", "pixels"] == ds.specs.observation["pixels"]
+    assert ds.specs.is_in(ds[:])
+    assert ds.observation_space["pixels"].contains(ds[0]["pixels"].numpy())
+    assert "info/code" not in ds.specs.spaces
 
 
 def test_tokens(tmp_path: Path) -> None:

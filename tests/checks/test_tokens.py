@@ -315,6 +315,15 @@ def test_a_manifest_that_says_nonsense(write: Write, said: Any) -> None:
 
 
 @EVERY_FORM
+def test_the_form_that_was_found_counts(write: Write, pad: bool) -> None:
+    documents = [[1, *one[:9], 2, 1, *one[9:], 2] for one in corpus(8)]
+    for form, codes in (("prompt", ["RL106"]), ("messages", [])):
+        chat = {"about": {**about(chat=True), "text": {"form": form}}}
+        path = write(batch(documents, "prompt", pad=pad), **chat)
+        assert [one.code for one in found(path, "RL106")] == codes
+
+
+@EVERY_FORM
 def test_conversations_have_marks_between_turns(write: Write, pad: bool) -> None:
     documents = [[1, *one[:9], 2, 1, *one[9:], 2] for one in corpus(8)]
     documents[0][1] = 2  # not twice the same

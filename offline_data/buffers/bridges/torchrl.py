@@ -256,7 +256,11 @@ def _spec_of(space: LeafSpace, stored: str) -> Any:
     if free or stored in {"uint16", "uint32", "uint64"}:
         return theirs.Unbounded(shape, dtype=dtype)
     low, high = (_within(bound, np.dtype(stored)) for bound in (low, high))
-    if (space.kind != "Box" or stored == "bool") and not low.any():
+    # the number of values must be a number of the dtype, with which TorchRL compares
+    counted = stored == "bool" or (
+        space.kind != "Box" and high.max(initial=0) < np.iinfo(stored).max
+    )
+    if counted and not low.any():
         if (high == high.max(initial=0)).all():
             return theirs.Categorical(int(high.max()) + 1, shape=shape, dtype=dtype)
         return theirs.MultiCategorical((high.astype(int) + 1).tolist(), shape=shape, dtype=dtype)

@@ -152,6 +152,22 @@ def test_documents_of_a_view(dataset: Any) -> None:
         Documents(dataset.subset(torch.arange(3, 9)))
 
 
+def test_a_mask_of_documents(dataset: Any) -> None:
+    mask = np.arange(len(offline_data.Documents(dataset))) % 3 == 1
+    documents = offline_data.Documents(dataset, numbers=mask)
+    assert documents.numbers.tolist() == np.flatnonzero(mask).tolist()
+    assert len(documents[[]]["input_ids"]) == 0
+    bad: Any
+    for bad, said in (
+        (mask[1:], r"numbers is bool\[\d+\]; expected whole numbers, or a mask of"),
+        ([1.5], "numbers is float64"),
+        ([[1, 2]], r"numbers is int64\[1, 2\]"),
+        ([-1], "a number beyond"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            offline_data.Documents(dataset, numbers=bad)
+
+
 def test_documents_are_pickled(dataset: Any) -> None:
     documents = Documents(dataset, packed=True)
     other = pickle.loads(pickle.dumps(documents))  # noqa: S301 -- made here
