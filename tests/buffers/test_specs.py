@@ -165,6 +165,11 @@ def test_data_beyond_a_declared_space_are_not_within_and_the_check_names_them(
             torchrl.Bounded(0, 255, (), dtype=torch.uint8),
         ),
         (
+            {"type": "Discrete", "n": 3},
+            np.array([0, 2], np.float32),
+            torchrl.Categorical(3, shape=(), dtype=torch.float32),
+        ),
+        (
             {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1], "high": [1]},
             np.array([0.5, 1], np.float32),
             torchrl.Bounded(-1, 1, (), dtype=torch.float32),

@@ -257,9 +257,8 @@ def _spec_of(space: LeafSpace, stored: str) -> Any:
         return theirs.Unbounded(shape, dtype=dtype)
     low, high = (_within(bound, np.dtype(stored)) for bound in (low, high))
     # the number of values must be a number of the dtype, with which TorchRL compares
-    counted = stored == "bool" or (
-        space.kind != "Box" and high.max(initial=0) < np.iinfo(stored).max
-    )
+    most = np.iinfo(stored).max if np.dtype(stored).kind in "iu" else np.inf
+    counted = stored == "bool" or (space.kind != "Box" and high.max(initial=0) < most)
     if counted and not low.any():
         if (high == high.max(initial=0)).all():
             return theirs.Categorical(int(high.max()) + 1, shape=shape, dtype=dtype)
