@@ -135,7 +135,8 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
     """Tokenizes prompts with their labels, as TorchRL's class of that name.
 
     `prompt_rindex` is the place of the prompt's last token. `valid_sample` is False for rows whose
-    last token is no end of a text: those that fill `max_length`.
+    last token is no end of a text: those that fill `max_length`. The batch size is `[n]`, where
+    TorchRL's has none.
     """
 
     def __init__(

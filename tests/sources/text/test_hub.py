@@ -328,6 +328,7 @@ def test_a_dataset_of_this_machine_with_other_options(
     assert "Documents" in str(usage.value.hint)
 
 
+@pytest.mark.slow
 def test_one_dataset_with_two_tokenizers(online: Settings, project: Path, processes: None) -> None:
     changed = json.loads((project.parent / "tok.json").read_text())
     changed["model"]["merges"] = changed["model"]["merges"][:-1]
