@@ -307,8 +307,9 @@ def _kept(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
 def _rows_of(column: NDArray[Any]) -> set[int]:
     """Return the hash of each row."""
     images = as_encoded(column)
-    rows = np.ascontiguousarray(column) if images is None else images.images()
-    return {hash(bytes(row)) for row in rows}
+    if images is not None:
+        return {hash(bytes(image)) for image in images.images()}
+    return {hash(column[row].tobytes()) for row in range(len(column))}
 
 
 def schema_of_chunk(chunk: EpisodeChunk) -> Schema:

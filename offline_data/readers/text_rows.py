@@ -177,7 +177,8 @@ def _object(line: str, path: Path, number: int) -> dict[str, Any]:
 
 def _joined(rows: list[dict[str, Any]]) -> Columns:
     """Return columns of objects; None where an object lacks one."""
-    names = dict.fromkeys(name for row in rows for name in row)
+    # rows of nothing are rows, too
+    names = dict.fromkeys(name for row in rows for name in row) or {"": None}
     return {name: [row.get(name) for row in rows] for name in names}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -484,6 +485,19 @@ def halved(td: Any) -> Any:
 
 def untouched(td: Any) -> Any:
     return td
+
+
+def test_indices_below_zero_have_a_space(tmp_path: Path, settings: Settings) -> None:
+    batch = toy_batch(LENGTHS)
+    numbers = np.arange(sum(LENGTHS), dtype=np.int64) - 2**40
+    steps = {**batch.steps, ("action",): numbers}
+    write_toy(tmp_path / "toy", [replace(batch, steps=steps)])
+    path = tmp_path / "toy" / "manifest.json"
+    spaces = {"action": {"type": "Discrete", "n": 3, "start": -1}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "spaces": spaces}))
+    for name, stage, kept in (("same", untouched, spaces), ("cut", "clip:action,low=0,high=1", {})):
+        make(tmp_path / "toy", [stage], tmp_path / name, settings)
+        assert oracle.Plain(tmp_path / name).manifest["spaces"] == kept
 
 
 @pytest.mark.parametrize(

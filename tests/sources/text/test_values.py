@@ -289,6 +289,14 @@ def test_rows_that_lack_a_column(convert: Convert, tokens: Any, tmp_path: Path) 
     assert "1 rows have no text" in skipped["reason"]
 
 
+def test_rows_of_nothing(convert: Convert, tokens: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [{"text": "a dog"}] * 1000 + [{}] * 1000 + [{"text": "x"}])
+    reader = convert(path)
+    assert documents(reader)[999:] == [tokens("a dog"), tokens("x")]
+    assert np.asarray(reader.episodes["row",])[-1] == 2000
+    assert "1,000 rows have no text" in reader.manifest.skipped[0]["reason"]
+
+
 def test_scores_that_some_rows_lack(convert: Convert, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"text": "a", "score": 2}] + [{"text": "a"}] * 1500
     reward = np.asarray(convert(write(tmp_path / "x.jsonl", rows)).step(("next", "reward")))
