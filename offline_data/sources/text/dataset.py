@@ -66,8 +66,9 @@ class TextDataset(RawDataset):
         self._options = options
         tokenizer = self._tokenizer()
         first = raw / self._files[0][0]
-        self._options = options = self._resolved(first)
-        self._scored = options.column("score") in column_names(first)
+        names = column_names(first)
+        self._options = options = self._resolved(first, names)
+        self._scored = options.column("score") in names
         columns = {role: options.column(role) for role in ROLES[options.form or "text"]}
         self.info = SourceInfo(
             licence=licence,
@@ -90,7 +91,7 @@ class TextDataset(RawDataset):
         """Read and tokenize a file, `text_rows.ROWS` rows at a time."""
         path = self._raw / shard.files[0]
         tokenizer, row, empty = self._tokenizer(), 0, 0
-        options = self._resolved(path)
+        options = self._resolved(path, column_names(path))
         needed = {options.column(role) for role in (*ROLES[options.form or "text"], "score")}
         for columns in read_rows(path, needed):
             found = documents(columns, row, options, tokenizer.chat_text, scored=self._scored)
@@ -108,9 +109,8 @@ class TextDataset(RawDataset):
             said = f"{empty:,} rows have no text, or text without tokens"
             yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
 
-    def _resolved(self, path: Path) -> TextOptions:
-        """Return the options with the form of a file, if that has rows."""
-        names = column_names(path)
+    def _resolved(self, path: Path, names: Sequence[str]) -> TextOptions:
+        """Return the options with the form of a file, by its columns, if that has rows."""
         return resolved(self._options, self._name, names, str(path)) if names else self._options
 
     def _tokenizer(self) -> Tokenizer:
