@@ -73,6 +73,7 @@ class HubText(Source):
             name,
             listing.commit,
             tuple(files),
+            opening=(),  # without a tokenizer, nothing is fetched
             card=listing.card,
             licence=licence if isinstance(licence, str) else None,
         )

@@ -161,6 +161,12 @@ def test_an_error_names_the_dataset_and_the_file_in_it(get: Get, tmp_path: Path)
     assert str(tmp_path) not in said
 
 
+def test_without_a_tokenizer_nothing_is_fetched(server: HubServer, online: Settings) -> None:
+    with pytest.raises(FormatError, match="no tokenizer was named"):
+        api.download(f"hf:{REPO}", settings=online, progress=False)
+    assert not [one.path for one in server.requests if "/resolve/" in one.path]
+
+
 def test_a_script_is_not_run(get: Get, server: HubServer, tmp_path: Path) -> None:
     folder = tmp_path / "script"
     folder.mkdir()
