@@ -396,6 +396,8 @@ class Select:
 
 
 def test_hooks_are_known_by_what_they_do(saved: Path, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+
     def made(count: int) -> Any:
         return lambda rows: rows.select(range(count))
 
