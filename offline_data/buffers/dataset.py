@@ -279,9 +279,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
                 hint="give a function that returns one: sampler=lambda: RandomSampler(seed=0)",
             )
         table = self.episodes
-        known = [table[name] for name in ("chosen", "row") if name in table]
-        pairs = len(known) == 2 and in_pairs(*known)
-        parts = split_episodes(len(table), shares, seed, pairs=pairs)
+        parts = split_episodes(len(table), shares, seed, pairs=in_pairs(table))
         return {
             name: self.episodes_at(numbers, sampler=sampler, batch_size=batch_size)
             for name, numbers in parts.items()

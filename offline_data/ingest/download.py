@@ -472,7 +472,9 @@ def _missing(dataset: DatasetId, options: Options) -> str:
 def _other_tokens(dataset: DatasetId, settings: Settings, options: Options) -> str | None:
     """Return a hint if a dataset is here, but its text was tokenized with other options."""
     here = options.text and find(settings.root, dataset)
-    return f"what is here has other ones: `offline-data info {here.id}`" if here else None
+    return (
+        f"the one here was tokenized with others: `offline-data info {here.id}`" if here else None
+    )
 
 
 def _did_you_mean(dataset: DatasetId, settings: Settings) -> str | None:

@@ -135,7 +135,7 @@ def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
     """Return True if the leaves of a space have changed names, dtypes, shapes or values."""
     before = {key for key in (*reader.step_leaves, *reader.observation_leaves) if key[0] == space}
     after = {key for key in (*plan.schema.steps, *plan.schema.observations) if key[0] == space}
-    return before != after or not before <= plan.kept
+    return before != after or not before <= plan.unchanged
 
 
 class IncrementalHasher:

@@ -95,8 +95,8 @@ class Plan:
     schema: Schema
     words: Mapping[Key, Sequence[str]]
     """Vocabularies of the text leaves, by the key in steps or observations."""
-    kept: frozenset[Key]
-    """Leaves of the parent that a few rows show to have no other values than before."""
+    unchanged: frozenset[Key]
+    """Leaves of the parent in which the recipe changes no value of a few rows."""
     in_place: bool
     """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
     of its own, which are joined at the end."""
@@ -227,7 +227,7 @@ def planned(
     """
     chunk = probe(reader, chosen, recipe)
     made = recipe.apply(chunk)
-    kept = _kept(chunk, made)
+    unchanged = _unchanged(chunk, made)
     layout = options.layout or reader.manifest.layout
     try:
         schema = schema_of_chunk(made)
@@ -260,7 +260,7 @@ def planned(
         layout,
         schema,
         made.words,
-        kept,
+        unchanged,
         in_place and recipe.keeps_rows and not schema.has_encoded,
         each * chosen.transitions,
     )
@@ -290,7 +290,7 @@ def _spread(count: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(np.int64))
 
 
-def _kept(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
+def _unchanged(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
     """Return the leaves whose dtype and shape are the same, and whose rows were there before."""
     old, new = ({**one.batch.steps, **one.batch.observations} for one in (before, after))
     return frozenset(
@@ -433,7 +433,7 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         value["layout"],
         schema_of_chunk(made),
         made.words,
-        _kept(chunk, made),
+        _unchanged(chunk, made),
         value["in_place"],
         seconds,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
 import zlib
 from collections import Counter
 from contextlib import contextmanager
@@ -41,18 +40,16 @@ def read_rows(path: Path, wanted: Collection[str] | None = None) -> Iterator[Col
 
     Args:
         path: A file with one of the suffixes of `SUFFIXES`.
-        wanted: Columns to read; None: all. Those that rows of JSON or CSV lack are None.
+        wanted: Columns to read, None in rows that lack them; None: all that there are.
 
     Raises:
         FormatError: It is not of the format that its suffix names, or damaged.
         MissingDependencyError: pyarrow is not installed, for Parquet and Arrow.
     """
-    for rows in _parts(path):
-        if isinstance(rows, dict):
+    for part in _parts(path):
+        for rows in [part] if isinstance(part, dict) else _columns(part, wanted):
             nothing = [None] * len(next(iter(rows.values())))
-            yield rows if wanted is None else {k: rows.get(k, nothing) for k in wanted}
-        else:
-            yield from _columns(rows if wanted is None else rows.select(_both(rows, wanted)))
+            yield rows if wanted is None else {name: rows.get(name, nothing) for name in wanted}
 
 
 def column_names(path: Path) -> list[str]:
@@ -65,12 +62,8 @@ def _parts(path: Path) -> Iterator[Any]:
     """Yield some rows at a time: columns, or a `pyarrow.Table`."""
     head = read_head(path)
     if head.startswith(LFS):
-        raise FormatError(f"{path} is no data: {describe_head(head)}", hint="`git lfs pull`")
+        raise FormatError(f"{path} is not data: {describe_head(head)}", hint="`git lfs pull`")
     return _READERS[suffix_of(path.name)](path)
-
-
-def _both(table: Any, wanted: Collection[str]) -> list[str]:
-    return [name for name in table.column_names if name in wanted]
 
 
 def suffix_of(name: str) -> str:
@@ -103,7 +96,9 @@ def _check_names(names: Sequence[str], path: Path) -> None:
             raise FormatError(f"{path} has {count} columns called {name!r}")
 
 
-def _columns(table: Any) -> Iterator[Columns]:
+def _columns(table: Any, wanted: Collection[str] | None) -> Iterator[Columns]:
+    """Yield some rows of a table at a time, without other columns than those that are wanted."""
+    table = table.select([n for n in table.column_names if wanted is None or n in wanted])
     rows = max(1, min(ROWS, CHARACTERS * table.num_rows // max(1, table.nbytes)))
     for begin in range(0, table.num_rows, rows):
         yield cast("Columns", table.slice(begin, rows).to_pydict())
@@ -177,7 +172,7 @@ def _object(line: str, path: Path, number: int) -> dict[str, Any]:
 
 def _joined(rows: list[dict[str, Any]]) -> Columns:
     """Return columns of objects; None where an object lacks one."""
-    # rows of nothing are rows, too
+    # without a column, objects that have no field would not be counted
     names = dict.fromkeys(name for row in rows for name in row) or {"": None}
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -210,7 +205,7 @@ def _full(rows: Any, width: int, path: Path) -> Iterator[list[str]]:
 def _text(path: Path) -> Iterator[Columns]:
     with _lines(path) as lines:
         for some in _some(lines, len):
-            yield {"text": [re.sub("\r?\n$", "", line) for line in some]}
+            yield {"text": [line.removesuffix("\n").removesuffix("\r") for line in some]}
 
 
 @contextmanager

@@ -184,7 +184,7 @@ def locate(text: str, settings: Settings) -> Entry:
     entry = find(settings.root, dataset)
     if entry is None:
         known = {str(e.id): str(e.id).partition("@")[0] for e in list_datasets(settings.root)}
-        # of a part of the episodes, or tokenized: found with its revision only
+        # a part of a dataset is found by its revision only
         near = [one for one, name in known.items() if name == text] or nearest(text, known.values())
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",

@@ -80,30 +80,33 @@ def observed_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
 def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
     """Return the spaces of leaves of observations and actions that the source declares.
 
-    Those of another shape are left out, see `unlike_spaces`; text has none.
+    Those of another shape are left out, see `mismatched_spaces`; text has none.
 
     Raises:
         FormatError: A space cannot be read.
     """
     found = {}
     for root in _DECLARED:
-        for key, space, leaf in _spaces_below(reader, root):
+        for key, space, leaf in _declared_below(reader, root):
             if space.low.size in {1, prod(leaf.shape)}:
                 low, high = (_spread(bound, leaf.shape) for bound in (space.low, space.high))
                 found[key] = LeafSpace(space.kind, space.dtype, low, high, "declared")
     return found
 
 
-def unlike_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
-    """Return what is wrong with declared spaces whose shape is not the leaf's; see above."""
+def mismatched_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
+    """Return for leaves below a root both shapes, in words, if the declared space has another one.
+
+    Raises `FormatError`, see `declared_spaces`.
+    """
     return {
-        key: f"the declared {space.kind} is {list(space.low.shape)}, and rows are {list(leaf.shape)}"
-        for key, space, leaf in _spaces_below(reader, root)
+        key: f"the declared {space.kind} has shape {list(space.low.shape)}, rows {list(leaf.shape)}"
+        for key, space, leaf in _declared_below(reader, root)
         if space.low.size not in {1, prod(leaf.shape)}
     }
 
 
-def _spaces_below(reader: DatasetReader, root: str) -> list[tuple[Key, LeafSpace, LeafSpec]]:
+def _declared_below(reader: DatasetReader, root: str) -> list[tuple[Key, LeafSpace, LeafSpec]]:
     """Return keys, declared spaces and leaves of numbers; raises `FormatError`."""
     leaves = leaves_with_space(reader)
     declared: dict[Key, LeafSpace] = {}

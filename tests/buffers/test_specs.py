@@ -198,7 +198,7 @@ def test_a_space_of_another_shape_is_found(tmp_path: Path) -> None:
         "RL023": "observation/state",
         "RL030": "action",
     }
-    assert found["RL023"].message == "the declared Box is [4], and rows are [3]"
+    assert found["RL023"].message == "the declared Box has shape [4], rows [3]"
     assert ds.specs.is_in(ds[:])  # by the bounds of the data
 
 

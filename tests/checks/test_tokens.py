@@ -327,7 +327,7 @@ def test_the_form_that_was_found_counts(write: Write, pad: bool) -> None:
 def test_conversations_have_marks_between_turns(write: Write, pad: bool) -> None:
     documents = [[1, *one[:9], 2, 1, *one[9:], 2] for one in corpus(8)]
     documents[0][1] = 2  # not twice the same
-    chat = {"about": about(chat=True), "converter": converter("messages")}
+    chat = {"about": {**about(chat=True), "text": {"form": "messages"}}}
     assert found(write(batch(documents, "prompt", pad=pad), **chat), "RL106") == []
     documents[3].insert(0, 1)  # by the template, and by the tokenizer
     documents[5][7] = 0
@@ -335,7 +335,8 @@ def test_conversations_have_marks_between_turns(write: Write, pad: bool) -> None
     episode, row = begin(documents, 3, pad=pad)
     assert (one.episode, one.row, one.count) == (episode, row + (not pad), 2)
     assert one.message.endswith("bos, pad")
-    ends = {"about": about(special={"eos": 0, "pad": 0}), "converter": converter("messages")}
+    known = about(special={"eos": 0, "pad": 0})
+    ends = {"about": {**known, "text": {"form": "messages"}}}
     del documents[3][0]
     assert found(write(batch(documents, "prompt", pad=pad), **ends), "RL106") == []
 

@@ -80,7 +80,7 @@ class Documents:
                 f"The rows of {reader.manifest.id} are no tokens",
                 hint="its rows are whole documents: use ds.dataloader"
                 if leaf is not None or ("chosen_data", "input_ids") in reader.step_leaves
-                else "`offline-data convert PATH NAME --from text --tokenizer gpt2` makes some",
+                else "`offline-data convert PATH NAME --from text --tokenizer gpt2` writes tokens",
             )
         self.packed, self.max_length, self.pad_to = packed, max_length, pad_to
         if max_length is not None:

@@ -44,18 +44,17 @@ class _PrivateTensor(MemoryMappedTensor):  # type: ignore[misc]
     """
 
     @classmethod
-    def from_filename(
+    def of_file(
         cls,
-        filename: str | os.PathLike[str],
+        path: str | os.PathLike[str],
         dtype: torch.dtype,
-        shape: Any,
+        size: torch.Size,
         rows: tuple[int, int] | None = None,
     ) -> _PrivateTensor:
-        """Map a file of this shape, all or `rows[0]` to `rows[1]`; also called to unpickle them."""
-        size = torch.Size(shape)
+        """Map a file of this size, all or `rows[0]` to `rows[1]`; also called to unpickle them."""
         begin, end = rows or (0, size[0])
-        words = map_file(Path(filename), size[0], size[1:].numel() * dtype.itemsize).words
-        return cls._made(words.view(dtype).view(size)[begin:end], str(filename), size, begin)
+        words = map_file(Path(path), size[0], size[1:].numel() * dtype.itemsize).words
+        return cls._made(words.view(dtype).view(size)[begin:end], str(path), size, begin)
 
     @classmethod
     def _made(cls, tensor: torch.Tensor, file: str, size: torch.Size, begin: int) -> _PrivateTensor:
@@ -79,7 +78,7 @@ class _PrivateTensor(MemoryMappedTensor):  # type: ignore[misc]
         if self.is_inference() or self._version:
             return self.as_subclass(torch.Tensor).clone().__reduce_ex__(protocol)
         file, size, begin = self._place
-        return type(self).from_filename, (file, self.dtype, size, (begin, begin + len(self)))
+        return type(self).of_file, (file, self.dtype, size, (begin, begin + len(self)))
 
 
 class TensorDictTokenizer:
@@ -277,8 +276,10 @@ class TokenizedDatasetLoader:
         reader = DatasetReader(path)
         table = reader.manifest.tables[TED]
         leaves = {
-            leaf.key: _PrivateTensor.from_filename(
-                path / leaf.file, getattr(torch, leaf.dtype), [table.rows, *leaf.shape]
+            leaf.key: _PrivateTensor.of_file(
+                path / leaf.file,
+                getattr(torch, leaf.dtype),
+                torch.Size([table.rows, *leaf.shape]),
             )
             for leaf in table.leaves
             if leaf.key[0] not in _MADE

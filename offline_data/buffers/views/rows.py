@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.storage import Storage
+    from offline_data.buffers.views.episodes import EpisodeTable
     from offline_data.episodes import Key
 
 DATASET_INDEX: Key = ("dataset_index",)
@@ -386,17 +387,12 @@ def rows_at(storage: Storage, index: Index) -> RowMap:
     return smallest(RowList(rows.at(numbers)), whole.runs())
 
 
-def in_pairs(chosen: Any, row: Any) -> bool:
-    """Return True if episodes are pairs of documents, the chosen one first.
-
-    Args:
-        chosen: `[E]` column `chosen` of the episodes.
-        row: `[E]` column `row`.
-    """
-    if len(row) % 2:
+def in_pairs(table: Mapping[Key, Any] | EpisodeTable) -> bool:
+    """Return True if the episodes of a table are pairs of documents, the chosen one first."""
+    if ("chosen",) not in table or ("row",) not in table or len(table["row",]) % 2:
         return False
-    flags, rows = np.asarray(chosen), np.asarray(row).reshape(-1, 2)
-    alternate = flags.dtype == bool and flags[::2].all() and not flags[1::2].any()
+    chosen, rows = np.asarray(table["chosen",]), np.asarray(table["row",]).reshape(-1, 2)
+    alternate = chosen.dtype == bool and chosen[::2].all() and not chosen[1::2].any()
     return bool(alternate and (rows[:, 0] == rows[:, 1]).all())
 
 

@@ -11,7 +11,7 @@ from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.rules.values import RangeRule, listed
 from offline_data.episodes.fields import join_key
-from offline_data.store.spaces import declared_spaces, unlike_spaces
+from offline_data.store.spaces import declared_spaces, mismatched_spaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -106,7 +106,7 @@ class _OutsideSpace(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
-        for key, said in unlike_spaces(measured.reader, self.root).items():
+        for key, said in mismatched_spaces(measured.reader, self.root).items():
             yield self.finding(measured.reader, said, leaf=join_key(key))
         bounds = declared_bounds(measured.reader, self.root)
         for key, found in measured.leaves.items():

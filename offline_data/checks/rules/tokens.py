@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from offline_data.checks.block import RowPlace, mixed
-from offline_data.checks.names import derived, options, related, split, unversioned
+from offline_data.checks.names import derived, related, split, unversioned
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.rules.duplicates import listed_copies
 from offline_data.checks.tokens import (
@@ -409,7 +409,7 @@ def _marks(manifest: Manifest) -> dict[int, str]:
 
 def _has_turns(reader: DatasetReader) -> bool:
     """Return True if a chat template may have written the documents."""
-    text = reader.manifest.about.get("text") or options(reader.manifest).get("text")
+    text = reader.manifest.about.get("text")
     form = text.get("form") if isinstance(text, dict) else None
     template = _tokenizer(reader.manifest).get("chat") is not False
     plain = form in {"text", "prompt"} or not has_prompts(reader)

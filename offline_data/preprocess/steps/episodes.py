@@ -234,10 +234,9 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
         # Imported here: the buffers import torch.
         from offline_data.buffers.views.rows import in_pairs, split_episodes
 
-        known = [table[name,] for name in ("chosen", "row") if (name,) in table]
-        count, pairs = len(table[("length",)]), len(known) == 2 and in_pairs(*known)
+        count = len(table[("length",)])
         try:
-            parts = split_episodes(count, dict(self.shares), self.seed, pairs=pairs)
+            parts = split_episodes(count, dict(self.shares), self.seed, pairs=in_pairs(table))
         except UsageError as error:
             raise StepError(f"Step 'split': {error.message}", hint=error.shell_hint) from error
         chosen = np.zeros(count, bool)

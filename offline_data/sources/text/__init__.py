@@ -14,8 +14,8 @@ from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.text.dataset import TextDataset
 from offline_data.sources.text.forms import PRESETS, Preset
-from offline_data.sources.text.splits import data_files, of_config, of_split
-from offline_data.sources.text.tokenizer import NAME_ONE
+from offline_data.sources.text.splits import data_files, files_of_config, files_of_split
+from offline_data.sources.text.tokenizer import TOKENIZER_HINT
 from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class HubText(Source):
         split = preset.splits.get(options.split, options.split)
         where = f"hf:{repository}"
         paths = [file.path for file in release.files]
-        paths, splits = of_config(paths, release.card, config or preset.config, where)
+        paths, splits = files_of_config(paths, release.card, config or preset.config, where)
         known = {file.path: file for file in release.files}
-        files = tuple(known[path] for path in of_split(paths, splits, split, where))
+        files = tuple(known[path] for path in files_of_split(paths, splits, split, where))
         return replace(release, files=files, opening=(files[0].path,), card={}, text=options)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
@@ -138,12 +138,13 @@ class TextFiles(Source):
         """Open the files; raises `FormatError` if no tokenizer is named."""
         if release.text is None or not release.text.tokenizer:
             raise FormatError(
-                f"{raw} is text, which must be tokenized, and no tokenizer was named", hint=NAME_ONE
+                f"{raw} is text, which must be tokenized, and no tokenizer was named",
+                hint=TOKENIZER_HINT,
             )
         folder = raw if is_folder(raw) else raw.parent
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
         if is_folder(raw):
-            names = of_split(names, None, release.text.split, str(raw))
+            names = files_of_split(names, None, release.text.split, str(raw))
         return _opened(
             folder, [(name, (folder / name).stat().st_size) for name in names], release, ""
         )

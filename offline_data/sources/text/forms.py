@@ -59,7 +59,7 @@ class Preset:
     config: str = ""
     """Configuration that is read if an id names none."""
     splits: Mapping[str, str] = field(default_factory=dict)
-    """Name of a split, where several begin with the usual one."""
+    """The split that a usual name means: `{"train": "train_sft"}`."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -163,7 +163,7 @@ def documents(
     """Return the documents of some rows.
 
     Args:
-        columns: The rows; a column of the form that they lack is empty.
+        columns: The rows: the columns of the form, and that of scores.
         first: Number of the first one in the file.
         options: Resolved options.
         chat: Writes a conversation with the chat template of the tokenizer.
@@ -171,8 +171,7 @@ def documents(
     """
     form = options.form or "text"
     count = len(next(iter(columns.values()), []))
-    nothing = [None] * count
-    cells = {role: columns.get(options.column(role), nothing) for role in (*ROLES[form], "score")}
+    cells = {role: columns[options.column(role)] for role in (*ROLES[form], "score")}
     found = RowTexts([], [] if form != "text" else None, [], None, [], [], count, special=True)
     scores: list[float] = []
     for i in range(count):
@@ -245,8 +244,8 @@ def _conversation(messages: Any, role: str, chat: Chat) -> tuple[str, str]:
     return _text(chat(messages), role), chat(messages[:-1], prompt=True) if last else ""
 
 
-def _is_chat(column: Sequence[Any] | None) -> bool:
-    return any(isinstance(one, (list, tuple)) for one in column or ())
+def _is_chat(column: Sequence[Any]) -> bool:
+    return any(isinstance(one, (list, tuple)) for one in column)
 
 
 def _text(value: Any, role: str) -> str:

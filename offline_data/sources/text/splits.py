@@ -66,7 +66,7 @@ def data_files(paths: Iterable[str]) -> list[str]:
     return rich or found
 
 
-def of_config(
+def files_of_config(
     paths: Sequence[str], card: Mapping[str, Any], config: str, where: str
 ) -> tuple[list[str], Splits | None]:
     """Return the files of a configuration, and its splits if the card names them.
@@ -104,7 +104,9 @@ def of_config(
     return kept, None
 
 
-def of_split(paths: Sequence[str], splits: Splits | None, split: str, where: str) -> list[str]:
+def files_of_split(
+    paths: Sequence[str], splits: Splits | None, split: str, where: str
+) -> list[str]:
     """Return the files of a split; all, if it is empty or nothing names any split.
 
     Raises:
@@ -153,7 +155,7 @@ def _of_card(
     splits: dict[str, list[str]] | None = None
     if config.get("data_files") is not None:
         splits = {}
-        for split, pattern in _data_files(config["data_files"], where):
+        for split, pattern in _patterns_of(config["data_files"], where):
             wanted, known = posixpath.normpath(f"{folder}/{pattern}"), splits.setdefault(split, [])
             known += [path for path in inside if path not in known and _matches(path, wanted)]
         splits = {split: files for split, files in splits.items() if files}
@@ -166,7 +168,7 @@ def _of_card(
     return inside, splits
 
 
-def _data_files(data: Any, where: str) -> Iterator[tuple[str, str]]:
+def _patterns_of(data: Any, where: str) -> Iterator[tuple[str, str]]:
     """Yield splits and patterns of paths in the order of the card; raises `FormatError`."""
     for one in data if isinstance(data, list) else [data]:
         match one:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from offline_data.sources.text_options import TextOptions
 
-NAME_ONE = (
+TOKENIZER_HINT = (
     "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "
     'text = { tokenizer = "gpt2" }'
 )
@@ -192,7 +192,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
     if not name:
         raise FormatError(
             "Text must be tokenized, and no tokenizer was named",
-            hint=NAME_ONE,
+            hint=TOKENIZER_HINT,
         )
     path = Path(name).expanduser()
     if revision and (path.suffix == ".json" or path.is_dir() or looks_like_path(name)):

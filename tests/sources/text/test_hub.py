@@ -307,7 +307,7 @@ def test_load_dataset_downloads_and_tokenizes(
     other = replace(options, max_length=3)
     with pytest.raises(NotFoundError, match="tokenized with these options, is not on") as caught:
         load_dataset(f"hf:{REPO}", text=other, root=tmp_path / "root", download=False)
-    assert "what is here has other ones" in str(caught.value.hint)
+    assert "the one here was tokenized with others" in str(caught.value.hint)
     with pytest.raises(UsageError, match="tokenized with other options"):
         load_dataset(ds.data_path, text=other)
 
@@ -328,7 +328,7 @@ def test_a_dataset_of_this_machine_with_other_options(
         other = replace(options, max_length=1)
         with pytest.raises(NotFoundError, match="local:mine, tokenized with these") as caught:
             load_dataset("local:mine", text=other, root=root, download=download_it)
-        assert "what is here has other ones" in str(caught.value.hint)
+        assert "the one here was tokenized with others" in str(caught.value.hint)
     with pytest.raises(UsageError, match="has no observations") as usage:
         api.load_arrays("local:mine", root=root)
     assert "Documents" in str(usage.value.hint)

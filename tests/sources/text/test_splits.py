@@ -16,7 +16,7 @@ from offline_data import TextOptions, api
 from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.sources.text.forms import PRESETS
-from offline_data.sources.text.splits import data_files, of_config, of_split
+from offline_data.sources.text.splits import data_files, files_of_config, files_of_split
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.servers import HubServer
 from tests.ingest.here import conversions_start_no_process, processes
@@ -39,7 +39,7 @@ def split(name: str, *paths: str) -> dict[str, Any]:
 def chosen(
     paths: list[str], wanted: str = "train", card: Any = None, config: str = ""
 ) -> list[str]:
-    return of_split(*of_config(paths, card or {}, config, "hf:a/b"), wanted, "hf:a/b")
+    return files_of_split(*files_of_config(paths, card or {}, config, "hf:a/b"), wanted, "hf:a/b")
 
 
 SHARDS = ["data/test-00000-of-00001.parquet", *(f"data/train-0000{n}-of-00002.parquet" for n in range(2))]  # fmt: skip
