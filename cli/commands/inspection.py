@@ -94,7 +94,7 @@ def _provenance(found: "DatasetInfo") -> Fields:
         Field("made by", recipe_lines(options.get("recipe", ()))),
         Field("files", files),
         Field("failed hosts", list(failed)),
-        Field("declared values", [f"{key}: {values}" for key, values in found.values.items()]),
+        Field("values", [f"{key}: {values}" for key, values in found.values.items()]),
         Field("environment", _compact(found.environment)),
         *(Field(name, _about(value)) for name, value in found.about.items()),
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),

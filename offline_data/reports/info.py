@@ -14,7 +14,7 @@ from offline_data.reports.listing import LocalDataset
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import locate
 from offline_data.store.reader import DatasetReader
-from offline_data.store.spaces import declared_spaces
+from offline_data.store.spaces import declared_spaces, observed_leaves
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class DatasetInfo(LocalDataset):
     spaces: Mapping[str, Any]
     """Observation and action spaces, in the source's own form."""
     values: Mapping[str, str]
-    """What the source declares of the values of each leaf: `float32[2], -1 to 1`."""
+    """What the source declares of the values of each leaf of observations and actions, by its key:
+    `float32[2], -1 to 1`, or `float32[2], not declared`; `stats` has the range of the data."""
     environment: Mapping[str, Any]
     """Environment spec, in the source's own form."""
     about: Mapping[str, Any]
@@ -113,9 +114,15 @@ def entry_info(entry: Entry) -> DatasetInfo:
 
 def _declared_values(reader: DatasetReader) -> dict[str, str]:
     try:
-        return {join_key(key): str(space) for key, space in declared_spaces(reader).items()}
+        declared = declared_spaces(reader)
     except FormatError:  # `check` names it
         return {}
+    actions = {key: leaf for key, leaf in reader.step_leaves.items() if key[0] == "action"}
+    return {
+        join_key(key): str(declared.get(key) or f"{leaf.dtype}{list(leaf.shape)}, not declared")
+        for key, leaf in sorted({**observed_leaves(reader), **actions}.items())
+        if not leaf.text
+    }
 
 
 def _redacted(value: Any) -> Any:

@@ -95,15 +95,18 @@ def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
 
 
 def mismatched_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
-    """Return for leaves below a root both shapes, in words, if the declared space has another one.
+    """Return for leaves below a root why their declared space contains no row, whatever its values.
 
     Raises `FormatError`, see `declared_spaces`.
     """
-    return {
-        key: f"the declared {space.kind} has shape {list(space.low.shape)}, rows {list(leaf.shape)}"
-        for key, space, leaf in _declared_below(reader, root)
-        if space.low.size not in {1, prod(leaf.shape)}
-    }
+    found = {}
+    for key, space, leaf in _declared_below(reader, root):
+        shape = list(space.low.shape)
+        if shape != list(leaf.shape) and (shape or space.kind == "Discrete"):
+            found[key] = f"the declared {space.kind} has shape {shape}, rows {list(leaf.shape)}"
+        elif space.kind == "Discrete" and leaf.dtype == "bool":  # of floats, RL032 says so
+            found[key] = "the declared Discrete is of whole numbers, rows are bool"
+    return found
 
 
 def _declared_below(reader: DatasetReader, root: str) -> list[tuple[Key, LeafSpace, LeafSpec]]:

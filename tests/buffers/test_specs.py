@@ -202,6 +202,40 @@ def test_a_space_of_another_shape_is_found(tmp_path: Path) -> None:
     assert ds.specs.is_in(ds[:])  # by the bounds of the data
 
 
+@pytest.mark.parametrize(
+    ("space", "values", "said"),
+    [
+        ({"type": "Discrete", "n": 9}, np.array([[1], [2]]), "Discrete has shape [], rows [1]"),
+        (
+            {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1], "high": [1]},
+            np.array([0.5, 1], np.float32),
+            "Box has shape [1], rows []",
+        ),
+        ({"type": "Discrete", "n": 2}, np.array([True, False]), "whole numbers, rows are bool"),
+    ],
+)
+def test_a_space_that_contains_no_row_is_found(
+    tmp_path: Path, space: Any, values: Any, said: str
+) -> None:
+    batch = toy_batch([2])
+    steps = {**batch.steps, ("action",): values}
+    ds = opened(tmp_path / "toy", replace(batch, steps=steps), spaces={"action": space})
+    assert not ds.action_space.contains(ds[0]["action"].numpy())
+    (found,) = offline_data.check(ds.data_path, select=["RL030"])
+    assert found.leaf == "action"
+    assert found.message.endswith(said)
+    assert ds.specs.is_in(ds[:])
+
+
+def test_info_says_what_is_declared(tmp_path: Path) -> None:
+    ds = opened(tmp_path / "toy", toy_batch([3, 2]), spaces={"observation": NESTED})
+    found: Any = offline_data.info(ds.data_path)
+    assert found.values == {
+        "action": "float32[1], not declared",
+        "observation/state": "float32[3], [-5, -5, 0] to 5000",
+    }
+
+
 def test_observations_that_have_another_name(tmp_path: Path) -> None:
     batch = toy_batch([3, 2])
     state = batch.observations["observation", "state"]

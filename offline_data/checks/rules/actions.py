@@ -128,7 +128,7 @@ class ActionOutsideSpace(_OutsideSpace):
 
     An environment clips it or raises, and a policy that is squashed to the bounds never reaches it.
     What is beyond by a millionth of the bound, as rounding to float32 makes it, does not count. A
-    space of another shape than the rows is reported, too.
+    space that contains no row, since its shape is another one, is reported, too.
     """
 
     code = "RL030"
@@ -143,8 +143,8 @@ class ObservationOutsideSpace(_OutsideSpace):
 
     Scaling by the bounds then gives values outside of its range, `ds.observation_space` does not
     contain the row, and `ds.specs` refuses the batch. Images and text are not looked at. What is
-    beyond by a millionth of the bound, as rounding to float32 makes it, does not count. A space of
-    another shape than the rows is reported, too.
+    beyond by a millionth of the bound, as rounding to float32 makes it, does not count. A space that
+    contains no row, since its shape is another one, is reported, too.
     """
 
     code = "RL023"
