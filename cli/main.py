@@ -58,9 +58,11 @@ def run() -> NoReturn:
             signal.signal(number, _interrupt)
         import logging
 
+        from offline_data_cli import watched
         from offline_data_cli.streams import guard_streams
 
         guard_streams()
+        watched.may_fork = True
         warnings.showwarning = _show_warning  # type: ignore[assignment] # accepts any arguments
         # Its retries are reported by our own errors, once; a line for each would hide them.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

@@ -240,6 +240,24 @@ Pad = Annotated[
 Separator = Annotated[
     str | None, _text("Text between prompt and completion. (default: none)", metavar="TEXT")
 ]
+
+
+class Eos(str, Enum):
+    """Values of `--eos`."""
+
+    auto = "auto"
+    yes = "yes"
+    no = "no"
+
+
+EndOfText = Annotated[
+    Eos | None,
+    _text(
+        "Append the tokenizer's end-of-text token to each document. auto (default): if it names one "
+        "and does not append it by itself; not to conversations. Documents that are cut off get none.",
+        "--eos",
+    ),
+]
 KeepText = Annotated[bool, _text("Store the texts, too.")]
 Audit = Annotated[
     str,

@@ -1,4 +1,8 @@
-"""Output of results as text, JSON or ids; the only file that prints, data to stdout, rest to stderr."""
+"""Output of results as text, JSON or ids; the only file that prints, data to stdout, rest to stderr.
+
+Texts come from downloads. All text leaves through `_print` or `console_on`, which replace control
+characters, or as JSON, which escapes them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
@@ -18,9 +22,10 @@ from offline_data.urls import redact
 from offline_data_cli.result import Drawing, Fields, Lines, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
+    from rich.segment import Segment
     from rich.text import Text
 
     from offline_data_cli.result import Block, Field, Kind, Result, TableColumn
@@ -79,7 +84,7 @@ def show(result: Result, mode: Mode) -> None:
         _print_json(result.data)
     elif mode is Mode.QUIET:
         for text in result.ids:
-            print(clean(text))
+            _print(text)
     else:
         _print_blocks(result.blocks, sys.stdout)
     sys.stdout.flush()
@@ -97,7 +102,7 @@ def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> N
     for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):
         if any(text):
             console.print(f"{word}:", style=style, end=" ", markup=False, highlight=False)
-            shown = "\n  ".join(clean(line) for line in text if line)
+            shown = "\n  ".join(filter(None, text))
             console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -106,13 +111,13 @@ def show_traceback(error: BaseException) -> None:
     import traceback
 
     for part in traceback.format_exception(error):
-        print(redact(part), end="", file=sys.stderr)
+        _print(redact(part), sys.stderr, end="")
 
 
 def say(note: str, mode: Mode = Mode.HUMAN) -> None:
     """Print a sentence on stderr, unless quiet."""
     if mode is not Mode.QUIET:
-        print(redact(clean(note)), file=sys.stderr, flush=True)
+        _print(redact(note), sys.stderr)
 
 
 def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:
@@ -129,7 +134,7 @@ def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) ->
             f"{question} Cannot ask for confirmation without a terminal",
             hint="use --yes to skip the question",
         )
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    _print(f"{question} [y/N] ", sys.stderr, end="")
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
@@ -138,8 +143,8 @@ def choose(question: str, options: Sequence[str], hint: str, *, yes: bool) -> st
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(question, hint=hint)
     for number, option in enumerate(options, 1):
-        print(f"{number:3}  {clean(option)}", file=sys.stderr)
-    print(f"{question}. Number [1-{len(options)}]: ", end="", file=sys.stderr, flush=True)
+        _print(f"{number:3}  {option}", sys.stderr)
+    _print(f"{question}. Number [1-{len(options)}]: ", sys.stderr, end="")
     answer = sys.stdin.readline().strip()
     if not answer.isdecimal() or not 1 <= int(answer) <= len(options):
         raise UsageError(f"{answer!r} is not a number from 1 to {len(options)}", hint=hint)
@@ -168,14 +173,20 @@ def draw_as(display: Display) -> None:
 
 
 def console_on(stream: Any) -> Console:
-    """Return a console with the user's colour setting."""
+    """Return a console with the user's colour setting; it replaces control characters of texts."""
     from rich.console import Console
+
+    class CleanConsole(Console):
+        def render(self, *arguments: Any) -> Iterator[Segment]:
+            for part in super().render(*arguments):
+                yield part if part.control else part._replace(text=clean(part.text))
 
     always = _display.color == "always"
     colored = always or (_display.color is None and stream.isatty())
-    return Console(
+    return CleanConsole(
         file=stream,
         highlight=False,
+        emoji=False,
         markup=False,
         no_color=None if colored and not always else not colored,
         force_terminal=True if always else None,
@@ -203,12 +214,12 @@ def human(value: Any, kind: Kind) -> str:
         return human_bytes(value)
     if kind == "share":
         return f"{100 * value:.3g} %"
-    return number(value) if kind == "number" else clean(str(value))
+    return number(value) if kind == "number" else str(value)
 
 
 def piped(value: Any) -> str:
     r"""Format a value for another program: unrounded, one cell on one line."""
-    return "" if value is None else re.sub(r"[\t\n]", " ", clean(str(value)))
+    return "" if value is None else re.sub(r"[\t\n]", " ", str(value))
 
 
 def number(value: float) -> str:
@@ -232,7 +243,7 @@ def _braced(value: Any) -> str:
 
 
 def clean(text: str) -> str:
-    r"""Replace control characters, which could control a terminal; texts come from downloads."""
+    """Replace characters that control a terminal or reorder its text."""
     return _CONTROL.sub("\ufffd", text)
 
 
@@ -240,9 +251,11 @@ def to_json(value: Any, *, ascii_only: bool = False) -> str:
     """Return a value as indented JSON that every parser accepts.
 
     Dataclasses become objects, arrays and tuples lists, paths strings, and non-finite numbers the
-    strings "NaN", "Infinity" and "-Infinity". Raises `TypeError` for anything else.
+    strings "NaN", "Infinity" and "-Infinity". Control characters in strings are escaped. Raises
+    `TypeError` for anything else.
     """
-    return json.dumps(_jsonable(value), indent=1, ensure_ascii=ascii_only, allow_nan=False)
+    text = json.dumps(_jsonable(value), indent=1, ensure_ascii=ascii_only, allow_nan=False)
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _jsonable(value: Any) -> Any:
@@ -274,7 +287,12 @@ def _print_json(value: Any) -> None:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         text = to_json(value, ascii_only=True)
-    print(text)
+    _print(text)
+
+
+def _print(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
+    stream = stream or sys.stdout
+    print(clean(text), end=end, file=stream, flush=stream is sys.stderr)
 
 
 def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
@@ -283,26 +301,26 @@ def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
     console = console_on(stream) if laid_out else None
     for place, block in enumerate(blocks):
         if place:
-            print(file=stream)
+            _print("", stream)
         if console:
             _print_rich(block, console)
         else:
-            print("\n".join(_plain_lines(block)), file=stream)
+            _print("\n".join(_plain_lines(block)), stream)
 
 
 def _plain_lines(block: Block) -> list[str]:
     """Return a block as lines for a pipe: a heading, then cells separated by tabs."""
     if isinstance(block, str):
-        return [clean(block)]
+        return [block]
     if isinstance(block, Lines):
-        return [clean("".join(text for text, _ in line)) for line in block.lines]
+        return ["".join(text for text, _ in line) for line in block.lines]
     if isinstance(block, Drawing):
-        return [clean(line) for line in block.draw(_PIPE)]
+        return block.draw(_PIPE)
     heading = [block.title] if block.title else []
     if isinstance(block, Table):
         titles = "\t".join(column.title for column in block.columns)
         return [*heading, titles, *("\t".join(map(piped, row)) for row in block.rows)]
-    return heading + [f"{f.label}\t{piped(v)}" for f in block.fields for v in _values(f)]
+    return heading + [f"{piped(f.label)}\t{piped(v)}" for f in block.fields for v in _values(f)]
 
 
 def _values(field: Field) -> list[Any]:
@@ -326,7 +344,7 @@ def _print_rich(block: Block, console: Console) -> None:
         return
     if isinstance(block, Drawing):
         for drawn in block.draw(console.width if _display.truncate else _PIPE):
-            text = Text(clean(drawn), no_wrap=True)
+            text = Text(drawn, no_wrap=True)
             text.highlight_regex("[▁-█▏-▓]+", "cyan")
             console.print(text, overflow="ellipsis")
         return
@@ -383,7 +401,7 @@ def _print_line(line: Sequence[tuple[str, str]], console: Console, *, wrap: bool
     """Print a line; the rest of a wrapped one is indented, unless it is a paragraph."""
     from rich.text import Text
 
-    text = Text.assemble(*((clean(part), _STYLES.get(role, "")) for part, role in line))
+    text = Text.assemble(*((part, _STYLES.get(role, "")) for part, role in line))
     if not wrap or text.cell_len <= console.width:
         console.print(text, soft_wrap=True)
         return
@@ -403,7 +421,7 @@ def _marked(line: str) -> Text:
     """Return a line with its verdict, and the id before a colon, in their styles."""
     from rich.text import Text
 
-    text = Text(clean(line))
+    text = Text(line)
     for word in ("OK", "damaged"):
         text.highlight_regex(rf"\b{word}\b", _STYLES[word])
     return text

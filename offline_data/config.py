@@ -198,6 +198,27 @@ def child_environ(**changes: str) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """Return `RANK` and `WORLD_SIZE`, as launchers such as torchrun set both, or 0 and 1.
+
+    Raises `UsageError` if they are not a rank and a number of ranks.
+
+    Example:
+        >>> launched_ranks({"RANK": "1", "WORLD_SIZE": "4"}), launched_ranks({"RANK": "1"})
+        ((1, 4), (0, 1))
+    """
+    env = os.environ if environ is None else environ
+    rank, world = env.get("RANK", ""), env.get("WORLD_SIZE", "")
+    if not (rank and world):
+        return 0, 1
+    if not (rank.isdecimal() and world.isdecimal() and int(rank) < int(world)):
+        raise UsageError(
+            f"RANK is {rank[:40]!r} and WORLD_SIZE {world[:40]!r}; expected a rank from 0 to world - 1",
+            hint="unset them, or give rank=… and world=…",
+        )
+    return int(rank), int(world)
+
+
 def _flag(env: Mapping[str, str], name: str) -> bool:
     value = env.get(name, "").strip().lower()
     if value in _TRUE:
@@ -320,7 +341,7 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
         UsageError: Another key, an invalid value, or the file is not TOML.
         AccessError: The file cannot be written.
     """
-    from offline_data.files import disk_errors, write_durably
+    from offline_data.files import disk_errors, is_unicode, write_durably
 
     env = os.environ if environ is None else environ
     path = config_place(env)
@@ -338,7 +359,13 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
         _count(value, key)
     if key == "root":
         home = value.startswith("~")
-        value = json.dumps(value if home else str(user_path(value, key)), ensure_ascii=False)
+        root = value if home else str(user_path(value, key))
+        if not is_unicode(root):
+            raise UsageError(
+                f"root {root!r} is not UTF-8, as {path} must be",
+                hint="give such a name by OFFLINE_DATA_HOME or --root",
+            )
+        value = json.dumps(root, ensure_ascii=False)
     try:
         text = path.read_bytes().decode() if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:

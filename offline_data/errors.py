@@ -154,6 +154,14 @@ class StepError(OfflineDataError):
 
 
 class WorkerDiedError(OfflineDataError):
-    """A worker process was killed or crashed twice at the same task."""
+    """A worker process was killed or crashed twice at the same task.
+
+    Attributes:
+        task: Number of the task in the list of tasks, if it is known.
+    """
 
     code = "worker_died"
+
+    def __init__(self, message: str, *, hint: str | None = None, task: int | None = None) -> None:
+        self.task = task
+        super().__init__(message, hint=hint)

@@ -81,6 +81,26 @@ def parse_bytes(text: str, where: str) -> int:
     return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
+def check_links(root: Path, *paths: Path) -> None:
+    """Raise `AccessError` if a path below a root leads through a link of another user.
+
+    In a root that several users share, it could lead what this one writes to any place of this one's.
+    Links of this user and of the system's administrator are followed.
+    """
+    parts = {part for path in paths for part in (path, *path.parents) if root in part.parents}
+    for part in sorted(parts):
+        try:
+            state = os.lstat(part)
+        except OSError:  # nothing is there yet, or the caller finds out
+            continue
+        if stat.S_ISLNK(state.st_mode) and state.st_uid not in {os.geteuid(), 0}:
+            raise AccessError(
+                f"{part} is a link of another user (number {state.st_uid}): nothing is written "
+                "through it",
+                hint="delete the link, make it yourself, or choose another root: --root DIR",
+            )
+
+
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
     """Convert an `OSError` in the block to `NoSpaceError` or `AccessError` naming the folder."""

@@ -29,6 +29,7 @@ _FLAGS = _TEXT_FLAGS | {
 }  # fmt: skip
 _TEXT = {
     "column": "columns",
+    "eos": "eos",
     "form": "form",
     "max-length": "max_length",
     "separator": "separator",

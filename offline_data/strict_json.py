@@ -85,6 +85,11 @@ def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
     return value
 
 
+def as_unicode(text: str) -> str:
+    """Return text that `parse_json` reads: bytes of file names that are not UTF-8 become `?`."""
+    return text.encode(errors="replace").decode()
+
+
 def count_of(value: object, where: str) -> int:
     """Return a JSON value that must be a count or a size; raises `FormatError`."""
     if type(value) is not int or not 0 <= value <= MAX_COUNT:

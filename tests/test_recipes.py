@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import distributed
 
-from offline_data import TextOptions
+from offline_data import RandomSampler, TextOptions, load_dataset
 from offline_data.config import resolve_settings
 from offline_data.episodes import EpisodeBatch
 from offline_data.ids import DatasetId
@@ -122,6 +122,27 @@ def test_decision_transformer() -> None:
 
 def test_plain_loader() -> None:
     assert run(codes("dataloader")[0])["rows"] == ROWS
+
+
+def put_batch(ds: Any, answers: Any) -> None:
+    answers.put(tuple(ds.sample()["index"].tolist()))
+
+
+def test_processes() -> None:
+    """Each draws batches of its own; with a buffer that was made before, all draw the same ones."""
+    drawn = set(map(tuple, run(codes("dataloader")[2])["drawn"]))
+    assert len(drawn) == 8
+    fork = multiprocessing.get_context("fork")
+    for sampler in (None, RandomSampler(seed=0)):
+        ds = load_dataset("d4rl:halfcheetah-medium-v2", batch_size=64, sampler=sampler)
+        ds.sample()
+        answers: Any = fork.SimpleQueue()
+        children = [fork.Process(target=put_batch, args=(ds, answers)) for _ in range(8)]
+        for child in children:
+            child.start()
+        assert len({answers.get() for _ in children}) == 1
+        for child in children:
+            child.join()
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own

@@ -20,6 +20,7 @@ from offline_data_cli.options import (
     Checkpoints,
     Context,
     DryRun,
+    EndOfText,
     Engine,
     Episodes,
     ImageStorage,
@@ -88,6 +89,7 @@ def download(
     max_length: MaxLength = None,
     pad: Pad = False,
     separator: Separator = None,
+    eos: EndOfText = None,
     keep_text: KeepText = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
@@ -124,6 +126,7 @@ def download(
     flags["skip_bad_episodes"] = skip_bad_episodes
     told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
     told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
+    told["eos"] = eos and eos.value
     text = _text_options(context, tokenizer, form, column, told)
     options = _options(layout, episodes, checkpoints, images, audit, text, **flags)
     executor = executor_of(engine, address, workers, plan)
@@ -238,6 +241,7 @@ def convert(
     max_length: MaxLength = None,
     pad: Pad = False,
     separator: Separator = None,
+    eos: EndOfText = None,
     keep_text: KeepText = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
@@ -255,6 +259,7 @@ def convert(
     flags["skip_bad_episodes"] = skip_bad_episodes
     told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
     told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
+    told["eos"] = eos and eos.value
     text = _text_options(context, tokenizer, form, column, told)
     options = _options(layout, episodes, checkpoints, images, audit, text, **flags)
     executor = executor_of(engine, address, workers, plan)

@@ -37,6 +37,7 @@ from offline_data_cli.options import (
     option,
 )
 from offline_data_cli.result import Block, Field, Fields, Result, Table, columns
+from offline_data_cli.watched import run_watched
 
 if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
@@ -139,6 +140,8 @@ def preprocess(
     }
     _check(stages, [name for name, is_given in given.items() if is_given], out, dest)
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
+    if any(stage.startswith("fn:") for stage in stages):
+        run_watched()
     from offline_data.preprocess.engine import dry_run as plan_run
     from offline_data.preprocess.engine import preprocess as run
     from offline_data.preprocess.job import Job, RunOptions
@@ -211,6 +214,7 @@ def worker(
             "Give either --rank I (with --world N) or --finish",
             hint="in a Slurm array: --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT",
         )
+    run_watched()
     from offline_data.preprocess.worker import finish_job, run_share
 
     if rank is None:

@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 
 from offline_data.buffers.arguments import as_derived, as_sampler, positive
 from offline_data.buffers.checkpoint import Saves
+from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage, ListStorage
@@ -72,6 +73,9 @@ class BatchSource(Saves, Generic[Batch]):
         if generator is not None:
             self._sampler.set_rng(generator)
         self._derived = as_derived(derived)
+        for derive in self._derived:
+            if isinstance(derive, Normalizer) and not self._grows:
+                derive.bind(storage)
         self._collates = collate_fn is not None
         self._first += () if collate_fn is None else (collate_fn,)
         self._chain = Chain()
@@ -267,6 +271,12 @@ class BatchSource(Saves, Generic[Batch]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = self._new_lock()
+
+    def _prepare(self) -> None:
+        """Compute what derived leaves need of the whole dataset, before workers start."""
+        for derive in self._derived:
+            if isinstance(derive, Normalizer):
+                derive.prepare()
 
     def _size(self, batch_size: int | None) -> int:
         if batch_size is None or batch_size == self._batch_size:

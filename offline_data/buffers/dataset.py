@@ -210,27 +210,35 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
 
     def filter(
         self,
-        where: Callable[[EpisodeTable], Index],
+        where: str | Callable[[EpisodeTable], Index],
         *,
         sampler: SamplerLike | None = None,
         batch_size: int | None = None,
     ) -> DatasetView:
-        """Return a view of the episodes selected by a function; nothing is copied.
+        """Return a view of the episodes selected by an expression or a function; nothing is copied.
 
         ```python
+        good = ds.filter("return > 100 and not truncated")
         good = ds.filter(lambda episodes: episodes["return"] > 100)
         ```
 
         Args:
-            where: Called once with `episodes`; returns a bool mask `[E]`, or row numbers of that
-                table (the view has the episodes in that order).
+            where: An expression over the columns of `episodes`, as for `offline-data filter`; see
+                `EpisodeTable.where`. Or a function, called once with `episodes`: returns a bool mask
+                `[E]`, or row numbers of that table (the view has the episodes in that order).
             sampler: Sampler of the view, or a function that returns one; None: a `RandomSampler`.
             batch_size: Batch size of the view; None: this buffer's.
 
         Raises:
-            UsageError, IndexError: Invalid result of `where`.
+            UsageError, IndexError: Invalid expression, or result of the function.
+            StepError: An expression over unknown columns, or that selects no episode.
         """
-        chosen: Any = where(self.episodes)
+        if not (isinstance(where, str) or callable(where)):
+            raise UsageError(
+                f"filter takes an expression or a function; found {where!r}",
+                hint='ds.filter("length > 7"); ds.episodes_at([3, 5]) takes numbers',
+            )
+        chosen: Any = self.episodes.where(where) if isinstance(where, str) else where(self.episodes)
         if isinstance(chosen, bool):
             raise UsageError(
                 f"The function of filter returned {chosen}; expected a mask with an item for each of "
@@ -351,19 +359,15 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             shuffle: Whether to shuffle; False: ascending rows.
             seed: Non-negative seed of all orders; the same in all ranks.
             drop_last: Whether to drop the last batch of an epoch if it is not full.
-            rank: Index of this rank; None: from `torch.distributed` when an epoch begins, or 0.
-            world: Number of ranks; None: likewise, or 1.
+            rank: Index of this rank; None: when an epoch begins, that of `torch.distributed` if it
+                is initialized, else of the variable `RANK`, which torchrun sets, or 0.
+            world: Number of ranks; None: likewise, of `WORLD_SIZE`, or 1.
             **options: Other arguments of `DataLoader`: `pin_memory`, `persistent_workers`, ….
 
         Raises:
             UsageError: Invalid argument, no rows, or a sampler of slices, which this would ignore.
         """
-        if self._sampler.keeps_together:
-            raise UsageError(
-                f"dataloader returns single rows, and {self._sampler!r} draws slices",
-                hint="DataLoader(ReplayDataset(ds, batch_size), batch_size=None, "
-                "collate_fn=torch.nn.Identity()) uses the sampler",
-            )
+        self._check_single_rows()
         batches = EpochBatches(
             self,
             self._size(None) if batch_size is None else batch_size,
@@ -374,6 +378,14 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             world=world,
         )
         return DatasetLoader(self, batches, num_workers=num_workers, **options)
+
+    def _check_single_rows(self, whose: str = "") -> None:
+        if self._sampler.keeps_together:
+            raise UsageError(
+                f"{whose}dataloader returns single rows, and {self._sampler!r} draws slices",
+                hint="DataLoader(ReplayDataset(ds, batch_size), batch_size=None, "
+                "collate_fn=torch.nn.Identity()) uses the sampler",
+            )
 
     def to_numpy(
         self,

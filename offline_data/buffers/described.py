@@ -118,6 +118,11 @@ class Described:
     recover_environment = make_env
     """Minari's name for it."""
 
+    def reference_scores(self) -> tuple[Any, Any]:
+        """Return the source's reference scores of a random and an expert policy; None: unknown."""
+        about = self.manifest.about
+        return about.get("ref_min_score"), about.get("ref_max_score")
+
     def normalized_score(self, returns: Returns) -> Returns:
         """Normalize returns of episodes: 0 for a random policy, 1 for an expert, as D4RL and Minari do.
 
@@ -131,8 +136,7 @@ class Described:
         Raises:
             NotFoundError: The source has no reference scores.
         """
-        about = self.manifest.about
-        low, high = about.get("ref_min_score"), about.get("ref_max_score")
+        low, high = self.reference_scores()
         if not _is_finite(low) or not _is_finite(high) or low == high:
             raise NotFoundError(
                 f"{self.manifest.id} has no reference scores (ref_min_score, ref_max_score)",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from offline_data.checks.block import BLOCK_ITEMS, blocks
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, join_key, next_of
-from offline_data.errors import MissingDependencyError
+from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key, next_of
+from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.store.spaces import LeafSpace, known_spaces, leaves_with_space, observed_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
@@ -51,34 +53,114 @@ class Specs:
         return "\n".join(["Specs", *rows])
 
 
-def specs_of(reader: DatasetReader) -> Specs:
-    """Return the specs of a dataset; reads leaves without known bounds once.
+@dataclass(frozen=True, eq=False)
+class Spaces:
+    """Bounds of leaves, before they are TorchRL specs.
 
-    Raises:
-        MissingDependencyError: torchrl is not installed.
-        FormatError: A declared space cannot be read.
+    Attributes:
+        leaves: Bounds and stored dtype of each leaf, by TED key.
+        observed: Root keys of observations.
     """
+
+    leaves: Mapping[Key, tuple[LeafSpace, str]]
+    observed: frozenset[Key]
+
+    def renamed(self, names: Mapping[Key, Key]) -> Spaces:
+        """Return them by other names; `names` has all leaves."""
+        leaves = {names[key]: leaf for key, leaf in self.leaves.items()}
+        return Spaces(leaves, frozenset(names[key] for key in self.observed))
+
+    @classmethod
+    def union(cls, parts: Sequence[Spaces], *, keys: Sequence[Key] | None, cast: bool) -> Spaces:
+        """Return bounds that contain the leaves of all parts, of those that all have.
+
+        `keys` selects leaves or parents of leaves; `cast` promotes dtypes.
+
+        Raises:
+            UsageError: Leaves of different shapes, or of different dtypes without `cast`.
+        """
+        common = [key for key in parts[0].leaves if all(key in part.leaves for part in parts)]
+        heads = [()] if keys is None else keys
+        leaves = {
+            key: _union(key, [part.leaves[key] for part in parts], cast=cast)
+            for key in common
+            if any(key[: len(head)] == head for head in heads)
+        }
+        return cls(leaves, frozenset.intersection(*(part.observed for part in parts)))
+
+
+def _union(
+    key: Key, parts: Sequence[tuple[LeafSpace, str]], *, cast: bool
+) -> tuple[LeafSpace, str]:
+    shapes = {space.low.shape for space, _ in parts}
+    dtypes = [np.dtype(dtype) for _, dtype in parts]
+    if len(shapes) > 1 or (len({*dtypes}) > 1 and not cast):
+        found = ", ".join(f"{dtype} {list(space.low.shape)}" for space, dtype in parts)
+        raise UsageError(
+            f"The leaf {join_key(key)!r} differs between members: {found}",
+            hint="keys=[…] leaves it out; cast=True promotes dtypes",
+        )
+    spaces = [space for space, _ in parts]
+    kinds, origins = {space.kind for space in spaces}, {space.origin for space in spaces}
+    dtype = parts[0][1]
+    if len({*dtypes}) > 1:
+        of_torch = [torch.from_numpy(np.zeros(0, dtype)).dtype for dtype in dtypes]
+        dtype = str(reduce(torch.promote_types, of_torch)).removeprefix("torch.")
+    union = LeafSpace(
+        kinds.pop() if len(kinds) == 1 else "Box",
+        spaces[0].dtype,
+        np.minimum.reduce([space.low for space in spaces]),
+        np.maximum.reduce([space.high for space in spaces]),
+        origins.pop() if len(origins) == 1 else "data" if "data" in origins else "dtype",
+    )
+    return union, dtype
+
+
+def specs_of(reader: DatasetReader) -> Specs:
+    """Return the specs of a dataset; see `spaces_of` and `specs_from`."""
+    check_torchrl()
+    return specs_from(spaces_of(reader))
+
+
+def check_torchrl() -> None:
+    """Raise `MissingDependencyError` if torchrl is not installed."""
     if find_spec("torchrl") is None:
         raise MissingDependencyError(
             "specs are TorchRL's, which is not installed",
             hint="pip install torchrl; observation_space and action_space are Gymnasium's",
         )
+
+
+def spaces_of(reader: DatasetReader) -> Spaces:
+    """Return the bounds of a dataset's leaves; reads those without known bounds once.
+
+    Raises:
+        FormatError: A declared space cannot be read.
+    """
     spaces = {**known_spaces(reader)}
     spaces |= _spaces_of_data(reader, [k for k in leaves_with_space(reader) if k not in spaces])
-    to_composite = import_module("offline_data.buffers.bridges.torchrl").to_composite
     leaves = leaves_with_space(reader)
     typed = {key: (space, leaves[key].dtype) for key, space in spaces.items()}
-    flags = {key: typed[key] for key in (TERMINATED, TRUNCATED)} | {DONE: typed[TERMINATED]}
-    seen = {key: typed[key] for key in observed_leaves(reader) if key in typed}
-    after = {next_of(key): one for key, one in seen.items()}
+    return Spaces(typed, frozenset(key for key in observed_leaves(reader) if key in typed))
+
+
+def specs_from(spaces: Spaces) -> Specs:
+    """Return the TorchRL specs of leaves; torchrl must be installed."""
+    to_composite = import_module("offline_data.buffers.bridges.torchrl").to_composite
+    typed = dict(spaces.leaves)
+    flags = {key: typed[key] for key in (TERMINATED, TRUNCATED) if key in typed}
+    if TERMINATED in flags:
+        flags[DONE] = flags[TERMINATED]
+    seen = {key: leaf for key, leaf in typed.items() if key in spaces.observed}
+    after = {next_of(key): leaf for key, leaf in seen.items()}
     batch = to_composite({**typed, **after, **flags})
     return Specs(
         batch.get("observation", None) or (to_composite(seen) if seen else None),
         batch.get("action", None),
-        batch["next", "reward"],
-        to_composite({key[1:]: one for key, one in flags.items()}),
+        batch.get(REWARD, None),
+        to_composite({key[1:]: flag for key, flag in flags.items()}),
         batch,
-        {join_key(key): spaces[key] for key in sorted(spaces)},
+        {join_key(key): typed[key][0] for key in sorted(typed)},
     )
 
 

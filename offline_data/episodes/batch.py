@@ -81,9 +81,10 @@ class EpisodeBatch:
     """Leaves of these episodes that could not be kept."""
     notes: tuple[str, ...] = ()
     """Rules that had to be applied to these episodes, as sentences for the manifest."""
-
     skipped: tuple[Skipped, ...] = ()
     """Episodes that were left out before or after these; a batch with nothing else has no columns."""
+    warnings: tuple[str, ...] = ()
+    """Notes that are also shown while converting, on what a user would not expect."""
 
     def __post_init__(self) -> None:
         _check_lengths(self)
@@ -108,9 +109,10 @@ class EpisodeBatch:
             raise FormatError("No step leaf 'action'")
 
     @classmethod
-    def without_episodes(cls, *skipped: Skipped) -> EpisodeBatch:
-        """Return a batch without episodes that only lists skipped ones."""
-        return cls(np.zeros(0, np.int64), {}, {}, np.zeros(0, bool), skipped=skipped)
+    def without_episodes(cls, *skipped: Skipped, warnings: tuple[str, ...] = ()) -> EpisodeBatch:
+        """Return a batch without episodes that only lists skipped ones, and warnings."""
+        nothing = np.zeros(0, np.int64)
+        return cls(nothing, {}, {}, nothing.astype(bool), skipped=skipped, warnings=warnings)
 
     @cached_property
     def transitions(self) -> int:

@@ -116,6 +116,7 @@ def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()
         tuple(dict.fromkeys(leaf for batch in batches for leaf in batch.dropped)),
         tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
         (*(entry for batch in batches for entry in batch.skipped), *skipped),
+        tuple(dict.fromkeys(said for batch in batches for said in batch.warnings)),
     )
 
 

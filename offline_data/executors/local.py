@@ -167,6 +167,7 @@ class _ChildRun:
                                 f"{death} {what}, as the one before it",
                                 hint="if memory was short, try again with fewer workers; "
                                 "finished tasks are kept",
+                                task=number,
                             ) from None
                         died = f"{death.message[:1].lower()}{death.message[1:]}"
                         self._news.put(f"{died} {what}; running it again")

@@ -206,6 +206,7 @@ class _RayRun:
             raise WorkerDiedError(
                 f"{what}, in attempt {self._deaths[number]} of {self._retries + 1}",
                 hint="if memory was short, try again with fewer workers; finished tasks are kept",
+                task=number,
             ) from error
         progress.note(f"{what[:1].lower()}{what[1:]}; running it again")
         self._waiting.appendleft(number)

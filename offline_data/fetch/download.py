@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, TypeVar
 from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
 from offline_data.fetch.cache import PartialState, remove_partial, state_path
 from offline_data.fetch.client import open_url
-from offline_data.fetch.files import HEAD, Hashes, check_head, check_size, check_whole
+from offline_data.fetch.files import (
+    HEAD,
+    Hashes,
+    check_head,
+    check_plausible,
+    check_size,
+    check_whole,
+)
 from offline_data.fetch.retry import TransientError, with_retries
 from offline_data.files import (
     boot_id,
@@ -490,6 +497,7 @@ class ResumableDownload:
     def _expect(self, total: int, url: str, here: int) -> None:
         """Check and report the size that a host announces."""
         check_size(self._file, total, url)
+        check_plausible(total, url)
         self._session.received.sized(self._index, total)
         require_bytes(self._part.path.parent, total - here, self._file.path)
 

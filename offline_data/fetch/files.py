@@ -21,6 +21,8 @@ HEAD = 512
 """Bytes kept from the beginning, to say what a wrong file is."""
 _BLOCK = 1 << 20
 _AGAIN = "try again; if it persists, the host or its mirror serves something else than published"
+_LARGEST = 1 << 50
+"""Bytes of a file that no host has: a larger size is wrong, whatever the disk has free."""
 _HEX_DIGITS = {"sha256": 64, "md5": 32, "crc32c": 8, "git": 40}
 
 
@@ -172,6 +174,14 @@ def check_head(file: RemoteFile, head: bytes, url: str) -> None:
             f"{url} is not {file.path}: {describe_head(head)}; "
             f"expected it to begin with {file.magic!r}",
             hint=_AGAIN,
+        )
+
+
+def check_plausible(size: int, what: str) -> None:
+    """Raise `IntegrityError` for a size that no file has."""
+    if size > _LARGEST:
+        raise IntegrityError(
+            f"{what} has {size:,} bytes; expected at most {_LARGEST:,}", hint=_AGAIN
         )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HOST = "https://storage.googleapis.com"
 _FORM = "gs://BUCKET/PREFIX"
-_MAX_PAGES = 10_000
+_MAX_PAGES = 1_000
 """Pages of a listing, a thousand objects each: more than any dataset has."""
 _MAX_MESSAGE = 300
 """Characters of a message that a host can make as long as it likes."""

@@ -10,9 +10,9 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from offline_data.errors import (
     AuthError,
@@ -24,7 +24,7 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.fetch.client import FROM_A_COPY
-from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.files import RemoteFile, split_digest
 from offline_data.fetch.retry import (
     PASSING,
     FetchLimits,
@@ -32,6 +32,8 @@ from offline_data.fetch.retry import (
     parse_retry_after,
     with_retries,
 )
+from offline_data.files import is_unicode
+from offline_data.strict_json import count_of, parse_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _URL = re.compile(r"hf://datasets/(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<path>.+)")
 _HEX = re.compile(r"[0-9a-f]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ALGORITHMS = {64: "sha256", 40: "git"}
-_MOST_ENTRIES = 1_000_000
+_MOST_PAGES = 1_000
+"""Pages of a listing, up to a thousand entries each: more than any dataset has."""
 _LOG_IN = (
     "log in with `hf auth login` or set HF_TOKEN; a gated dataset also needs its terms accepted"
 )
@@ -129,36 +133,80 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
         revision: Commit, branch or tag; None for the main branch.
         settings: Endpoint and token.
     """
-    api, what = hub_api(settings), f"dataset repository {repo}"
-    info = ask_hub(what, lambda: api.dataset_info(repo, revision=revision), settings)
-    commit = str(info.sha)
+    from huggingface_hub.utils import validate_repo_id
 
-    def entries() -> list[Any]:
-        listed = api.list_repo_tree(
-            repo,
-            path_in_repo=folder.rstrip("/") or None,
-            recursive=True,
-            revision=commit,
-            repo_type="dataset",
-        )
-        return list(islice(listed, _MOST_ENTRIES + 1))
-
-    found = sorted(ask_hub(what, entries, settings), key=lambda entry: str(entry.path))
-    if len(found) > _MOST_ENTRIES:
-        raise FormatError(f"The listing of {repo} has more than {_MOST_ENTRIES:,} entries")
-    files = tuple(
-        RemoteFile(
-            entry.path,
-            (f"hf://datasets/{repo}@{commit}/{entry.path}",),
-            entry.size,
-            f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git:{entry.blob_id}",
-        )
-        for entry in found
-        if hasattr(entry, "size")
-    )
+    what = f"dataset repository {repo}"
+    about = f"{hub_api(settings).endpoint}/api/datasets/{repo}"
+    with hub_errors(what):
+        validate_repo_id(repo)
+    at = f"/revision/{quote(revision, safe='')}" if revision else ""
+    answer, _ = _get(f"{about}{at}", what, settings)
+    info = answer if isinstance(answer, dict) else {}
+    commit, card = info.get("sha"), info.get("cardData") or {}
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise _answer_error(what, f"its commit is {shown(commit)}")
+    if not isinstance(card, dict):
+        raise _answer_error(what, f"its card is {shown(card)}")
+    below = quote(folder.rstrip("/"))
+    place: str | None = f"{about}/tree/{commit}{'/' * bool(below)}{below}?recursive=true"
+    files: dict[str, RemoteFile] = {}
+    pages: set[str] = set()
+    while place:
+        pages.add(place)
+        page, place = _get(place, what, settings)
+        if not isinstance(page, list) or not all(isinstance(entry, dict) for entry in page):
+            raise _answer_error(what, f"its listing contains {shown(page)}")
+        for entry in page:
+            if entry.get("type") == "file":
+                file = _read_entry(entry, f"hf://datasets/{repo}@{commit}", what)
+                files[file.path] = file
+        if place and (place in pages or not page or len(pages) == _MOST_PAGES):
+            raise _answer_error(what, f"its listing does not end after {len(pages):,} pages")
     if not files:
         raise NotFoundError(f"{repo} has no files in {folder or 'it'}")
-    return HubListing(commit, files, info.card_data.to_dict() if info.card_data else {})
+    return HubListing(commit, tuple(files[path] for path in sorted(files)), card)
+
+
+def _get(url: str, what: str, settings: Settings) -> tuple[Any, str | None]:
+    """Fetch a document of the hub's API; return it and the URL of the page after it."""
+    from huggingface_hub.utils import get_session, hf_raise_for_status
+
+    limits = FetchLimits().within(settings.transfer)
+
+    def ask() -> tuple[Any, str | None]:
+        response = get_session().get(url, headers=hub_headers(settings), timeout=limits.read)
+        hf_raise_for_status(response)
+        try:
+            value = parse_json(response.content, url)
+        except FormatError as error:
+            raise _answer_error(what, error.message) from error
+        return value, response.links.get("next", {}).get("url")
+
+    return ask_hub(what, ask, settings)
+
+
+def _read_entry(entry: Mapping[str, Any], home: str, what: str) -> RemoteFile:
+    """Return a file of a listing; raises `NetworkError` unless the entry has the hub's form."""
+    path, lfs = entry.get("path"), entry.get("lfs")
+    if not isinstance(path, str) or not path or not is_unicode(path):
+        raise _answer_error(what, f"it lists a file named {shown(path)}")
+    digest = entry.get("oid")
+    try:
+        size = count_of(entry.get("size"), "its size")
+        if lfs is not None:
+            digest = lfs["oid"]
+        digest = f"{'git' if lfs is None else 'sha256'}:{digest}"
+        split_digest(digest)
+    except (FormatError, UsageError, TypeError, KeyError) as error:
+        raise _answer_error(what, f"{shown(path)}: {error}") from error
+    return RemoteFile(path, (f"{home}/{path}",), size, digest)
+
+
+def _answer_error(what: str, found: str) -> NetworkError:
+    return NetworkError(
+        f"The hub's answer about {what} cannot be used: {found}",
+        hint="try again later, or name another hub in HF_ENDPOINT",
+    )
 
 
 def hub_api(settings: Settings) -> Any:

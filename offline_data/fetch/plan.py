@@ -14,7 +14,7 @@ from offline_data.fetch.cache import (
     read_record,
     whole_path,
 )
-from offline_data.fetch.files import split_digest
+from offline_data.fetch.files import check_plausible, split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
 from offline_data.files import check_relative, free_bytes, human_bytes
@@ -94,13 +94,15 @@ def plan_fetch(
         force: Fetch again what is here, and accept that it changed.
 
     Raises:
-        IntegrityError: A path that would leave its folder.
+        IntegrityError: A path that would leave its folder, a size that no file has.
         UsageError: No URL, an unknown kind of URL, a malformed digest, a path given twice.
     """
     paths = [check_relative(file.path) for file in files]
     if len(set(paths)) < len(paths):
         twice = ", ".join(sorted({path for path in paths if paths.count(path) > 1}))
         raise UsageError(f"Files to fetch have the same path: {twice}")
+    for file in files:
+        check_plausible(file.size or 0, f"According to its source, {file.path}")
     steps = tuple(_step(file, settings, force=force) for file in files)
     return FetchPlan(steps, settings.downloads, free_bytes(settings.downloads))
 

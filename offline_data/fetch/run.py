@@ -24,6 +24,7 @@ from offline_data.fetch.cache import (
     lock_path,
     partial_path,
     read_record,
+    record_path,
     remove_partial,
     whole_path,
     write_record,
@@ -41,7 +42,7 @@ from offline_data.fetch.mirrors import Hosts, host_of, path_of_url, scheme_of
 from offline_data.fetch.plan import here
 from offline_data.fetch.progress import ByteProgress, total_of
 from offline_data.fetch.retry import FetchLimits
-from offline_data.files import disk_errors, file_lock, require_bytes, sync_folder
+from offline_data.files import check_links, disk_errors, file_lock, require_bytes, sync_folder
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class FileFetch:
     def run(self) -> FetchedFile:
         """Fetch, verify and name the file; waits while another process does so."""
         step, session, url = self._step, self._session, self._file.urls[0]
-        lock = lock_path(self._settings, url)
+        lock, *files = (of(self._settings, url) for of in (lock_path, partial_path, record_path))
+        check_links(self._settings.root, lock, *files)
         waiting = f"{self._file.path} is being fetched already; waiting"
         with ExitStack() as held:
             with disk_errors(lock):
@@ -285,6 +287,7 @@ class FileFetch:
         with disk_errors(self._settings.downloads):
             if not arrival.outside:
                 path = whole_path(self._settings, sha256)
+                check_links(self._settings.root, path)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 arrival.path.chmod(0o444)
                 arrival.path.replace(path)

@@ -55,12 +55,13 @@ class NoEpisodesError(NotFoundError):
 
     @classmethod
     def among(
-        cls, seen: int, skipped: Sequence[Any], episodes: tuple[int | None, int | None] | None
+        cls, seen: int, skipped: Sequence[Skipped], episodes: tuple[int | None, int | None] | None
     ) -> Self:
         """Return the error for a source of `seen` episodes besides those left out, and a range."""
-        said = [f"The source has {seen} episodes"]
+        said = [f"The source has {seen:,} episodes" if seen else "The source has no episodes"]
         if skipped:
-            said.append(f"{len(skipped)} could not be read and were left out")
+            more = f", and {len(skipped) - 1:,} more" if len(skipped) > 1 else ""
+            said.append(f"skipped {skipped[0].where}: {skipped[0].reason}{more}")
         if episodes:
             said.append("none is in the range asked for")
         error = cls("; ".join(said))
@@ -130,6 +131,8 @@ class DatasetBuild:
         if options.strict:
             _refuse_dropped(raw.info.dropped)
         self.warnings = raw.info.warnings
+        self.late_warnings: tuple[str, ...] = ()
+        """Warnings about what has been read."""
         self.episodes: int | None = None
         shards, ranged = raw.shards(), as_random_access(raw)
         if ranged is not None:
@@ -144,7 +147,8 @@ class DatasetBuild:
             self._batches = decoded(self._batches)
         announced = Announced(episodes=self.episodes)
         if options.episodes is None and len(shards) == 1:
-            announced = Announced(raw.info.transitions, raw.info.episodes)
+            raw_bytes = sum(file.get("size") or 0 for file in job.files) or None
+            announced = Announced(raw.info.transitions, raw.info.episodes, raw_bytes)
         self._writer = DatasetWriter(
             folder, _header(raw, job, options), audit=options.audit, announced=announced
         )
@@ -167,6 +171,7 @@ class DatasetBuild:
             if self._strict:
                 _refuse_dropped(batch.dropped)
             self._writer.append(batch)
+            self.late_warnings += batch.warnings
             if len(batch.lengths):
                 return len(batch.lengths)
         if not self._finished:
@@ -275,7 +280,7 @@ def read_shard(
             wanted = episodes_between(
                 batch, (first or 0) - begin, len(batch.lengths) if stop is None else stop - begin
             )
-            if len(wanted.lengths) or wanted.skipped:
+            if len(wanted.lengths) or wanted.skipped or wanted.warnings:
                 chosen = chosen or len(wanted.lengths) > 0
                 yield wanted
             if stop is not None and seen >= stop:

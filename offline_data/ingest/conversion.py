@@ -7,7 +7,6 @@ are sent between processes; only publishing is left to the caller.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from offline_data.errors import OfflineDataError
 from offline_data.ingest.build import DatasetBuild, as_random_access, read_pieces
 from offline_data.ingest.parsing import ParsedDataset, blaming, died
 from offline_data.processes import Child, ChildDiedError
+from offline_data.processes.limits import limit_memory
 from offline_data.processes.protocol import pack_importable
 from offline_data.sources.base import PART_BYTES
 from offline_data.sources.registry import get_source, source_accepting
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress
     from offline_data.sources.base import RawDataset, Release, Shard
 
-MEMORY_SHARE = 0.75
-"""Share of this machine's memory that parsing may use, if the platform can limit it."""
-
 
 @dataclass(frozen=True)
 class Opened:
@@ -47,6 +44,8 @@ class Opened:
     episodes: int | None
     """Stated number of episodes."""
     warnings: tuple[str, ...]
+    helper: str = ""
+    """See `RawDataset`."""
 
 
 class Conversion:
@@ -65,17 +64,19 @@ class Conversion:
 
     def describe(self, adapter: str | None, name: str) -> tuple[str, Release]:
         """Find the source whose format it has; returns its name and the release."""
-        _limit_memory()
+        limit_memory()
         with blaming(self.path):
             source = get_source(adapter) if adapter else source_accepting(self.path)
             return source.name, source.release_of(self.path, name)
 
     def open(self, opened: Callable[[Path], RawDataset]) -> Opened:
         """Open it."""
-        _limit_memory()
+        limit_memory()
         self._raw = ParsedDataset(self.path, opened)
         info = self._raw.info
-        return Opened(self._raw.shards(), info.transitions, info.episodes, info.warnings)
+        return Opened(
+            self._raw.shards(), info.transitions, info.episodes, info.warnings, self._raw.helper
+        )
 
     def count(self, shard: Shard) -> int:
         """Count the episodes of a shard, reading it if necessary."""
@@ -101,9 +102,10 @@ class Conversion:
         """Return the next episodes; see `read_pieces`."""
         return next(self._pieces, None)
 
-    def step(self) -> int:
-        """Convert the next part; returns its number of episodes, 0 when all is written."""
-        return cast("DatasetBuild", self._build).step()
+    def step(self) -> tuple[int, tuple[str, ...]]:
+        """Convert the next part; returns `DatasetBuild.step()` and `late_warnings`."""
+        build = cast("DatasetBuild", self._build)
+        return build.step(), build.late_warnings
 
 
 class ConversionProcess:
@@ -118,6 +120,8 @@ class ConversionProcess:
 
     episodes: int | None = None
     warnings: tuple[str, ...] = ()
+    late_warnings: tuple[str, ...] = ()
+    _helper: str = ""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,7 +160,7 @@ class ConversionProcess:
         """
         self._child.send(("open", opened))
         found: Opened = self._receive()
-        self.warnings = found.warnings
+        self.warnings, self._helper = found.warnings, found.helper
         return found
 
     def count(self, shard: Shard) -> int:
@@ -219,13 +223,14 @@ class ConversionProcess:
     def step(self) -> int:
         """See `DatasetBuild`."""
         self._child.send(("step",))  # computed while the last answer is processed
-        return cast("int", self._receive())
+        done, self.late_warnings = self._receive()
+        return cast("int", done)
 
     def _receive(self) -> Any:
         try:
             return self._child.receive()
         except ChildDiedError:
-            raise died(self.path, self._child.ending) from None
+            raise died(self.path, self._child.ending, self._helper) from None
 
 
 def finish_and_publish(
@@ -237,6 +242,8 @@ def finish_and_publish(
     with progress.task(f"convert {job.id.name}", build.episodes, "episodes") as task:
         while done := build.step():
             task.advance(done)
+    for warning in build.late_warnings:
+        progress.note(warning)
     for kept in publish(folder, job.destination):
         progress.note(f"{kept} is not the dataset's, and was kept")
 
@@ -244,16 +251,3 @@ def finish_and_publish(
 def open_release(adapter: str, release: Release, path: Path) -> RawDataset:
     """Open the raw files of a release, with the source called `adapter`."""
     return get_source(adapter).open(release, path)
-
-
-def _limit_memory() -> None:
-    """Make allocations of this process fail before the machine's memory is full."""
-    try:
-        import resource
-
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limits = [int(MEMORY_SHARE * pages), *(one for one in (soft, hard) if one >= 0)]
-        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
-    except (ImportError, AttributeError, OSError, ValueError):
-        return  # not supported on this platform

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
     from offline_data.sources.base import Part, RawDataset, Shard
 
-_CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPROF"}
+"""Signals of crashes, and that of `processes.limits` to a process that computes too long."""
 _NOT_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 
 
@@ -52,11 +53,12 @@ def blaming(path: Path) -> Iterator[None]:
         ) from error
 
 
-def died(path: Path, ending: str) -> OfflineDataError:
-    """Return the error for a process that crashed while reading a file."""
+def died(path: Path, ending: str, helper: str = "") -> OfflineDataError:
+    """Return the error for a process that crashed while reading a file with `RawDataset.helper`."""
     if ending.rpartition(" ")[2] in _CRASHES:
+        files = f"{path}, or {helper}," if helper else str(path)
         return FormatError(
-            f"{path} is damaged: the process that read it {ending}",
+            f"{files} is damaged: the process that read it {ending}",
             hint="fetch or copy the file again",
         )
     return OfflineDataError(
@@ -85,6 +87,7 @@ class ParsedDataset(RandomAccess):
             self.info = self._raw.info
             self.ranged = isinstance(self._raw, RandomAccess)
             self.threaded = getattr(self._raw, "threaded", False)
+            self.helper = self._raw.helper
 
     def shards(self) -> Sequence[Shard]:
         """List all shards."""

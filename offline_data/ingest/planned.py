@@ -19,7 +19,7 @@ from offline_data.errors import (
     NotFoundError,
     UsageError,
 )
-from offline_data.files import disk_errors, write_durably
+from offline_data.files import disk_errors, is_unicode, write_durably
 from offline_data.ingest.options import Stored
 from offline_data.store.library import entry_at, has_manifest
 from offline_data.strict_json import read_json, shown
@@ -90,8 +90,14 @@ class PlanFile(ABC):
     def write(self) -> None:
         """Write the file atomically; the caller holds its lock."""
         value = {"format_version": FORMAT_VERSION, **self.to_json()}
+        text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+        if not is_unicode(text):
+            raise UsageError(
+                f"A path of {self.id} is not UTF-8, as the plan {self.file} must be",
+                hint="rename the folder, or use a link to it with another name",
+            )
         with disk_errors(self.file):
-            write_durably(self.file, (json.dumps(value, indent=1) + "\n").encode())
+            write_durably(self.file, text.encode())
 
     @classmethod
     @abstractmethod

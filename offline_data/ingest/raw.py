@@ -12,7 +12,7 @@ from offline_data.errors import (
     ManifestError,
     NotFoundError,
 )
-from offline_data.files import disk_errors, is_file
+from offline_data.files import check_links, disk_errors, is_file
 from offline_data.ingest.build import StrictError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def fetch_files(
     from offline_data.fetch.plan import plan_fetch
     from offline_data.fetch.run import run_fetch
 
+    check_links(settings.root, folder)
     fetched: tuple[FetchedFile, ...] = ()
     for _ in range(_TRIES):
         fetched = run_fetch(

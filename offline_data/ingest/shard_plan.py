@@ -274,7 +274,7 @@ def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
         opening=None if told["opening"] is None else tuple(map(str, told["opening"])),
         local=None if told["local"] is None else user_path(told["local"], "local"),
         checkpoints=ranges["checkpoints"],
-        text=None if value["text"] is None else TextOptions.from_json(value["text"]),
+        text=None if value["text"] is None else TextOptions.from_record(value["text"]),
     )
     given: dict[str, Any] = {name: value["options"][name] for name in _OPTIONS}
     options = Options(**given, **ranges, text=release.text)

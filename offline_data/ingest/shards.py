@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from offline_data.episodes import Skipped
 from offline_data.errors import FormatError, OfflineDataError
 from offline_data.executors.local import LocalProcesses
 from offline_data.files import (
@@ -51,7 +52,7 @@ from offline_data.progress import SilentProgress
 from offline_data.store.cache import asked_to_stay
 from offline_data.store.manifest import read_manifest
 from offline_data.store.publish import SHARDS, lock_name, publish, recover
-from offline_data.strict_json import read_json, shown
+from offline_data.strict_json import as_unicode, read_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -252,6 +253,8 @@ class ConvertShard:
                         written += done
                 except NoEpisodesError as error:
                     return ShardRecord(first, 0, files, tuple(map(vars, error.skipped)))
+                for warning in build.late_warnings:
+                    notes.note(warning)
             return ShardRecord(first + written, written, files)
 
     def _keep(self, work: Path, number: int, dataset: Path, record: ShardRecord) -> None:
@@ -260,7 +263,9 @@ class ConvertShard:
             shutil.rmtree(work / f"{number:05d}", ignore_errors=True)
             publish(dataset, work / f"{number:05d}")
         told = {name: getattr(record, name) for name in _RECORDED}
-        write_durably(work / f"{number:05d}.json", json.dumps(told).encode())
+        write_durably(
+            work / f"{number:05d}.json", as_unicode(json.dumps(told, ensure_ascii=False)).encode()
+        )
 
 
 class ShardedRun:
@@ -358,7 +363,7 @@ class ShardedRun:
             records = self._records()
             seen = sum(shard.episodes or 0 for shard in job.shards)
             seen = seen or sum(record.seen for record in records)
-            skipped = [one for record in records for one in record.skipped]
+            skipped = [Skipped(**entry) for record in records for entry in record.skipped]
             raise NoEpisodesError.among(seen, skipped, job.options.episodes)
         folders = [self._folder(number) for number in parts]
         names = [f"shard {shown(job.shards[number].name)}" for number in parts]

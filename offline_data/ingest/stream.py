@@ -29,7 +29,7 @@ from typing_extensions import Self
 
 from offline_data.ahead import Ahead
 from offline_data.config import user_path
-from offline_data.files import disk_errors, file_lock, is_file, unless_locked
+from offline_data.files import check_links, disk_errors, file_lock, is_file, unless_locked
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
 from offline_data.ingest.download import naming_the_command
@@ -230,6 +230,7 @@ class _RawFiles:
         What killed programs have left is deleted, too.
         """
         staging = settings.staging
+        check_links(settings.root, staging / "streams.lock")
         folder = staging / f"{_PREFIX}{secrets.token_hex(6)}"
         delete = partial(shutil.rmtree, folder, ignore_errors=True)
         with ExitStack() as stack:

@@ -149,8 +149,6 @@ class _TokenizedRows(RawDataset):
         del shard
         for leaves in self._batches:
             count = len(leaves["input_ids"])
-            if not count:
-                continue
             ended = np.ones((count, 1), bool)
             results = {
                 REWARD: np.zeros((count, 1), np.float32),

@@ -105,7 +105,8 @@ class Preprocesses:
             batched: Call `fn` on blocks `[n, …]` of at most this many rows; it returns as many.
                 Blocks do not depend on workers or chunks.
             by: `"episode"`: call `fn` on each episode, `[T, …]`. It may return fewer or more rows,
-                or None to drop the episode.
+                or None to drop the episode. All leaves of a row move together: if `fn` reorders
+                rows, it must also set `next` and the end flags, which would stay with their rows.
             on: `"observations"`: call `fn` once on every stored observation, the final ones
                 included, without the rest of the transition: half the work.
             vectorize: `"auto"`: use `torch.vmap` if possible; False: row by row.

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from offline_data.errors import UsageError
+from offline_data.errors import UsageError, WorkerDiedError
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
 from offline_data.preprocess.finish import IncrementalHasher, finish, header_of
 from offline_data.preprocess.job import Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
-from offline_data.preprocess.recipe import recipe_of
+from offline_data.preprocess.recipe import recipe_of, step_label
 from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import measure_task, write_task
 from offline_data.preprocess.workdir import WorkDir, allocate
@@ -169,7 +169,19 @@ class Run:
         executor, total = self.executor(plan, len(tasks)), sum(map(plan.rows_of, tasks))
         answers = cast("Generator[Any, None, None]", executor.run(job, tasks, self.progress))
         with self.progress.task(label, total, "transitions") as bar, closing(answers):
-            yield bar, answers
+            try:
+                yield bar, answers
+            except WorkerDiedError as error:
+                if error.task is None:
+                    raise
+                first, stop = plan.groups[plan.tasks[tasks[error.task] :][:2]]
+                part = plan.chosen[first:stop]
+                rows = part.rows(self.reader)
+                raise WorkerDiedError(
+                    f"{error.message}: {' and '.join(map(step_label, plan.recipe.steps))} on rows "
+                    f"{rows.min()} to {(rows + part.lengths).max() - 1}",
+                    hint=error.shell_hint,
+                ) from error
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,10 @@ from offline_data.preprocess.chunk import (
     read_transitions,
     select_episodes,
 )
-from offline_data.preprocess.recipe import Recipe
+from offline_data.preprocess.recipe import Recipe, describe_place
 from offline_data.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.preprocess.workdir import read_checked, write_checked
+from offline_data.processes.place import report_place
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import OBSERVATIONS
 from offline_data.store.tables import Schema, schema_of, table_specs
@@ -170,7 +171,9 @@ def prepare(
             if isinstance(step, MeasuredStep):
                 step = step.fitted(measures(step))
             else:
-                step = step.settled(ready.apply(probe(reader, chosen, ready.then(step))))
+                sample = ready.apply(probe(reader, chosen, ready.then(step)))
+                report_place(describe_place(step, sample))
+                step = step.settled(sample)
         ready = ready.then(step)
     return planned(reader, ready, chosen, options, in_place=in_place)
 

@@ -15,6 +15,7 @@ from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.steps.base import Revised, Step
 from offline_data.preprocess.steps.leaves import column
 from offline_data.preprocess.steps.registry import parse_step
+from offline_data.processes.place import report_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,6 +59,7 @@ class Recipe:
         given = chunk
         for number, step in enumerate(self.steps):
             before = chunk.by_rows
+            report_place(describe_place(step, chunk))
             try:
                 chunk = step.apply(chunk)
             except Revised as found:
@@ -131,6 +133,18 @@ class Recipe:
     def notes(self) -> tuple[str, ...]:
         """Return the steps' notes for the manifest."""
         return tuple(note for step in self.steps for note in step.notes())
+
+
+def describe_place(step: Step, chunk: EpisodeChunk) -> str:
+    """Describe a step on some rows, for a message."""
+    first, stop = chunk.rows.min(initial=0), (chunk.rows + chunk.batch.lengths).max(initial=1)
+    return f"{step_label(step)} on rows {first} to {stop - 1}"
+
+
+def step_label(step: Step) -> str:
+    """Return the name of a function, or of another step, for a message."""
+    name = getattr(step, "about", {}).get("name")
+    return f"the function {name}" if name else f"step {step.name!r}"
 
 
 def recipe_of(stages: Iterable[Stage], options: RunOptions | None = None) -> Recipe:

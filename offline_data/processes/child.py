@@ -68,6 +68,14 @@ _POLL = 0.001
 """Seconds between two checks whether a forked process has ended."""
 
 
+_is_child = False
+
+
+def is_child() -> bool:
+    """Return True in a process that a `Child` has started."""
+    return _is_child
+
+
 class ChildDiedError(OfflineDataError):
     """A child process ended before it had answered; the message says how."""
 
@@ -78,6 +86,8 @@ def how_ended(status: int) -> str:
     """Describe how a process ended, from the status of `subprocess`: -9 is SIGKILL."""
     if status >= 0:
         return f"ended with status {status}"
+    if status == -signal.SIGPROF:  # see `processes.limits`
+        return "took too much processor time and was ended by SIGPROF"
     try:
         return f"was ended by {signal.Signals(-status).name}"
     except ValueError:
@@ -224,6 +234,8 @@ class Child:
 
 def main() -> None:
     """Receive the function and then requests over stdin, and answer them."""
+    global _is_child
+    _is_child = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, and says why
     requests, answers = _own_pipes()
     sent: Future[None] | None = None
@@ -336,7 +348,7 @@ def _become_child(
     """Run `main` and exit, without the exit handlers of the parent."""
     try:
         gc.freeze()  # never flush files that the parent has dropped
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGPROF):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(requests[0], 0)
         os.dup2(answers[1], 1)

@@ -33,8 +33,8 @@ import numpy as np
 
 from offline_data.episodes.cut import runs_within
 from offline_data.episodes.fields import join_key
-from offline_data.errors import ManifestError
-from offline_data.files import disk_errors, write_durably
+from offline_data.errors import AccessError, ManifestError, OfflineDataError
+from offline_data.files import check_links, disk_errors, read_head, write_durably
 from offline_data.progress import SILENT
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
@@ -216,16 +216,21 @@ def digest_of(entry: Entry, root: Path, progress: Progress = SILENT) -> str:
     with disk_errors(entry.path):  # another process may replace it at this moment
         state = [hashlib.sha256((entry.path / MANIFEST).read_bytes()).hexdigest()]
         for name in sorted(reader.manifest.digests):
-            found = (entry.path / name).stat()
-            state.append(f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ino}")
+            file = (entry.path / name).stat()
+            state.append(f"{name} {file.st_size} {file.st_mtime_ns} {file.st_ino}")
     key = hashlib.sha256(_VERSION + "\n".join(state).encode()).hexdigest()
     kept = root / ".content" / key
-    with suppress(OSError, ValueError):
-        text = kept.read_text("ascii")
-        if len(text) == 71 and text.startswith("sha256:"):
-            return text
+    with suppress(OfflineDataError, UnicodeDecodeError):
+        text = read_head(kept).decode()
+        if text == _with_checksum(key, found := text.partition(" ")[0]):
+            return found
     content = Content(reader)
     digest = content_digest(content, episode_digests(content, None, progress))
-    with suppress(OSError):  # a root that cannot be written to: it is computed each time
-        write_durably(kept, digest.encode())
+    with suppress(OSError, AccessError):  # a root that cannot be written to: computed each time
+        check_links(root, kept)
+        write_durably(kept, _with_checksum(key, digest).encode())
     return digest
+
+
+def _with_checksum(key: str, digest: str) -> str:
+    return f"{digest} {hashlib.sha256(f'{key} {digest}'.encode()).hexdigest()}"

@@ -21,6 +21,7 @@ from offline_data.project.requests import (
     options_table,
     read_datasets,
 )
+from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,7 +162,7 @@ def _read_dataset(name: str, table: Any, where: str) -> LockedDataset:
         name,
         locked,
         requested,
-        options_of(field("options", dict), f"{where}.options"),
+        options_of(field("options", dict), f"{where}.options", TextOptions.from_record),
         field("transitions", int),
         field("episodes", int),
         field("content", str, "sha256:[0-9a-f]{64}", "sha256: and 64 hex digits"),
@@ -190,7 +191,8 @@ def differences(
         kept = {"id": one.requested, **options_table(one.options)}
         if "text" in wanted and "text" in kept:  # what the lock adds is not asked for
             added = {"tokenizer_sha256", "tokenizer_revision"} - wanted["text"].keys()
-            kept["text"] = {k: v for k, v in kept["text"].items() if k not in added}
+            known = {k: v for k, v in kept["text"].items() if k not in added}
+            kept["text"] = {"eos": "auto", **known}
         found += [
             f"{name} has {key} {wanted.get(key, 'unset')}, in the lock file {kept.get(key, 'unset')}"
             for key in ("id", *OPTIONS)

@@ -26,7 +26,7 @@ from offline_data.sources.text_options import TextOptions
 from offline_data.strict_json import MAX_COUNT, check_depth, read_whole, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
 MAX_BYTES = 1 << 20
@@ -152,7 +152,11 @@ def id_of(value: Any, where: str) -> DatasetId:
         raise InvalidIdError(f"{where}: {error.message}", hint=error.shell_hint) from error
 
 
-def options_of(table: Mapping[str, Any], where: str) -> Options:
+def options_of(
+    table: Mapping[str, Any],
+    where: str,
+    text_of: Callable[[Mapping[str, Any]], TextOptions] = TextOptions.from_json,
+) -> Options:
     """Return the options in a table; raises `UsageError` naming the key."""
     check_keys(table, OPTIONS, where)
     given: dict[str, Any] = {}
@@ -162,18 +166,15 @@ def options_of(table: Mapping[str, Any], where: str) -> Options:
         if name in {"episodes", "checkpoints"}:
             given[name] = parse_range(value, f"{where}.{name}")
         if name == "text":
-            given[name] = _text_of(value, f"{where}.{name}")
+            try:
+                given[name] = text_of(value)
+            except UsageError as error:
+                said = f"{where}.{name}: {error.message}"
+                raise UsageError(said, hint=error.shell_hint) from error
     try:
         return Options(**given)
     except UsageError as error:
         raise UsageError(f"{where}: {error.message}") from error
-
-
-def _text_of(table: Mapping[str, Any], where: str) -> TextOptions:
-    try:
-        return TextOptions.from_json(table)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error.message}", hint=error.shell_hint) from error
 
 
 def options_table(options: Options) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,9 +51,7 @@ def read_table(paths: Sequence[Path]) -> Any:
     for path in paths:
         parquet = path.suffix == ".parquet"
         with _damage_named(path, parquet=parquet):
-            table = _read_parquet(path) if parquet else _read_arrow(path)
-            table.validate(full=True)
-            tables.append(table)
+            tables.append(_read_parquet(path) if parquet else _read_arrow(path))
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
@@ -66,9 +65,7 @@ def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> 
     The first table has no rows. Raises as `read_table`.
     """
     pa = _pyarrow()
-    import pyarrow.parquet as pq
-
-    with _damage_named(path, parquet=True), pq.ParquetFile(path) as file:
+    with _damage_named(path, parquet=True), _open_parquet(path) as file:
         if file.metadata.num_rows > _SMALL + _RATIO * path.stat().st_size:
             raise FormatError(f"{path} declares {file.metadata.num_rows:,} rows: too many")
         schema = file.schema_arrow
@@ -86,7 +83,7 @@ def iter_arrow(path: Path) -> Iterator[Any]:
     Raises as `read_table`.
     """
     pa = _pyarrow()
-    with _damage_named(path, parquet=False), pa.memory_map(str(path)) as source:
+    with _damage_named(path, parquet=False), pa.memory_map(os.fsencode(path)) as source:
         batches, schema = _arrow_batches(source)
         for batch in batches:
             table = pa.Table.from_batches([batch], schema)
@@ -113,10 +110,17 @@ def _damage_named(path: Path, *, parquet: bool) -> Iterator[None]:
         ) from error
 
 
-def _read_parquet(path: Path) -> Any:
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    # bytes: pyarrow refuses a name that is not UTF-8 as text
+    with _pyarrow().OSFile(os.fsencode(path)) as source, pq.ParquetFile(source) as file:
+        yield file
+
+
+def _read_parquet(path: Path) -> Any:
+    with _open_parquet(path) as file:
         # One row group at a time: pyarrow cannot join those of nested columns with a dictionary.
         batches = (
             batch
@@ -127,7 +131,7 @@ def _read_parquet(path: Path) -> Any:
 
 
 def _read_arrow(path: Path) -> Any:
-    with _pyarrow().memory_map(str(path)) as source:
+    with _pyarrow().memory_map(os.fsencode(path)) as source:
         return _bounded(*_arrow_batches(source), path)
 
 
@@ -143,10 +147,11 @@ def _arrow_batches(source: Any) -> tuple[Iterable[Any], Any]:
 
 
 def _bounded(batches: Iterable[Any], schema: Any, path: Path) -> Any:
-    """Return record batches as a table; a small file that declares endless rows is refused."""
+    """Return sound record batches as a table; a small file that declares endless rows is refused."""
     most = _SMALL + _RATIO * path.stat().st_size
     kept, size = [], 0
     for batch in batches:
+        batch.validate(full=True)  # with wrong offsets, `nbytes` reads anywhere in memory
         size += max(batch.nbytes, batch.num_rows)
         if size > most:
             raise FormatError(f"{path} has {path.stat().st_size:,} bytes and unpacks to {size:,}")

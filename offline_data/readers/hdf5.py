@@ -20,14 +20,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
-from offline_data.files import check_magic
+from offline_data.files import check_magic, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-"""First bytes of an HDF5 file without a user block."""
+"""First bytes of an HDF5 file, or those after its user block of 512, 1024, 2048, … bytes."""
 
 LARGEST_CHUNK = 256 << 20
 """Largest chunk in bytes: each reading thread holds one."""
@@ -60,7 +60,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         NotFoundError, AccessError: There is no such file; it may not be read, or too many are open.
         FormatError: It is not HDF5, or is damaged; also where reading inside the block fails.
     """
-    check_magic(path, MAGIC, "an HDF5 file")
+    check_hdf5(path)
     try:
         with h5().File(path, "r", rdcc_nslots=CACHE_SLOTS) as file:
             _forget_metadata(file)
@@ -78,6 +78,26 @@ def open_hdf5(path: Path) -> Iterator[Any]:
             f"{path} is damaged or cut short: {said[0]}",
             hint="download or copy the file again; `h5dump -H FILE` shows what is left of it",
         ) from error
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return True if a regular file has the signature of HDF5; raises as `read_head` does."""
+    if read_head(path).startswith(MAGIC):
+        return True
+    with path.open("rb") as file:
+        size, place = file.seek(0, os.SEEK_END), 512
+        while place < size:
+            file.seek(place)
+            if file.read(len(MAGIC)) == MAGIC:
+                return True
+            place *= 2
+    return False
+
+
+def check_hdf5(path: Path) -> None:
+    """Raise `FormatError` unless a file has the signature of HDF5."""
+    if not is_hdf5(path):
+        check_magic(path, MAGIC, "an HDF5 file")
 
 
 def _forget_metadata(file: Any) -> None:

@@ -87,6 +87,8 @@ def _arrow(path: Path) -> Iterator[Any]:
 def _tables(tables: Iterator[Any], path: Path) -> Iterator[Any]:
     for table in tables:
         _check_names(table.column_names, path)
+        if table.num_rows and not table.num_columns:
+            raise FormatError(f"{path} has {table.num_rows:,} rows without columns; expected text")
         yield table
 
 

@@ -185,6 +185,8 @@ class RawDataset(ABC):
     """Description of the dataset."""
     own_thread: bool = True
     """Whether `read` may run in another thread than the caller's, ahead of it."""
+    helper: str = ""
+    """What else may be at fault if reading crashes, such as a tokenizer, for messages."""
 
     @abstractmethod
     def shards(self) -> Sequence[Shard]:

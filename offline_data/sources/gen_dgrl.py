@@ -31,6 +31,7 @@ from offline_data.sources.base import (
 )
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.folders import files_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +150,7 @@ class GenDGRL(Source):
                 f"{path} has no Gen-DGRL episodes: expected files like "
                 "20220101T120000_0_9_40_10.00.npz, of 9 steps in level 40 and a return of 10"
             )
-        files = [path] if is_file(path) else [file for file in path.rglob("*") if is_file(file)]
+        files = [path] if is_file(path) else list(files_below(path))
         return Release(name, fingerprint(path, files), local=path)
 
     def open(self, release: Release, raw: Path) -> GenDGRLEpisodes:
@@ -207,8 +208,8 @@ def _files(path: Path) -> Iterator[tuple[str, io.BufferedReader]]:
     A content can be read until the next one is requested.
     """
     if is_folder(path):
-        for file in sorted(path.rglob("*")):
-            if is_file(file) and not _is_document(file.name):
+        for file in files_below(path):
+            if not _is_document(file.name):
                 read_head(file, 1)  # raises our error if the file cannot be read
                 with file.open("rb") as stream:
                     yield file.relative_to(path).as_posix(), stream

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from offline_data.errors import AccessError, FormatError, NotFoundError, OfflineDataError
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.folders import entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,11 +137,10 @@ class HubFolders(Source):
         """Return a data file, or those of a folder ordered by name; raises `AccessError`."""
         if is_file(path):
             return [path] if path.suffix in self.magic else []
-        try:
-            found = list(path.iterdir()) if is_folder(path) else []
-        except OSError as error:
-            raise AccessError(f"{path} cannot be read: {error.strerror}") from error
-        return sorted(file for file in found if file.suffix in self.magic and is_file(file))
+        if not is_folder(path):
+            return []
+        files = [path / one.name for one in entries(path) if Path(one.name).suffix in self.magic]
+        return [file for file in files if is_file(file)]
 
     def paths_in(self, release: Release, raw: Path) -> tuple[Path, list[str]]:
         """Return the folder of a release's data files, and their paths in it, in order."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import shlex
 import stat
+from collections import Counter
+from contextlib import suppress
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from offline_data.errors import (
@@ -17,11 +20,11 @@ from offline_data.errors import (
 )
 from offline_data.files import describe_head, read_head
 from offline_data.ids import nearest
-from offline_data.readers.hdf5 import MAGIC, open_hdf5
+from offline_data.readers.hdf5 import is_hdf5, open_hdf5
+from offline_data.sources.folders import entries, list_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from offline_data.sources.base import Source
 
@@ -32,6 +35,8 @@ _MOST_LISTED = 8
 """Maximum number of names in a message."""
 _MOST_FOUND = 200
 """Maximum number of datasets searched for in a folder."""
+_MOST_ALIKE, _MOST_OTHERS = 100, 300
+"""Maximum number of other files and folders that are examined: with one suffix, and in all."""
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -100,16 +105,18 @@ def source_accepting(path: Path) -> Source:
         UsageError: Several sources accept it; the hint is to name one with `--from`.
         AccessError: It cannot be read.
     """
-    found = [source for source in iter_sources() if source.accepts(path)]
-    if len(found) == 1:
-        return found[0]
+    sources = list(iter_sources())
     hint = f"name its format with --from: {', '.join(source_names())}"
-    if found:
-        names = " and ".join(source.name for source in found)
-        raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
-    if path.is_dir() and (below := datasets_below(path)):
-        raise FolderOfDatasetsError(path, below)
-    raise FormatError(f"Cannot tell what {path} is: {_described(path)}", hint=hint)
+    with list_once():
+        found = [source for source in sources if source.accepts(path)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = " and ".join(source.name for source in found)
+            raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
+        if path.is_dir() and (below := datasets_below(path, sources)):
+            raise FolderOfDatasetsError(path, below)
+        raise FormatError(f"Cannot tell what {path} is: {_described(path)}", hint=hint)
 
 
 class FolderOfDatasetsError(FormatError):
@@ -134,20 +141,31 @@ class FolderOfDatasetsError(FormatError):
         return type(self), (self.path, self.found)
 
 
-def datasets_below(folder: Path, depth: int = 3) -> dict[Path, str]:
+def datasets_below(
+    folder: Path, sources: Sequence[Source], depth: int = 3, others: Counter[str] | None = None
+) -> dict[Path, str]:
     """Return the datasets in a folder with their source names, without looking inside them.
 
-    Links are not followed. If several sources accept one, the first is returned.
+    Links are not followed. If several sources accept one, the first is returned. Of many other files
+    the first ones with each suffix are examined; `others` counts these.
     """
     found: dict[Path, str] = {}
-    for path in sorted(folder.iterdir()):
-        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+    others = Counter() if others is None else others
+    for entry in entries(folder):
+        is_folder, path = entry.is_dir(follow_symlinks=False), Path(entry.path)
+        suffix = "/" if is_folder else path.suffix
+        if others[suffix] >= _MOST_ALIKE or others.total() >= _MOST_OTHERS:
             continue
-        taker = next((source.name for source in iter_sources() if source.accepts(path)), None)
-        if taker:
-            found[path] = taker
-        elif path.is_dir() and depth > 1:
-            found |= datasets_below(path, depth - 1)
+        if not (is_folder or entry.is_file(follow_symlinks=False)):
+            continue
+        with suppress(AccessError):
+            taker = next((source.name for source in sources if source.accepts(path)), None)
+            if taker:
+                found[path] = taker
+            else:
+                others[suffix] += 1
+                if is_folder and depth > 1:
+                    found |= datasets_below(path, sources, depth - 1, others)
         if len(found) > _MOST_FOUND:
             break
     return found
@@ -155,10 +173,11 @@ def datasets_below(folder: Path, depth: int = 3) -> dict[Path, str]:
 
 def _described(path: Path) -> str:
     if path.is_dir():
-        return "it is a folder without files of a known format"
-    head = read_head(path)
-    if not head.startswith(MAGIC):
-        return describe_head(head)
+        count = len(entries(path))
+        some = f"; of its {count:,} names, the first {_MOST_ALIKE} with each suffix were examined"
+        return "it is a folder without files of a known format" + some * (count > _MOST_ALIKE)
+    if not is_hdf5(path):
+        return describe_head(read_head(path))
     from offline_data.readers.hdf5_tree import datasets_in
     from offline_data.sources.d4rl import FORMAT
 

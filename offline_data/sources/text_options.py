@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -20,6 +20,9 @@ Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
 """Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
 
 FORMS: tuple[Form, ...] = get_args(Form)
+
+Eos: TypeAlias = Literal["auto", "yes", "no"]
+"""Whether an end-of-text token is appended to documents."""
 
 ROLES: dict[Form, tuple[str, ...]] = {
     "text": ("text",),
@@ -75,8 +78,17 @@ class TextOptions:
     """Commit, branch or tag of a tokenizer on the hub."""
     tokenizer_sha256: str | None = None
     """Digest of the tokenizer, by which its content is known wherever it lies; see `pinned`."""
+    eos: Eos | None = "auto"
+    """Whether the tokenizer's end-of-text token is appended to each document. `auto`: if it names one
+    and does not append it by itself, but not to conversations, which the chat template ends. Documents
+    that are cut off have no end. None, in records only: nothing is appended, as in datasets that were
+    made before there was this option."""
 
     def __post_init__(self) -> None:
+        if self.eos not in {None, *get_args(Eos)}:
+            raise UsageError(
+                f"eos is {shown(self.eos)}; expected one of {', '.join(get_args(Eos))}"
+            )
         if self.form is not None and self.form not in FORMS:
             raise UsageError(f"Form is {self.form!r}; expected one of {', '.join(FORMS)}")
         if self.max_length is not None and not 1 <= self.max_length <= MAX_LENGTH:
@@ -134,13 +146,15 @@ class TextOptions:
                 raise UsageError(f"The text option {name} is {shown(given)}; expected {expected}")
         return cls(**value)
 
+    @classmethod
+    def from_record(cls, value: Mapping[str, Any]) -> TextOptions:
+        """Read those of a manifest, plan or lock file; without `eos`, nothing was appended."""
+        return replace(cls.from_json(value), eos=value.get("eos"))
+
     def given(self) -> dict[str, Any]:
-        """Return those that are not the defaults, as `from_json` reads them."""
-        return {
-            field.name: dict(value) if field.name == "columns" else value
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        }
+        """Return `eos`, and those that are not the defaults, as `from_record` reads them."""
+        known, defaults = self.to_json(), {field.name: field.default for field in fields(self)}
+        return {k: v for k, v in known.items() if k == "eos" or v != defaults[k]}
 
     def arguments(self) -> list[str]:
         """Return them as arguments of the command line."""
@@ -149,7 +163,8 @@ class TextOptions:
             words += ["--column", f"{role}={name}"]
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in {"tokenizer", "columns", "tokenizer_sha256"} or value == field.default:
+            named = field.name in {"tokenizer", "columns", "tokenizer_sha256"}
+            if named or value in (None, field.default):
                 continue
             words.append(f"--{field.name.replace('_', '-')}")
             words += [] if value is True else [str(value)]

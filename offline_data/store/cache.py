@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from offline_data.errors import ManifestError, NotFoundError, OfflineDataError
 from offline_data.fetch.cache import list_downloads, remove_unused_partial, state_path
 from offline_data.fetch.mirrors import scheme_of
-from offline_data.files import disk_errors, is_locked, unless_locked
+from offline_data.files import check_links, disk_errors, is_locked, unless_locked
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, delete_files, entry_at, remove, survey
 
@@ -287,6 +287,7 @@ def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
 def _remove(item: CacheItem, settings: Settings) -> Fate:
     """Delete one item; raises `OSError` or `AccessError`."""
     done, path = True, item.path
+    check_links(settings.root, path.parent)
     if not path.exists():
         return "gone"
     if item.kind == "dataset":
@@ -305,7 +306,7 @@ def _remove(item: CacheItem, settings: Settings) -> Fate:
     elif path.is_dir():
         _remove_tree(path)
         for above in path.parents:
-            if above == settings.downloads or any(above.iterdir()):
+            if above == settings.downloads or above.is_symlink() or any(above.iterdir()):
                 break
             above.rmdir()
     else:

@@ -24,6 +24,7 @@ from offline_data.errors import (
     NotFoundError,
     OfflineDataError,
 )
+from offline_data.files import check_links
 from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
 from offline_data.store.layout import (
     EPISODES,
@@ -271,13 +272,16 @@ def remove(entry: Entry) -> int:
             f"{entry.path} is a link, and what it leads to may be somebody else's",
             hint=f"delete {entry.path.resolve()} itself",
         )
+    expected = (*entry.id.folder.split("/"), entry.path.name)
+    in_root = entry.path.parts[-len(expected) :] == expected  # else elsewhere than its id says
+    if in_root:
+        check_links(entry.path.parents[len(expected) - 1], entry.path)
     try:
         delete_files(entry.path)
     except OSError as error:
         where, why = error.filename or entry.path, error.strerror or error
         raise AccessError(f"{where} cannot be deleted: {why}") from error
-    expected = (*entry.id.folder.split("/"), entry.path.name)
-    if entry.path.parts[-len(expected) :] == expected:  # else it lies elsewhere than its id says
+    if in_root:
         with suppress(OSError):  # one is not empty
             for parent in list(entry.path.parents)[: len(expected) - 1]:
                 parent.rmdir()

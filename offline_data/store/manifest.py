@@ -46,7 +46,7 @@ from offline_data.store.layout import (
     TableSpec,
     fits_encoding,
 )
-from offline_data.strict_json import MAX_COUNT, parse_json, read_whole, shown
+from offline_data.strict_json import MAX_COUNT, as_unicode, parse_json, read_whole, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -178,7 +178,7 @@ _LAST_FIELD = re.compile(rb'": "([^"]{64})"\n}\n\Z')
 def dump_manifest(manifest: Manifest) -> str:
     """Write a manifest as the text of its file, its own digest included, ending in a newline."""
     value = {**manifest.to_json(), "sha256": _ZEROS}
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n"
+    text = as_unicode(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True)) + "\n"
     before, _, after = text.rpartition(_ZEROS)
     return before + hashlib.sha256(text.encode()).hexdigest() + after
 
@@ -424,8 +424,10 @@ def _check_encoded(
         raise ValueError(
             f"{where} cannot be {shown(encoding)} images of {shown(dtype)} {shown(shape)}"
         )
-    if leaf.get("file") != file or leaf.get("text") or leaf.get("offset") or leaf.get("stride"):
-        raise ValueError(f"{where} is encoded, and not all of {shown(file)}")
+    for name, value in {"file": file, "offset": 0, "stride": 0, "text": False}.items():
+        found = leaf.get(name, False if name == "text" else None)
+        if type(found) is not type(value) or found != value:
+            raise ValueError(f"{where} {name} is {shown(found)}; encoded, it is {shown(value)}")
     offsets = LeafSpec.from_json(leaf).offsets
     size = _size_of(offsets, f"{rows + 1} offsets", sizes)
     if size != 8 * (rows + 1) or _size_of(file, f"{rows} images", sizes) < rows:

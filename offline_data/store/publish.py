@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from offline_data.errors import AccessError
-from offline_data.files import disk_errors, file_lock, sync_folder
+from offline_data.files import check_links, disk_errors, file_lock, sync_folder
 from offline_data.store.library import foreign_files, own_files
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def lock_name(folder: str) -> str:
 def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[None]:
     """Hold the lock of one dataset; waits, with a note, for another process. Raises `AccessError`."""
     path = staging / f"{lock_name(folder)}.lock"
+    check_links(staging.parent, path, staging.parent / folder)
     note = f"another process is writing {folder}; waiting for it"
     with ExitStack() as held:
         try:

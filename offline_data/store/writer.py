@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
-from offline_data.errors import FormatError
-from offline_data.files import disk_errors, require_bytes
+from offline_data.errors import FormatError, NoSpaceError
+from offline_data.files import disk_errors, human_bytes, require_bytes
 from offline_data.store.audit import Audit, check_episodes
 from offline_data.store.layout import DEFAULT_AUDIT, EPISODES, MANIFEST, TEXT, AuditMode
 from offline_data.store.manifest import Manifest, dump_manifest
@@ -45,6 +45,9 @@ _IN_FLIGHT = 3
 """Maximum number of queued appends."""
 _SYNC = 32 << 20
 """Bytes of a file between two syncs."""
+_LARGEST_RATIO = 10_000
+"""Bytes of rows per byte of raw files beyond which their announced number is wrong; deflate reaches
+1,032."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,7 @@ class DatasetCounts:
     def add(self, batch: EpisodeBatch) -> None:
         """Add one batch."""
         self.skipped.update(dict.fromkeys(batch.skipped))
+        self.notes.update(dict.fromkeys((*batch.notes, *batch.warnings)))
         if not len(batch.lengths):
             return
         ended = batch.steps[TERMINATED][batch.last_rows, 0].astype(bool)
@@ -162,7 +166,6 @@ class DatasetCounts:
             if not np.isfinite(values).all():
                 found = {"nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum())}
                 self.add_non_finite(join_key(key), found)
-        self.notes.update(dict.fromkeys(batch.notes))
         self.dropped.update(dict.fromkeys(batch.dropped))
 
     def add_non_finite(self, leaf: str, counts: Mapping[str, int]) -> None:
@@ -180,6 +183,8 @@ class Announced:
 
     transitions: int | None = None
     episodes: int | None = None
+    raw_bytes: int | None = None
+    """Bytes of the raw files."""
 
 
 class DatasetWriter:
@@ -267,7 +272,17 @@ class DatasetWriter:
         tables = [table.with_rows(rows) for table in writer.tables.values()]
         needed = sum(size for table in tables for size in table.files.values())
         needed += schema.encoded_bytes(transitions, rows)
-        require_bytes(self.folder, with_margin(needed), self._header.id)
+        try:
+            require_bytes(self.folder, with_margin(needed), self._header.id)
+        except NoSpaceError as error:
+            raw = self._announced.raw_bytes
+            if raw is None or needed <= _LARGEST_RATIO * raw:
+                raise
+            raise FormatError(
+                f"{self._header.id} has {transitions:,} transitions according to its metadata, "
+                f"{human_bytes(needed)}; its files of {human_bytes(raw)} are too small for them",
+                hint="the metadata are wrong: correct them, or fetch the files again",
+            ) from error
         return schema, writer
 
 
@@ -276,9 +291,9 @@ def with_margin(size: int) -> int:
 
     Example:
         >>> with_margin(100_000), with_margin(1 << 40) - (1 << 40)
-        (1248576, 67108864)
+        (1150138, 67108864)
     """
-    return size + min(64 << 20, (1 << 20) + size)
+    return size + min(64 << 20, (1 << 20) + size // 64)
 
 
 def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:

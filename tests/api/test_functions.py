@@ -302,7 +302,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "text": ({**flat(), "rewards": ["a"] * 6}, "'rewards' has dtype <U1"),
     "ragged arrays": ({**flat(), "actions": [[1], [1, 2]]}, "'actions' cannot be made an array"),
-    "no episodes": ([], "0 episodes"),
+    "no episodes": ([], "no episodes"),
     "numbers": ([1], "episode 0: it is a int without observations"),
     "a name": ([{"obs": 1}], "episode 0: it has unknown fields obs"),
     "lengths": (

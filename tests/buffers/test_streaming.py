@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 from torch.utils.data import DataLoader
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.derived import (
+    action_chunk,
+    frame_stack,
+    n_step,
+    normalize,
+    relabel,
+    return_to_go,
+    timestep,
+)
 from offline_data.buffers.streaming import StreamingDataset
 from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
@@ -37,6 +48,7 @@ from offline_data.testing.sharded_toy import (
     toy_length,
     write_toy_shards,
 )
+from offline_data.testing.toy import toy_batch, write_toy
 from offline_data.testing.webdataset_toy import write_webdataset
 from tests.ingest.here import convert_here
 
@@ -334,8 +346,75 @@ def test_ranks_divide_the_rows(stream: Stream) -> None:
     parts = [codes(list(stream(4, rank=rank, world=3))) for rank in range(3)]
     assert sorted(code for part in parts for code in part) == whole
     assert all(parts)
-    with pytest.raises(UsageError, match="6 shards, and 7 readers"):
+    with pytest.raises(UsageError, match="6 shards, and 7 ranks"):
         next(iter(stream(4, rank=0, world=7)))
+
+
+@here
+def test_ranks_of_a_launcher_divide_the_rows(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As torchrun sets them; `torch.distributed` comes first, and `ds.dataloader` does the same."""
+    whole = sorted(codes(list(stream(4))))
+    write_toy(tmp_path / "toy", [toy_batch([5, 4])])
+    ds, streams = BaseDatasetExperienceReplay(tmp_path / "toy"), [stream(4) for _ in range(3)]
+    parts, rows, of_group = [], [], []
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank, one in enumerate(streams):
+        monkeypatch.setenv("RANK", str(rank))
+        assert (one.rank, one.world) == (rank, 3)
+        sent = pickle.loads(pickle.dumps(one))  # noqa: S301 - as to a spawned worker
+        parts.append(codes(list(one)))
+        rows += [row for batch in ds.dataloader(2) for row in batch["index"].tolist()]
+        with monkeypatch.context() as patch:
+            patch.setattr(distributed, "is_initialized", lambda: True)
+            patch.setattr(distributed, "get_rank", lambda: 1)
+            patch.setattr(distributed, "get_world_size", lambda: 2)
+            of_group.append((one.rank, one.world))
+            assert (sent.rank, sent.world) == (rank, 3)
+    assert all(parts)
+    assert sorted(code for part in parts for code in part) == whole
+    assert sorted(rows) == list(range(9))
+    assert of_group == [(1, 2)] * 3
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(UsageError, match="RANK is '3' and WORLD_SIZE '3'"):
+        next(iter(streams[0]))
+    assert sorted(codes(list(stream(4, rank=0, world=1)))) == whole
+    monkeypatch.delenv("RANK")
+    assert sorted(codes(list(streams[0]))) == whole
+
+
+@here
+@pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*use of fork")
+def test_surplus_workers_idle(stream: Stream, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = sorted(codes(list(stream(4))))
+    loaders = [
+        DataLoader(
+            stream(4, rank=rank, world=2),
+            batch_size=None,
+            num_workers=4,
+            multiprocessing_context="fork",
+            collate_fn=torch.nn.Identity(),
+            worker_init_fn=warn_always,
+        )
+        for rank in range(2)
+    ]
+    for _ in range(2):
+        parts = [codes(list(loader)) for loader in loaders]
+        assert sorted(code for part in parts for code in part) == expected
+        assert min(map(len, parts)) > len(expected) // 3
+    said = capfd.readouterr().err
+    assert said.count("6 shards: 3 of 4 workers read them") == 1
+
+
+def warn_always(_worker: int) -> None:
+    """Print warnings, which pytest records in the process that warns."""
+
+    def show(message: Any, *_: Any) -> None:
+        os.write(2, str(message).encode())
+
+    warnings.simplefilter("always")
+    warnings.showwarning = show  # type: ignore[assignment]
 
 
 @here
@@ -352,6 +431,82 @@ def test_some_leaves_images_as_bytes_and_a_transform(
     assert batch.shape == (4, 1)
     with pytest.raises(UsageError, match="did you mean"):
         next(iter(stream(4, keys=["actoin"])))
+
+
+DERIVED: dict[str, Callable[[], Any]] = {
+    "n_step": lambda: n_step(2, 0.5),
+    "several": lambda: [n_step(3, 0.5), action_chunk(2), return_to_go(gamma=0.9), timestep()],
+    "frames": lambda: frame_stack("observation.image", 3, cat_dim=0),
+    "goals": lambda: relabel("final", 1, goal_key="goal", achieved_key="observation.image"),
+    "normalize": lambda: normalize(["action"], {"action": ([3.0], [2.0])}, eps=0),
+}
+
+
+@here
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_leaves_are_those_of_the_converted_dataset(
+    stream: Stream, converted: BaseDatasetExperienceReplay, name: str
+) -> None:
+    """Also for batches of two windows, for text, and for slices and what pads them."""
+    on_disk = BaseDatasetExperienceReplay(
+        converted.data_path, decode_text=True, derived=DERIVED[name]()
+    )
+    valid, before = converted.valid_rows, 0
+    for batch in stream(4, shuffle=False, derived=DERIVED[name]()):
+        assert_same(batch, on_disk[torch.as_tensor(valid[before : before + len(batch)])])
+        before += len(batch)
+    assert before == len(valid)
+    rows = {code: row for row, code in enumerate(codes([converted[:]]))}
+    keys = set(on_disk[:1].keys(True, True)) - {"index", "episode"}
+    slices = stream(6, num_slices=2, pad=-1.0, derived=DERIVED[name]())
+    plain = stream(6, num_slices=2, pad=-1.0)
+    for batch, same in zip(slices, plain, strict=True):
+        mask = batch["collector", "mask"]
+        assert mask.tolist() == same["collector", "mask"].tolist()
+        own = on_disk[torch.tensor([rows[code] for code in codes([same[mask]])])]
+        ends = {("next", "truncated"), ("next", "done")}  # of the slices
+        for key in keys - ends:
+            found, want = batch[key][mask], own[key]
+            assert torch.equal(found, want) if isinstance(want, torch.Tensor) else found == want, (
+                key
+            )
+        for key, leaf in batch[~mask].items(True, True):
+            signed = leaf.dtype.is_signed and leaf.dtype != torch.bool
+            assert (leaf == (-1 if signed else 0)).all(), key
+
+
+@here
+def test_derived_leaves_resume_and_go_to_workers(stream: Stream) -> None:
+    one = stream(4, derived=DERIVED["several"]())
+    expected = list(one)
+    begun = stream(4, derived=DERIVED["several"]())
+    for _, _batch in zip(range(3), begun, strict=False):
+        state = begun.state_dict()
+    resumed = stream(4, derived=DERIVED["several"]())
+    resumed.load_state_dict(state)
+    for batch, other in zip(resumed, expected[3:], strict=True):
+        assert_same(batch, other)
+        assert batch["index"].tolist() == other["index"].tolist()
+    assert len(pickle.dumps(one)) < 100_000
+
+
+@here
+def test_what_a_stream_cannot_derive(
+    stream: Stream, converted: BaseDatasetExperienceReplay
+) -> None:
+    with pytest.raises(UsageError, match="no statistics of 'action'") as caught:
+        stream(4, derived=normalize("action"))
+    assert "fit(ds)" in str(caught.value.hint)
+    batch = next(iter(stream(4, shuffle=False, derived=normalize("action").fit(converted))))
+    column = converted[:]["action"][converted.valid_rows].double()
+    scaled = (converted[:4]["action"].double() - column.mean(0)) / (column.std(0, False) + 1e-3)
+    assert torch.allclose(batch["action"].double(), scaled, atol=1e-5)
+    with pytest.raises(UsageError, match="'goal' from all rows"):
+        stream(4, derived=relabel("random", 1, goal_key="goal", achieved_key="action"))
+    with pytest.raises(UsageError, match="no leaf 'observation/mission'"):
+        next(iter(stream(4, derived=frame_stack("observation.mission", 2))))
+    with pytest.raises(UsageError, match="expected a function of batches"):
+        stream(4, derived=3)
 
 
 @here

@@ -107,6 +107,21 @@ def test_discontinuity(write: Write, layout: str) -> None:
     assert one.message.endswith("the greatest difference is 3")
 
 
+@LAYOUTS
+def test_discontinuity_of_rows_of_other_shapes(write: Write, layout: str) -> None:
+    batch = clean_batch()
+    both = {
+        ("extra",): np.ones((batch.transitions, 2)),
+        ("next", "extra"): np.ones((batch.transitions, 3)),
+    }
+    path = write(changed(batch, steps=both), layout=layout, two_copies=(("extra",),))
+    (one,) = found(path, "RL015")
+    assert (one.leaf, one.message) == (
+        "next/extra",
+        "rows of 'next/extra' have shape [3], and those of 'extra' [2]: they cannot be compared",
+    )
+
+
 def test_one_step_episodes(write: Write) -> None:
     (one,) = found(write(clean_batch((5, 1, 9, 1))), "RL016")
     assert (one.episode, one.row, one.count) == (1, 5, 2)

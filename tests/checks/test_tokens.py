@@ -115,8 +115,9 @@ def begin(documents: Documents, number: int, *, pad: bool, pairs: bool = False) 
 @LAYOUTS
 @pytest.mark.parametrize("form", FORMS)
 def test_clean(write: Write, form: str, pad: bool, layout: str) -> None:
+    documents = [[*one, 2] for one in corpus(20)]
     path = write(
-        batch(corpus(20), form, pad=pad), layout=layout, about=about(), converter=converter(form)
+        batch(documents, form, pad=pad), layout=layout, about=about(), converter=converter(form)
     )
     whole = run_checks([path], select_rules()).findings
     assert {one.code for one in whole} == {"RL107"}
@@ -339,6 +340,75 @@ def test_conversations_have_marks_between_turns(write: Write, pad: bool) -> None
     ends = {"about": {**known, "text": {"form": "messages"}}}
     del documents[3][0]
     assert found(write(batch(documents, "prompt", pad=pad), **ends), "RL106") == []
+
+
+@EVERY_FORM
+@LAYOUTS
+@pytest.mark.parametrize("form", FORMS)
+def test_documents_without_an_end(write: Write, form: str, pad: bool, layout: str) -> None:
+    documents = [[*one, 2] for one in corpus(12)]
+    for number in (4, 7, 8):
+        documents[number].pop()
+    text = {"form": form, "eos": 2}
+    path = write(
+        batch(documents, form, pad=pad, cut=[8]), layout=layout, about={**about(), "text": text}
+    )
+    reports = found(path, "RL108")
+    halves = form == "pairs" and pad
+    assert [one.count for one in reports] == ([1, 1] if halves else [2])
+    episode, row = begin(documents, 4, pad=pad, pairs=form == "pairs")
+    row += 0 if pad else len(documents[4]) - 1
+    assert (reports[0].episode, reports[0].row) == (episode, row)
+    said = "1 documents" if halves else "2 documents"
+    assert reports[0].message == f"{said} do not end with the end-of-text token"
+
+
+def test_where_no_end_is_expected(write: Write) -> None:
+    documents = batch(corpus(), "prompt")
+    for fields in (
+        {"about": about(special={"bos": 1})},
+        {"about": about(special=[2])},
+        {"about": about(), "converter": converter("prompt", eos="no")},
+        {"about": {**about(chat=True), "text": {"form": "messages"}}},
+    ):
+        assert found(write(documents, **fields), "RL108") == []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "recorded", "command"),
+    [
+        (
+            "hf:a/b@1+text-2",
+            {"tokenizer": "gpt2", "form": "prompt", "split": "test"},
+            "make it again with `offline-data download hf:a/b --tokenizer gpt2 --form prompt --split test`",
+        ),
+        (
+            "local:mine@1",
+            {"tokenizer": "t.json", "max_length": 9},
+            "make it again with `offline-data convert PATH mine --from text --tokenizer t.json --max-length 9 --force`",
+        ),
+        ("local:mine@1", {"tokenizer": 3}, ""),
+    ],
+)
+@pytest.mark.parametrize("code", ["RL102", "RL108"])
+def test_what_earlier_versions_made(
+    write: Write, dataset: str, recorded: dict[str, Any], command: str, code: str
+) -> None:
+    wrong = changed(batch(corpus(), "prompt"), episodes={("prompt_is_prefix",): np.zeros(14, bool)})
+    converted = {"name": "offline-data", "version": "0.1.0", "options": {"text": recorded}}
+    known = {"form": "prompt", "columns": {}, "separator": ""}
+    for text, said in ((known, command), ({**known, "eos": None}, "")):
+        path = write(wrong, dataset=dataset, about={**about(), "text": text}, converter=converted)
+        (one,) = found(path, code)
+        assert ("earlier version" in one.message) == bool(said)
+        assert one.message.endswith(said)
+
+
+def test_conversations_that_earlier_versions_made_are_right(write: Write) -> None:
+    wrong = changed(batch(corpus(), "prompt"), episodes={("prompt_is_prefix",): np.zeros(14, bool)})
+    text, recorded = {"form": "messages", "columns": {}, "separator": ""}, converter("messages")
+    (one,) = found(write(wrong, about={**about(), "text": text}, converter=recorded), "RL102")
+    assert one.message == "14 documents do not begin with the tokens of their prompt"
 
 
 @EVERY_FORM

@@ -18,11 +18,13 @@ from offline_data_cli.main import main
 from offline_data_cli.progress import Bars, Notes, progress_for
 from offline_data_cli.render import (
     Mode,
+    confirm,
     human,
     nested,
     number,
     show,
     show_error,
+    show_traceback,
     to_json,
 )
 from offline_data_cli.result import Field, Fields, Result, Table, TableColumn
@@ -111,8 +113,14 @@ def test_texts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str], mode:
     table = Table((TableColumn("ID"),), ((evil,),))
     show(Result(None, (table, evil), (evil,), (evil,)), mode)
     show_error("error", evil, evil, as_json=False)
+    show_traceback(ValueError(evil))
+    confirm((evil,), evil, yes=True, mode=Mode.HUMAN)
     out, err = capsys.readouterr()
     assert not set("\x1b\x07\x9b\u202e") & set(out + err)
+    show(Result({evil: evil}, ()), Mode.JSON)
+    out, err = capsys.readouterr()
+    assert not set("\x1b\x07\x9b\u202e") & set(out + err)
+    assert json.loads(out) == {evil: evil}
 
 
 def test_json_of_everything_a_result_may_hold() -> None:

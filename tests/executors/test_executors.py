@@ -139,6 +139,7 @@ def test_a_task_that_kills_twice_is_an_error_with_a_next_step(tmp_path: Path) ->
     with pytest.raises(WorkerDiedError, match=r"SIGKILL while it ran task 9 of 11") as caught:
         answers.extend(running)
     assert set(answers) <= set(enumerate(TASKS)) - {(8, 35)}
+    assert caught.value.task == 8
     assert "fewer workers" in str(caught.value.hint)
     assert "are kept" in str(caught.value.hint)
     assert len(progress.notes) == 1

@@ -332,6 +332,14 @@ def test_a_listing_that_never_ends(
         assert len(server.requests) == len(pages)
 
 
+def test_a_listing_of_new_pages_for_ever(online: Settings, quick: FetchLimits) -> None:
+    with GcsServer({BUCKET: {}}) as server:
+        pages = (Fault(_gcs_page([f"{n}"], f"{n}")) for n in range(2_000))
+        server.script(f"/storage/v1/b/{BUCKET}/o", *pages)
+        with pytest.raises(FormatError, match="more than 1,000 pages"):
+            list_bucket(f"gs://{BUCKET}", replace(online, mirrors=(server.mirror,)), limits=quick)
+
+
 def test_names_beside_the_prefix_are_damage(
     online: Settings, quick: FetchLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.fetch.hub import hub_api, hub_errors, parse_hub_url
+from offline_data.fetch.hub import hub_api, hub_errors, list_hub, parse_hub_url
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import Answer, Fault, FileServer, HubServer, Request
@@ -245,6 +246,64 @@ def test_listings_through_the_api(
         api.dataset_info("no/where")
     with pytest.raises(UsageError), hub_errors("a//b"):
         api.dataset_info("a//b")
+
+
+FILE = {"type": "file", "path": "a.hdf5", "size": 3, "oid": "0" * 40}
+TREE = f"/api/datasets/{REPO}/tree/{'0' * 40}"
+
+
+@pytest.mark.parametrize(
+    ("about", "page", "said"),
+    [
+        ({}, [FILE | {"size": "3"}], "'a.hdf5': its size is '3'"),
+        ({}, [FILE | {"size": -1}], "'a.hdf5': its size is -1"),
+        ({}, [FILE | {"oid": 7}], "'git:7' is not a digest"),
+        ({}, [FILE | {"lfs": ["x"]}], "'a.hdf5'"),
+        ({}, [FILE | {"path": None}], "a file named None"),
+        ({}, [FILE, "a.hdf5"], "its listing contains"),
+        ({}, {"error": "no"}, "its listing contains"),
+        ({"cardData": ["license"]}, [FILE], r"its card is \['license'\]"),
+        ({"sha": "../x"}, [FILE], "its commit is '../x'"),
+        ([], [FILE], "its commit is None"),
+    ],
+)
+def test_an_answer_that_is_not_the_hub_s_is_a_network_error(
+    about: Any, page: Any, said: str, settings: Settings, hub: HubServer
+) -> None:
+    info = {"sha": "0" * 40, **about} if isinstance(about, dict) else about
+    hub.always(f"/api/datasets/{REPO}", Fault(Answer(json.dumps(info).encode())))
+    hub.always(TREE, Fault(Answer(json.dumps(page).encode())))
+    with pytest.raises(NetworkError, match=said) as caught:
+        list_hub(REPO, "", None, settings)
+    assert type(caught.value) is NetworkError
+
+
+@pytest.mark.parametrize("kind", ["the same page", "two pages", "empty pages", "new files"])
+def test_a_listing_without_end_is_a_network_error(
+    kind: str, settings: Settings, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offline_data.fetch.hub._MOST_PAGES", 20)
+
+    def turn(request: Request, _answer: Answer) -> list[bytes]:
+        number = int(request.query.get("cursor", ["0"])[0])
+        after = {"the same page": 0, "two pages": 1 - number}.get(kind, number + 1)
+        page = [] if kind == "empty pages" else [FILE | {"path": f"{number}.hdf5"}]
+        body = json.dumps(page).encode()
+        link = f'<{hub.url}{TREE}?cursor={after}>; rel="next"'
+        head = f"HTTP/1.1 200 OK\r\nLink: {link}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return [head.encode() + body]
+
+    info = {"sha": "0" * 40}
+    hub.always(f"/api/datasets/{REPO}", Fault(Answer(json.dumps(info).encode())))
+    hub.always(TREE, Fault(wire=turn))
+    with pytest.raises(NetworkError, match="listing does not end after"):
+        list_hub(REPO, "", None, settings)
+
+
+def test_a_listing_of_several_pages(settings: Settings, folder: Path) -> None:
+    with HubServer({REPO: folder}, page_size=1) as hub:
+        listing = list_hub(REPO, "", None, replace(settings, hub_endpoint=hub.url))
+    assert [file.path for file in listing.files] == [BIG, SMALL]
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/u/n/x", "hf://u/n@c/x", "hf://datasets/u/n@c/"])

@@ -23,7 +23,6 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.fetch.hub import list_hub
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
@@ -271,22 +270,3 @@ def test_a_proxy_that_is_none(
         fetch(RemoteFile("door.hdf5", ("http://published.example/door.hdf5",)), online)
     assert caught.value.code in {"usage", "network"}
     assert "hush" not in f"{caught.value}{caught.value.hint}"
-
-
-def test_a_listing_of_the_hub_that_never_ends(
-    monkeypatch: pytest.MonkeyPatch, online: Settings
-) -> None:
-    from itertools import repeat
-    from types import SimpleNamespace
-
-    from offline_data.fetch import hub
-
-    entry = SimpleNamespace(path="data/x", size=1, lfs=None, blob_id="0" * 40)
-    api = SimpleNamespace(
-        dataset_info=lambda *_args, **_rest: SimpleNamespace(sha="c" * 40),
-        list_repo_tree=lambda *_args, **_rest: repeat(entry),
-    )
-    monkeypatch.setattr(hub, "hub_api", lambda _settings: api)
-    monkeypatch.setattr(hub, "_MOST_ENTRIES", 1000)
-    with pytest.raises(IntegrityError, match="more than 1,000"):
-        list_hub("u/n", "data", None, online)

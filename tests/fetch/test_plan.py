@@ -149,6 +149,11 @@ def test_paths_that_leave_their_folder_are_refused(path: str, online: Settings) 
         plan_fetch([replace(FILE, path=path)], online)
 
 
+def test_a_size_that_no_file_has_is_wrong(online: Settings) -> None:
+    with pytest.raises(IntegrityError, match=r"door.hdf5 has 1,000,000,000,000,000,000 bytes"):
+        plan_fetch([replace(FILE, size=10**18)], online)
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

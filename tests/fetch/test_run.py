@@ -16,9 +16,11 @@ from offline_data.errors import (
     IntegrityError,
     NoSpaceError,
 )
+from offline_data.fetch.cache import partial_path
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.retry import FetchLimits
 from offline_data.testing.servers import Answer, Fault, FileServer
+from tests.links import link
 from tests.syncs import Syncs
 
 if TYPE_CHECKING:
@@ -46,6 +48,46 @@ def test_a_file_arrives_under_the_name_of_its_content(
     assert not list((online.downloads / "partial").iterdir())
     assert not os.access(found.path, os.W_OK) or os.geteuid() == 0
     assert found.path.stat().st_mode & 0o222 == 0
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+@pytest.mark.parametrize("place", [".", "sha256", "partial", "locks", "index"])
+def test_links_of_another_user_are_not_written_through(
+    place: str,
+    theirs: bool,
+    server: FileServer,
+    online: Settings,
+    tmp_path: Path,
+    fetch: Fetch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    link(online.downloads / place, target, 54321 if theirs else os.geteuid(), monkeypatch)
+    file = RemoteFile("door.hdf5", (server.at(PATH),))
+    if theirs:
+        with pytest.raises(AccessError, match="is a link of another user"):
+            fetch(file, online)
+        assert not list(target.iterdir())
+    else:
+        assert fetch(file, online).path.exists()
+        assert list(target.iterdir()) or place == "partial"  # where nothing stays
+
+
+def test_a_part_that_is_a_link_of_another_user(
+    server: FileServer,
+    online: Settings,
+    tmp_path: Path,
+    fetch: Fetch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"as it was")
+    url = server.at(PATH)
+    link(partial_path(online, url), precious, 54321, monkeypatch)
+    with pytest.raises(AccessError, match="is a link of another user"):
+        fetch(RemoteFile("door.hdf5", (url,)), online)
+    assert precious.read_bytes() == b"as it was"
 
 
 def test_it_is_on_the_disk_before_it_gets_its_name_and_the_name_after(

@@ -107,6 +107,14 @@ def test_what_is_published_bounds_an_answer_without_a_size(
         fetch(file_at(server, "size", content), online)
 
 
+def test_a_length_that_no_file_has_is_wrong(
+    server: FileServer, content: bytes, online: Settings, fetch: Fetch
+) -> None:
+    server.always(PATH, Fault(claimed_length=10**18))
+    with pytest.raises(IntegrityError, match="has 1,000,000,000,000,000,000 bytes; expected"):
+        fetch(file_at(server, "nothing", content), online)
+
+
 def test_no_content_is_no_file(server: FileServer, online: Settings, fetch: Fetch) -> None:
     server.always(PATH, Fault(wire=VARIANTS["204"]))
     with pytest.raises(NetworkError, match="answered 204"):

@@ -12,9 +12,11 @@ import pytest
 from typing_extensions import Self
 
 from offline_data.executors.local import InProcess
-from offline_data.ingest import conversion, stream
+from offline_data.ingest import stream
 from offline_data.ingest.conversion import Conversion
 from offline_data.ingest.shards import ShardedRun
+from offline_data.processes.protocol import loads
+from offline_data.sources.text import tokenizer
 
 
 class Here:
@@ -51,9 +53,23 @@ class Here:
         pass
 
 
+class AskHere:
+    """Stands for a `Child`."""
+
+    def __init__(self, function: bytes, *, quiet: bool) -> None:
+        assert quiet
+        self.ask = loads(function)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 def convert_here(patch: pytest.MonkeyPatch) -> None:
-    """Start no process for a conversion in this process."""
-    patch.setattr(conversion, "_limit_memory", lambda: None)
+    """Start no process for a conversion in this process, nor to load a tokenizer."""
+    patch.setattr(tokenizer, "Child", AskHere)
     patch.setattr(stream, "ConversionProcess", Here)
     for name in ("download", "convert", "shards"):  # the package has functions of these names
         patch.setattr(sys.modules[f"offline_data.ingest.{name}"], "ConversionProcess", Here)

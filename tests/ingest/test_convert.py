@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from offline_data.config import Settings
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ingest import Options, convert
 from offline_data.progress import SilentProgress
 from offline_data.sources.fingerprint import WHOLE, fingerprint
 from offline_data.store.library import list_datasets
 from offline_data.store.reader import open_reader
+from offline_data.testing.d4rl_toy import write_d4rl_hdf5
 from offline_data.testing.minari_toy import toy_episode, write_minari
 from offline_data.testing.toy import assert_same_batch
 
@@ -91,6 +92,29 @@ def test_a_dataset_directory_becomes_the_other_layout(settings: Settings, one: P
     assert in_place.path == compact.path
     assert in_place.manifest.layout == "ted"
     assert_same_batch(open_reader(in_place.path).episode_batch(0, 3), batches[0])
+
+
+@pytest.mark.parametrize("block", [512, 1024, 1 << 16])
+@pytest.mark.parametrize("kind", ["minari", "d4rl"])
+def test_hdf5_after_a_user_block(settings: Settings, one: Path, kind: str, block: int) -> None:
+    """The signature may stand at 512, 1024, … too: HDF5 File Format Specification, II.A."""
+    path = one if kind == "minari" else write_d4rl_hdf5(one.with_name("a.hdf5"))
+    file = one / "data" / "main_data.hdf5" if kind == "minari" else path
+    plain = open_reader(convert(path, "plain", settings, Options()).path)
+    file.write_bytes(b"\0" * block + file.read_bytes())
+    after = convert(path, "after", settings, Options())
+    assert after.manifest.converter["adapter"] == kind
+    count = after.manifest.counts["episodes"]
+    assert_same_batch(
+        open_reader(after.path).episode_batch(0, count), plain.episode_batch(0, count)
+    )
+
+
+def test_a_signature_elsewhere_is_none(settings: Settings, one: Path) -> None:
+    file = one / "data" / "main_data.hdf5"
+    file.write_bytes(b"\0" * 768 + file.read_bytes())
+    with pytest.raises(FormatError, match="is not an HDF5 file: it begins with"):
+        convert(one, "mine", settings, Options())
 
 
 def test_what_is_not_there(settings: Settings, tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from offline_data.config import Settings
+from offline_data.errors import WorkerDiedError
 from offline_data.executors.local import LocalProcesses
 from offline_data.preprocess.job import RunOptions, Stage
 from offline_data.preprocess.recipe import recipe_of
 from offline_data.store.layout import LayoutName
+from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess import oracle
@@ -109,6 +111,104 @@ def test_functions_of_rows(
         step = found.manifest.converter["options"]["recipe"][0]
         assert step["run"] == (run or step["run"])
         assert ["/".join(key) for key in found.manifest.two_copies] == step["two_copies"] == twice
+
+
+STATE = ("observation", "state")
+NEXT_STATE = ("next", *STATE)
+GOAL = ("observation", "goal")
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def stored_apart(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[Any, Any]]:
+    """A dataset whose next observations are not the following ones, and its leaves `[N, …]`."""
+    folder = tmp_path_factory.mktemp("apart") / "toy"
+    toy = toy_batch(LENGTHS)
+    code: Any = toy.observations[STATE][toy.root_rows]
+    grid = np.stack([code[:, :2], 3 - code[:, :2]], axis=1)
+    goal = (code[:, :1] // 100).astype(np.int32)
+    kept = {STATE: grid, NEXT_STATE: 5 * grid + 7, GOAL: goal, ("next", *GOAL): goal * 2 + 1}
+    info: dict[Any, Any] = {("info", "code"): toy.observations["info", "code"]}
+    write_toy(
+        folder, [replace(toy, steps={**toy.steps, **kept}, observations=info)], layout=request.param
+    )
+    return folder, kept
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (
+            "normalize:observation.state,eps=0",
+            lambda v, root: {STATE: (v[STATE] - root[STATE].mean(0)) / root[STATE].std(0)},
+        ),
+        (
+            "normalize:observation.goal,eps=0.5",
+            lambda v, root: {GOAL: (v[GOAL] - root[GOAL].mean(0)) / (root[GOAL].std(0) + 0.5)},
+        ),
+        ("normalize:observation.state,std=false", lambda v, root: {STATE: v[STATE] - root[STATE].mean(0)}),
+        ("clip:obs,low=10,high=3005", lambda v, _: {STATE: v[STATE].clip(10, 3005), GOAL: v[GOAL].clip(10, 3005)}),
+        ("cast:observation.state=float64", lambda v, _: {STATE: v[STATE].astype(np.float64)}),
+        (
+            "crop:1,observation.state,top=1,left=0,format=hw",
+            lambda v, _: {STATE: v[STATE][:, 1:, :1]},
+        ),
+        ("flatten:observation.state", lambda v, _: {STATE: v[STATE].reshape(-1, 4)}),
+        ("flatten", lambda v, _: {STATE: v[STATE].reshape(-1, 4)}),
+        ("rename:observation.state=seen", lambda v, _: {("seen",): v[STATE], STATE: None}),
+        ("rename:observation=seen.as", lambda v, _: {("seen", "as", k[1]): v[k] for k in v} | dict.fromkeys(v)),
+        ("exclude:observation.state", lambda *_: {STATE: None}),
+        ("select:observation.state", lambda *_: {GOAL: None}),
+        (
+            "flatten | concat:obs.goal,obs.state→obs",
+            lambda v, _: {
+                **dict.fromkeys(v),
+                ("obs",): np.concatenate([v[GOAL], v[STATE].reshape(-1, 4)], axis=1),
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_the_name_of_an_observation_selects_next_where_it_is_stored_apart(
+    stored_apart: tuple[Path, dict[Any, Any]],
+    tmp_path: Path,
+    settings: Settings,
+    step: str,
+    expected: Callable[..., dict[Any, Any]],
+) -> None:
+    parent, leaves = stored_apart
+    make(parent, step.split(" | "), tmp_path / "out", settings)
+    found = open_reader(tmp_path / "out").transitions_at(np.arange(sum(LENGTHS)))
+    root = {key: leaves[key].astype(np.float64) for key in (STATE, GOAL)}
+    sides: tuple[tuple[str, ...], ...] = ((), ("next",))
+    for above in sides:
+        values = {key: leaves[above + key] for key in (STATE, GOAL)}
+        for key, want in {**values, **expected(values, root)}.items():
+            if want is None:
+                assert above + key not in found
+            else:
+                np.testing.assert_allclose(found[above + key], want, rtol=1e-5, atol=1e-5)
+                assert not step.startswith("cast") or found[above + key].dtype == want.dtype
+
+
+def test_a_worker_that_dies_is_reported_with_function_and_rows(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_groups(monkeypatch, rows=4, width=64)
+    parent, rows = write_plain(tmp_path / "plain"), dict[int, int]()
+
+    class Deadly(Shuffled):
+        def run(self, job: Any, tasks: Any, progress: Any) -> Any:
+            rows.update(super().run(job, tasks, progress))  # how many transitions each has
+            yield 0, rows[0]
+            raise WorkerDiedError("A process was ended by SIGSEGV", hint="look", task=1)
+
+    with pytest.raises(WorkerDiedError) as caught:
+        make(parent, [CLIP, scaled], tmp_path / "out", settings, executor=Deadly(), chunksize=4)
+    assert len(rows) > 2
+    span = f"rows {rows[0]} to {rows[0] + rows[1] - 1}"
+    said = f"A process was ended by SIGSEGV: step 'clip' and the function scaled on {span}"
+    assert (caught.value.message, caught.value.hint) == (said, "look")
 
 
 @pytest.mark.slow

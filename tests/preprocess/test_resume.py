@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import psutil
 import pytest
 
@@ -29,6 +30,8 @@ from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Revised, Step
 from offline_data.preprocess.workdir import WorkDir
 from offline_data.store import writer
+from offline_data.store.manifest import read_manifest
+from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.oracle import digests
@@ -338,6 +341,39 @@ def test_a_disk_that_becomes_full(
     assert notes.notes[-1].endswith("kept: add --resume to go on")
     assert len(goes_on(parent, tmp_path, settings, shards=shards)) <= 15
     assert digests(tmp_path / "out") == wanted
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_disk_that_is_hardly_larger_than_the_dataset(
+    stop: bool, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12 MB of rows where 13.4 MB are free, and nothing needs more than that meanwhile."""
+    parent = write_plain(tmp_path / "plain", [100] * 142, width=200)
+    size, disk = read_manifest(parent).bytes, 13_400_000
+    assert size > 12_000_000
+
+    def used() -> int:
+        files = [file for file in settings.root.rglob("*") if file.is_file()]
+        return sum(file.stat().st_blocks * 512 for file in files)
+
+    peak: list[int] = []
+
+    def free(_folder: Path) -> int:
+        peak.append(used())
+        return disk - peak[-1]
+
+    monkeypatch.setattr("offline_data.files.free_bytes", free)
+    job = ["clip:action,low=-1500,high=1500"], settings.root / "out", settings
+    if stop:
+        with pytest.raises(KeyboardInterrupt):
+            make(parent, *job, executor=Stopping(2), chunksize=1000)
+    make(parent, *job, executor=Shuffled(), chunksize=1000, resume=stop)
+    assert max(*peak, used()) < disk
+    before, after = (open_reader(path) for path in (parent, settings.root / "out"))
+    actions = np.clip(before.step(("action",)), -1500, 1500)
+    np.testing.assert_array_equal(after.step(("action",)), actions)
+    seen = before.leaf("observations", ("observation", "state"))
+    np.testing.assert_array_equal(after.leaf("observations", ("observation", "state")), seen)
 
 
 @pytest.mark.parametrize("shards", [False, True])

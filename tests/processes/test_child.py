@@ -19,6 +19,7 @@ import pytest
 from offline_data.errors import FormatError, OfflineDataError, UsageError
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.child import how_ended
+from offline_data.processes.limits import limited
 from offline_data.processes.protocol import pack_function
 from tests.processes.waiting import ended, wait_until
 
@@ -257,6 +258,35 @@ def test_it_ends_with_its_parent_in_the_middle_of_a_call(tmp_path: Path) -> None
         assert not ended(pid)
         parent.kill()
     wait_until(lambda: ended(pid))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much is allocated")
+def test_limits_of_a_block_hold_in_a_child_only() -> None:
+    def allocate(sizes: tuple[int, int]) -> tuple[int, int]:
+        within, after = sizes
+        with limited(64 << 20, 60):
+            found = len(bytearray(within))
+        return found, len(bytearray(after))
+
+    large = 256 << 20
+    assert allocate((large, large)) == (large, large)
+    with Child(allocate) as child:
+        assert child.ask((1, large)) == (1, large)
+        with pytest.raises(MemoryError):
+            child.ask((large, 1))
+        assert child.ask((1, large)) == (1, large)
+
+
+def test_a_block_that_computes_too_long_ends_its_process() -> None:
+    def spin(forever: bool) -> None:
+        with limited(1 << 30, 0.2):
+            while forever:
+                pass
+
+    with Child(spin) as child:
+        assert child.ask(False) is None
+        with pytest.raises(ChildDiedError, match=r"too much processor time .* SIGPROF"):
+            child.ask(True)
 
 
 def test_functions_and_classes_of_a_script_without_a_guard(tmp_path: Path) -> None:

@@ -215,3 +215,16 @@ def test_it_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.Mon
     for kept in (root / ".content").iterdir():
         kept.write_text("nonsense")
     assert digest_of(entry, root) == digests(path)[0]
+
+
+@pytest.mark.parametrize("place", [7, 40, 70, -1])
+def test_a_changed_byte_of_what_is_kept_is_noticed(place: int, tmp_path: Path) -> None:
+    path = written(tmp_path / "root" / "local" / "toy" / "1", toy_batch(LENGTHS, **TOY))
+    entry, root = entry_at(path), tmp_path / "root"
+    first = digest_of(entry, root)
+    (kept,) = (root / ".content").iterdir()
+    text = bytearray(kept.read_bytes())
+    text[place] = ord("1" if text[place] == ord("0") else "0")
+    kept.write_bytes(text)
+    assert digest_of(entry, root) == first
+    assert bytes(text) != kept.read_bytes()

@@ -12,6 +12,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from offline_data.errors import FormatError
+from offline_data.processes.child import Child
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
 from offline_data.readers.images import decode_jpeg
 
@@ -104,6 +105,23 @@ def test_an_arrow_file_whose_offsets_lead_astray(tmp_path: Path) -> None:
     path.write_bytes(content.replace(right, wrong))
     with pytest.raises(FormatError, match=r"part-0\.arrow is damaged"):
         read_table([path])
+
+
+@pytest.mark.parametrize("rows", [[[[12345, 2], [3]], [[4]]], [["ab", "c"], ["d"]]])
+def test_offsets_at_which_pyarrow_crashes(tmp_path: Path, rows: list[Any]) -> None:
+    """Of lists of lists and of texts: their size is that of the values that their offsets name."""
+    path = tmp_path / "part-0.arrow"
+    table = pa.table({"x": pa.array(rows)})
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+    right, wrong = (np.array([0, 2, end], np.int32).tobytes() for end in (3, 1 << 30))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(right, wrong, 1))
+    with (
+        Child(read_table, quiet=True) as child,
+        pytest.raises(FormatError, match=r"part-0\.arrow is damaged"),
+    ):
+        child.ask([path])
 
 
 def encoded(shape: tuple[int, ...], kind: str = "JPEG") -> bytes:

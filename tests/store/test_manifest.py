@@ -13,6 +13,7 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.pictures import encoded_batch
 
 STEP, SEEN = "schema/steps/leaves", "schema/observations/leaves"
 RULES: list[tuple[str, Any, str]] = [
@@ -70,6 +71,18 @@ def test_a_broken_rule_is_named(path: str, value: Any, said: str, tmp_path: Path
     with pytest.raises(ManifestError) as error:
         read_manifest(tmp_path)
     assert said in error.value.message
+
+
+@pytest.mark.parametrize("field", ["key", "dtype", "shape", "file", "offset", "stride"])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_leaf_without_a_field_is_named(encoded: bool, field: str, tmp_path: Path) -> None:
+    write_toy(tmp_path, [encoded_batch()])
+    manifest = read_manifest(tmp_path).to_json()
+    leaves = manifest["schema"]["observations"]["leaves"]
+    del next(leaf for leaf in leaves if encoded == ("encoding" in leaf))[field]
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ManifestError, match=rf"manifest\.json is damaged: .*\b{field}\b"):
+        read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["steps", "steps/rows.memmap"])

@@ -15,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.samplers.permutation import EpochOrder
+from offline_data.config import launched_ranks
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +84,37 @@ def fetch(buffer: Any, rows: Sequence[int]) -> Any:
     return RowBatch(batch, batch_size=batch.batch_size, device=batch.device, names=batch.names)
 
 
+class Ranks:
+    """The rank of this process and the number of ranks, as given or as found when needed.
+
+    They are those of `torch.distributed` if it is initialized, else of the environment variables
+    `RANK` and `WORLD_SIZE`, else 0 and 1. A worker process has those of the process that started it.
+
+    Raises:
+        UsageError: One without the other, or out of range.
+    """
+
+    def __init__(self, rank: int | None, world: int | None) -> None:
+        if (rank is None) != (world is None):
+            raise UsageError(f"Give rank and world, or neither; found {rank=} and {world=}")
+        if rank is not None and world is not None and not 0 <= rank < world:
+            raise UsageError(f"rank is {rank}; expected 0 <= rank < world, which is {world}")
+        self._given = None if rank is None or world is None else (rank, world)
+
+    def now(self) -> tuple[int, int]:
+        """Return the rank and the number of ranks."""
+        if self._given is not None:
+            return self._given
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+        return launched_ranks()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep a rank for a worker; a single process may send this to those that become ranks."""
+        now = self.now()
+        return {"_given": self._given if now == (0, 1) else now}
+
+
 class EpochBatches(DistributedSampler[Any]):
     """Yields the rows of every batch of an epoch, each row once, or one rank's share of them.
 
@@ -105,7 +137,7 @@ class EpochBatches(DistributedSampler[Any]):
         shuffle: Whether to shuffle; False: ascending rows.
         seed: Seed of all orders; the same in all ranks.
         drop_last: Whether to drop batches that are not full; no row is repeated then.
-        rank, world: Index and number of ranks; None: from `torch.distributed` when an epoch begins.
+        rank, world: Index and number of ranks; None: those of `Ranks` when an epoch begins.
 
     Raises:
         UsageError: Invalid argument, or no full batch with `drop_last`.
@@ -123,21 +155,17 @@ class EpochBatches(DistributedSampler[Any]):
         world: int | None = None,
     ) -> None:
         self.batch_size = positive(batch_size, "batch_size")
-        if (rank is None) != (world is None):
-            raise UsageError(f"Give rank and world, or neither; found {rank=} and {world=}")
-        if rank is not None and world is not None and not 0 <= rank < world:
-            raise UsageError(f"rank is {rank}; expected 0 <= rank < world, which is {world}")
+        self._ranks = Ranks(rank, world)
         if seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
         super().__init__(
             buffer,  # has the interface of a map-style dataset
-            num_replicas=world or 1,
-            rank=rank or 0,
+            num_replicas=1,
+            rank=0,
             shuffle=shuffle,
             seed=seed,
             drop_last=drop_last,
         )
-        self._given = rank is not None
         self._rows: ValidRows = buffer.storage.rows(valid_only=True)
         self.position = (0, 0)
         len(self)  # raises for invalid sizes
@@ -152,7 +180,7 @@ class EpochBatches(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch, the same for all ranks."""
-        self._update_ranks()
+        self.rank, self.num_replicas = self._ranks.now()
         together = self.batch_size * self.num_replicas
         if not self.drop_last:
             return (self._rows.count + together - 1) // together
@@ -165,14 +193,12 @@ class EpochBatches(DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         """Yield the rows of each batch of the next epoch, or of the rest of a resumed one."""
-        (epoch, begin), batches = self.position, len(self)
+        (epoch, begin), sizes = self.position, self._sizes()
         self.position = (epoch + 1, 0)
         count, world, rank = self._rows.count, self.num_replicas, self.rank
         order = EpochOrder(count, self.seed, epoch) if self.shuffle else None
-        share = batches * self.batch_size if self.drop_last else -(-count // world)
-        for first in range(begin * self.batch_size, share, self.batch_size):
-            size = min(self.batch_size, share - first)
-            start = first * world + rank * size
+        for number, size in enumerate(sizes[begin:], begin):
+            start = number * self.batch_size * world + rank * size
             numbers = np.arange(start, start + size) % count  # repeats rows beyond the end
             if order is not None:
                 cut = int(np.argmin(numbers)) if numbers[0] > numbers[-1] else size
@@ -180,16 +206,30 @@ class EpochBatches(DistributedSampler[Any]):
                 numbers = np.concatenate([order.between(p[0], p[-1] + 1) for p in parts])
             yield self._rows.at(torch.from_numpy(numbers)).numpy()
 
-    def _update_ranks(self) -> None:
-        if not self._given and distributed.is_available() and distributed.is_initialized():
-            self.rank, self.num_replicas = distributed.get_rank(), distributed.get_world_size()
+    def _sizes(self) -> list[int]:
+        """Return the numbers of rows in the batches of an epoch, the same for all ranks."""
+        batches, size = len(self), self.batch_size
+        share = -(-self._rows.count // self.num_replicas)
+        last = size if self.drop_last else share - (batches - 1) * size
+        return [size] * (batches - 1) + [last]
+
+    def identity(self) -> dict[str, Any]:
+        """Return the properties that a position in an epoch depends on."""
+        return {
+            "batches": len(self),
+            "batch_size": self.batch_size,
+            "ranks": self.num_replicas,
+            "rows": self._rows.count,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
 
 
 class DatasetLoader(DataLoader[Any]):
     """A resumable `DataLoader` of batches `[B]`; returned and documented by `ds.dataloader(…)`."""
 
     def __init__(self, buffer: Any, batches: EpochBatches, **options: Any) -> None:
-        self._position = (0, 0)
+        self._position, self._buffer = (0, 0), buffer
         super().__init__(
             buffer,  # has the interface of a map-style dataset
             batch_size=None,
@@ -211,6 +251,8 @@ class DatasetLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch's own iterator class
         """Yield the batches of the next epoch."""
+        if self.num_workers:
+            self._buffer._prepare()
         (epoch, begin), count = self.batches.position, len(self)
         self._position = (epoch, begin)
         for number, batch in enumerate(super().__iter__(), begin + 1):
@@ -219,29 +261,17 @@ class DatasetLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch returned, as JSON values."""
-        return {**self._identity(), "epoch": self._position[0], "batch": self._position[1]}
+        return {**self.batches.identity(), "epoch": self._position[0], "batch": self._position[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a position; raises `UsageError` for the state of a different loader."""
-        own = self._identity()
+        own = self.batches.identity()
         if {name: state.get(name) for name in own} != own or not {"epoch", "batch"} <= state.keys():
             raise UsageError(
                 f"The state is of another loader: {dict(state)}; this one has {own}",
                 hint="create it with the same arguments, over the same rows, with as many ranks",
             )
         self.batches.position = self._position = (state["epoch"], state["batch"])
-
-    def _identity(self) -> dict[str, Any]:
-        """Return the properties that a position depends on."""
-        batches, count = self.batches, len(self)
-        return {
-            "batches": count,
-            "batch_size": batches.batch_size,
-            "ranks": batches.num_replicas,
-            "rows": batches._rows.count,
-            "seed": batches.seed,
-            "shuffle": batches.shuffle,
-        }
 
 
 def _unchanged(batch: Any) -> Any:

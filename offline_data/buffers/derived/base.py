@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from offline_data.buffers.storage.rows import is_leaf
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 
@@ -168,9 +169,10 @@ def within(value: float, name: str, low: float, high: float) -> float:
     return float(value)
 
 
-def leaf_keys(batch: TensorDict) -> list[Key]:
-    """Return the keys of all leaves of a batch."""
-    keys = batch.keys(include_nested=True, leaves_only=True)
+def leaf_keys(batch: TensorDict, *, text: bool = False) -> list[Key]:
+    """Return the keys of all tensors of a batch; with `text`, of strings and the like, too."""
+    options = {"is_leaf": is_leaf} if text else {}
+    keys = batch.keys(include_nested=True, leaves_only=True, **options)
     return [key if isinstance(key, tuple) else (key,) for key in keys]
 
 

@@ -108,7 +108,8 @@ class NStep(Cached):
         check_leaves("n_step", batch, [REWARD])
         under = tuple(key for key in leaf_keys(batch) if key[0] == "next")
         check_stored("n_step", batch, rows, storage, under)
-        after = tuple(key for key in under if key != REWARD)
+        every = [key for key in leaf_keys(batch, text=True) if key[0] == "next"]
+        after = tuple(key for key in every if key != REWARD)
         flags = [key for key in (DONE, TERMINATED, TRUNCATED) if has_leaf(storage, key)]
         ends = [DONE] if DONE in flags else flags  # `done` is the or of the two others
         return after, storage.only((REWARD, *ends))

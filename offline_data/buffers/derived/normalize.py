@@ -26,11 +26,12 @@ from offline_data.store.statistics import Moments, item_moments
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tensordict import TensorDict
 
     from offline_data.buffers.buffer import ReplayBuffer
+    from offline_data.buffers.ensemble.mixture import DatasetMixture
     from offline_data.buffers.storage import Storage
 
 CHUNK_ITEMS = 1 << 20
@@ -76,15 +77,23 @@ def normalize(
 ) -> Normalizer:
     """Normalize leaves of a batch: `(x - mean) / (std + eps)`, float32.
 
-    Mean and standard deviation are computed elementwise in float64 over the root leaves of all rows
-    of a dataset (each transition once, ignoring non-finite values); next leaves use the same
-    statistics. They are computed in one pass over the first buffer that is sampled or passed to
-    `fit`, and are kept by this object, also in pickles: a second buffer, for validation or online
-    training, uses those of the first. `statistics` returns them, `state_dict` saves them.
+    Mean and standard deviation are computed elementwise in float64 over root leaves (each row once,
+    ignoring non-finite values), in one pass; leaves under `next` use the same. They are those of
+
+    - `statistics`, or of the data that `fit` is called with, if given;
+    - else all `valid_rows` of the first dataset that `derived=` gives this object to, whatever view,
+      split or loader of it is read first: validation rows count, too;
+    - else, without any dataset, all rows of the first growing buffer that is sampled.
+
+    They are computed when they are first needed, or before the object is pickled or a loader starts
+    workers, and kept by this object: further buffers, for validation or online training, use them.
+    `statistics` and `repr` show them, `state_dict` saves them.
 
     ```python
-    scale = normalize("observation").fit(train)
+    scale = normalize("observation")
     ds = offline_data.load_dataset(name, batch_size=256, derived=scale)
+    parts = ds.split(train=0.9, val=0.1)
+    scale.fit(parts["train"])  # else those of ds; fit(a, b) and fit(mixture): joint ones
     action = policy(scale.normalized("observation", env.reset()[0]))  # one observation, an array
     torch.save({"policy": policy.state_dict(), "scale": scale.state_dict()}, path)
     ```
@@ -95,7 +104,7 @@ def normalize(
     Args:
         keys: Root leaves; a parent selects the floating-point leaves below it. A string is one key.
         statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a row of
-            the leaf; or the `statistics` of another object; None: those of the first buffer.
+            the leaf; or the `statistics` of another object; None: see above.
         eps: Added to the standard deviation, as in CORL and d3rlpy; must be above 0 if one is 0.
 
     Raises:
@@ -131,55 +140,107 @@ def _scale_of(key: KeyLike, given: Any) -> Scale:
         ) from error
 
 
-@dataclass(frozen=True)
+class _State:
+    """Statistics of a `Normalizer`, or the data that they will be computed from.
+
+    Attributes:
+        scales: By root key; empty before they are computed.
+        data: Storages to compute them from, until then; empty: none is known.
+        own: Whether they are those of whatever buffer the object was given to, not of `fit`.
+    """
+
+    def __init__(self) -> None:
+        self.scales: dict[Key, Scale] = {}
+        self.data: tuple[Storage, ...] = ()
+        self.own = True
+
+
+@dataclass(frozen=True, repr=False)
 class Normalizer(Cached):
     """Result of `normalize`, which documents the fields."""
 
     keys: tuple[Key, ...]
     given: tuple[tuple[Key, Scale], ...] | None
     eps: float
-    _fitted: dict[Key, Scale] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _state: _State = field(default_factory=_State, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:  # noqa: ARG002
         """Normalize the leaves of the batch; see `Derived`."""
-        self.fit(storage)
+        self.bind(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
             batch.set(key, self._applied(root, batch.get(key), _normalized))
         return batch
 
+    def __repr__(self) -> str:
+        known = self._state.scales or dict(self.given or ())
+        with np.printoptions(precision=6, threshold=8, edgeitems=2):
+            found = {join_key(k): tuple(str(part.numpy()) for part in s) for k, s in known.items()}
+        return f"Normalizer(keys={self.keys}, eps={self.eps}, statistics={found})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Compute the statistics before they are computed in every other process."""
+        self.prepare()
+        return vars(self)
+
+    @property
+    def own(self) -> bool:
+        """Whether the statistics are those of a buffer it was given to, not of `fit` or an argument."""
+        return self.given is None and self._state.own
+
     @property
     def statistics(self) -> dict[str, Scale]:
-        """Mean, standard deviation and count of each leaf by name; empty before they are computed.
+        """Mean, standard deviation and count of each leaf by name; computed now if need be.
+
+        Empty before `fit`, and before a dataset has this object in `derived`.
 
         ```python
         scale.statistics["observation"].mean  # float64, the shape of a row
         ```
         """
-        return {join_key(key): one for key, one in (self._fitted or dict(self.given or ())).items()}
+        return {join_key(key): scale for key, scale in self.prepare().items()}
 
-    def fit(self, data: ReplayBuffer | Storage) -> Normalizer:
-        """Compute the statistics of a dataset unless they are known; returns this object.
+    def bind(self, *storages: Storage) -> None:
+        """Compute statistics from these storages when they are needed, unless there are others.
+
+        Views count as the dataset that they are of.
+        """
+        state = self._state
+        if self.given is None and not (state.scales or state.data):
+            with process_lock():
+                if not (state.scales or state.data):
+                    state.data = tuple(getattr(storage, "whole", storage) for storage in storages)
+
+    def prepare(self) -> Mapping[Key, Scale]:
+        """Compute the statistics unless they are known; returns them, empty if there are no data."""
+        state = self._state
+        if state.data:
+            with process_lock():
+                if state.data:
+                    state.scales, state.data = self._scales(state.data), ()
+        return state.scales or dict(self.given or ())
+
+    def fit(self, *data: ReplayBuffer | DatasetMixture | Storage) -> Normalizer:
+        """Compute the statistics of some data; returns this object.
+
+        They replace those of the dataset that this object was given to, but not those of `statistics`
+        or of an earlier `fit`.
 
         Args:
-            data: A buffer, a view, or a storage. Derived leaves and transforms are not applied.
+            data: Buffers, views, storages or mixtures: joint statistics of all their `valid_rows`,
+                each once, whatever the weights of a mixture. Derived leaves and transforms are not
+                applied, and leaves not renamed.
 
         Raises:
-            UsageError: No such leaf; a mixture, which has no rows of its own; or an element without
-                any finite value.
+            UsageError: No such leaf; data without rows; or an element without any finite value.
         """
-        if self.given is None and not self._fitted:
-            from offline_data.buffers.ensemble.parts import Parts  # it imports this package
-
-            storage: Any = getattr(data, "storage", data)
-            if isinstance(storage, Parts) or not hasattr(storage, "gather"):
-                raise UsageError(
-                    f"A {type(data).__name__} has no rows of its own to compute statistics from",
-                    hint="fit(member) computes those of one member, which all members can use",
-                )
+        storages = [storage for part in data for storage in _storages(part)]
+        if not storages:
+            raise UsageError("fit needs a buffer: fit(ds), fit(parts['train']), fit(a, b)")
+        if self.own:
             with process_lock():
-                if not self._fitted:
-                    self._fitted.update(self._scales(storage))
+                state = self._state
+                state.scales, state.data, state.own = self._scales(storages), (), False
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,15 +259,15 @@ class Normalizer(Cached):
             scales = {as_key(name): Scale(**one) for name, one in found.items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(
-                f"This is no state of normalize: {type(error).__name__} {error}",
+                f"This is not a state of normalize: {type(error).__name__} {error}",
                 hint="normalize(…).state_dict() returns one",
             ) from error
         if eps != self.eps:
             raise UsageError(f"The state has eps={eps}, and this normalize eps={self.eps}")
         select_keys(list(scales), self.keys if scales else ())
         with process_lock():
-            self._fitted.clear()
-            self._fitted.update(scales)
+            state = self._state
+            state.scales, state.data, state.own = scales, (), not scales
 
     def normalized(self, key: KeyLike, values: Any) -> Any:
         """Normalize values of one leaf, such as an observation for a policy.
@@ -239,26 +300,34 @@ class Normalizer(Cached):
                     batch.set(key, self._applied(root, batch.get(key), _denormalized))
         return batch
 
-    def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
-        """Compute mean and standard deviation in one pass over all rows, with bounded memory."""
-        row = storage.gather(torch.arange(min(1, len(storage))))
-        check_rows("normalize", row)
-        keys = self._roots(row)
-        stored, moments = storage.only(keys), dict.fromkeys(keys, Moments())
-        width = sum(math.prod(row.get(key).shape[1:]) for key in keys)
-        step = max(1, CHUNK_ITEMS // max(1, width))
-        for begin in range(0, len(storage), step):
-            rows = stored.gather(torch.arange(begin, min(begin + step, len(storage))))
-            for key in keys:
-                own = item_moments(rows.get(key).cpu().double().numpy())
-                moments[key] = moments[key].merge(own)
-        for key, found in moments.items():
-            if not np.all(found.count):
+    def _scales(self, storages: Sequence[Storage]) -> dict[Key, Scale]:
+        """Compute joint statistics in one pass over all valid rows, with bounded memory."""
+        moments: dict[Key, Moments] = {}
+        shapes: dict[Key, Any] = {}
+        for storage in storages:
+            row = storage.gather(torch.arange(min(1, len(storage))))
+            check_rows("normalize", row)
+            own = {key: row.get(key).shape[1:] for key in self._roots(row)}
+            if own != (shapes := shapes or own):
+                leaves = (
+                    ", ".join(f"{join_key(k)} {[*n]}" for k, n in x.items()) for x in (shapes, own)
+                )
+                raise UsageError("Joint statistics need the same leaves: " + "; ".join(leaves))
+            stored, valid = storage.only(shapes), storage.rows(valid_only=True)
+            step = max(1, CHUNK_ITEMS // max(1, sum(map(math.prod, shapes.values()))))
+            for begin in range(0, valid.count, step):
+                numbers = torch.arange(begin, min(begin + step, valid.count))
+                rows = stored.gather(valid.at(numbers))
+                for key in shapes:
+                    found = item_moments(rows.get(key).cpu().double().numpy())
+                    moments[key] = moments.get(key, Moments()).merge(found)
+        for key in shapes:
+            if not np.all(moments.get(key, Moments()).count):
                 raise UsageError(
                     f"{join_key(key)!r} has no finite value",
                     hint="normalize(…, statistics={key: (mean, std)}) sets them",
                 )
-        return {key: Scale(one.mean, one.std, one.count) for key, one in moments.items()}
+        return {key: Scale(own.mean, own.std, own.count) for key, own in moments.items()}
 
     def _roots(self, batch: TensorDict) -> list[Key]:
         """Return the selected root leaves."""
@@ -277,11 +346,11 @@ class Normalizer(Cached):
         return [*roots, *sorted(after)]
 
     def _known(self) -> Mapping[Key, Scale]:
-        known = self._fitted or dict(self.given or ())
+        known = self.prepare()
         if not known:
             raise UsageError(
-                "No statistics yet: they are computed from the first buffer that is sampled",
-                hint="fit(buffer) computes them now",
+                "No statistics yet: no dataset has this object in derived=",
+                hint="fit(buffer) computes those of a buffer",
             )
         return known
 
@@ -331,6 +400,17 @@ class Normalizer(Cached):
             f"{join_key(name)!r} has the leaves {leaves}; found {type(values).__name__}, expected a "
             "dict, tuple or TensorDict of them"
         )
+
+
+def _storages(data: Any) -> list[Any]:
+    """Return the storages of a buffer, an ensemble or a mixture; raises `UsageError`."""
+    if hasattr(data, "sources"):
+        return [source.storage for source in data.sources]
+    storage = getattr(data, "storage", data)
+    found = getattr(storage, "storages", [storage])
+    if not all(hasattr(part, "gather") for part in found):
+        raise UsageError(f"A {type(data).__name__} has no rows to compute statistics from")
+    return list(found)
 
 
 _WIDE = {torch.float64, torch.int64}

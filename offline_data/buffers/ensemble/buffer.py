@@ -19,7 +19,7 @@ from offline_data.buffers.ensemble.leaves import (
     labelled,
     stacked,
 )
-from offline_data.buffers.ensemble.members import by_buffer, is_plain
+from offline_data.buffers.ensemble.members import by_buffer, is_plain, members_and_rows
 from offline_data.buffers.ensemble.parts import (
     SamplerEnsemble,
     StorageEnsemble,
@@ -334,13 +334,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             index: `batch["index"]` of any shape: a TensorDict of members and rows.
             priority: One per row, in order, or one for all.
         """
-        try:
-            source, rows = index[MEMBER], index[INDEX]
-        except (KeyError, IndexError, TypeError) as error:
-            raise UsageError(
-                "A row of an ensemble is a member and a row of it; expected batch['index'], a "
-                f"TensorDict with {MEMBER} and {INDEX}, and found {index!r}"
-            ) from error
+        source, rows = members_and_rows(index)
         for member, own, values in by_buffer(self.members, source, rows, priority):
             member.update_priority(own, values)
 

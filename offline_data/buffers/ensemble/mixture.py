@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from offline_data.buffers.arguments import positive
+from offline_data.buffers.arguments import as_derived, positive
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.checkpoint import load_tree, owned, save_tree
+from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.allocation import (
     Weights,
     count_of,
@@ -21,6 +22,7 @@ from offline_data.buffers.ensemble.allocation import (
     fixed_weights,
     random_members,
 )
+from offline_data.buffers.ensemble.as_dataset import AsDataset
 from offline_data.buffers.ensemble.leaves import (
     INDEX_KEY,
     SOURCE_KEY,
@@ -30,7 +32,14 @@ from offline_data.buffers.ensemble.leaves import (
     differing_texts,
     words_of,
 )
-from offline_data.buffers.ensemble.members import GatherMany, by_buffer, dataset_of, is_plain, put
+from offline_data.buffers.ensemble.members import (
+    GatherMany,
+    by_buffer,
+    check_statistics,
+    dataset_of,
+    is_plain,
+    put,
+)
 from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers.base import Sampler
@@ -39,12 +48,13 @@ from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
     from typing_extensions import Self
 
+    from offline_data.buffers.derived.base import Derived
     from offline_data.episodes import Key
 
 
@@ -54,13 +64,15 @@ class MixtureDraw(NamedTuple):
     Attributes:
         source: Member of each row, int64 `[B]`.
         draws: Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended.
+        by_number: Whether rows were chosen by number, so that they have no leaves of samplers.
     """
 
     source: torch.Tensor
     draws: tuple[tuple[int, Any], ...]
+    by_number: bool = False
 
 
-class DatasetMixture:
+class DatasetMixture(AsDataset):
     """Flat batches of any size, mixed row by row from several buffers.
 
     A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture draws the member of each
@@ -70,6 +82,10 @@ class DatasetMixture:
     rows are placed in random order. `index` and `episode` are the member's; the additional leaf
     `source`, int64 `[B]`, is the member's index in `sources`, where a nested mixture is replaced by
     its members.
+
+    Drawing (`sample`, iteration, `dataloader`) follows the weights. If all members are datasets or
+    views, `episodes`, `iter_episodes`, `to_numpy` and `split` have every episode of every member
+    once, whatever the weights; an episode that two members share is there twice.
 
     A member's sampler draws as many rows as its part of the batch. Slices need parts that are
     multiples of the slice length (`exact=True`, weights that divide the batch), and stay contiguous
@@ -89,6 +105,9 @@ class DatasetMixture:
         rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
             parents of leaves; also applied under `next`, unless that is renamed separately.
         cast: Whether dtypes may differ; they are promoted (`torch.promote_types`).
+        derived: Functions that add leaves computed from other rows, applied to the rows of every
+            member after its own, with the names of the member. `normalize` uses the joint
+            statistics of all datasets, unless it was fitted.
         shuffle: False: the rows of a member stay together, in the order of the members.
         seed: Seed of the order and choice of members, not of the members' samplers; None: torch's
             global generator.
@@ -112,6 +131,7 @@ class DatasetMixture:
         keys: Iterable[KeyLike] | None = None,
         rename: Sequence[Rename | None] | None = None,
         cast: bool = False,
+        derived: Derived | Iterable[Derived] = (),
         shuffle: bool = True,
         seed: int | None = None,
         prefetch: int | None = None,
@@ -140,8 +160,11 @@ class DatasetMixture:
         self._prefetch = positive(prefetch, "prefetch") if prefetch else None
         self._ahead: Any = Prefetcher(self._prefetch or 0)
         self._agreement: Agreement | None = None
+        self._by_number: Agreement | None = None
         self._many = GatherMany()
         self._chain = Chain()
+        self._derived: tuple[Derived, ...] = ()
+        self._derive(as_derived(derived))
         if transform is not None:
             self.append_transform(transform)
 
@@ -161,6 +184,25 @@ class DatasetMixture:
         """The current probability of each member."""
         weights = self._weights()
         return tuple(weight / sum(weights) for weight in weights)
+
+    @property
+    def exact(self) -> bool:
+        """Whether each batch has the proportions to the nearest row."""
+        return self._owed is not None
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether the rows of the members are mixed within a batch."""
+        return self._shuffle
+
+    def source_shares(self) -> tuple[float, ...]:
+        """Return the current probability of each of `sources`."""
+        parts = [
+            member.source_shares() if isinstance(member, DatasetMixture) else (1.0,)
+            for member in self.members
+        ]
+        pairs = zip(self.shares, parts, strict=True)
+        return tuple(share * inner for share, part in pairs for inner in part)
 
     def __len__(self) -> int:
         """Return the number of rows of all members."""
@@ -190,6 +232,21 @@ class DatasetMixture:
             draw = self._draw(size)
         batch = self._make(draw) if future is None else future.result()
         return (batch, {"source": draw.source}) if return_info else batch
+
+    def batch_at(self, source: Tensor, index: Tensor) -> Any:
+        """Return the batch of rows chosen by number, transformed like others.
+
+        Args:
+            source: Position in `sources` of each row, int64 `[B]`.
+            index: Row of that buffer, int64 `[B]`.
+
+        Raises:
+            UsageError: Members that do not match.
+            IndexError: No such source or row.
+        """
+        if len(source) and not 0 <= int(source.min()) <= int(source.max()) < len(self.sources):
+            raise IndexError(f"Sources are 0 to {len(self.sources) - 1}; found {source.tolist()}")
+        return self._make(self._chosen(source, index))
 
     def __iter__(self) -> Self:
         """Return the mixture, an infinite iterator of batches."""
@@ -277,6 +334,49 @@ class DatasetMixture:
             found |= words_of(member, rename, number)
         return found
 
+    def _of(self, views: Iterator[Any], batch_size: int | None) -> DatasetMixture:
+        """Return the same mixture of other buffers, one for each of `sources`."""
+        part = copy(self)
+        part.members = tuple(
+            member._of(views, None) if isinstance(member, DatasetMixture) else next(views)
+            for member in self.members
+        )
+        if batch_size is not None:
+            part._batch_size = positive(batch_size, "batch_size")
+        part._owed = None if self._owed is None else []
+        if self._generator is not None:
+            part._generator = self._generator.clone_state()
+        part._ahead, part._many = Prefetcher(self._prefetch or 0), GatherMany()
+        part._agreement = part._by_number = None
+        return part
+
+    def _derive(self, derived: tuple[Derived, ...]) -> None:
+        """Apply functions to the rows of every member after its own."""
+        if derived and any(getattr(source.storage, "ndim", 1) > 1 for source in self.sources):
+            raise UsageError("derived=… needs members whose storage has ndim=1")
+        fixed = [source.storage for source in self.sources if not source._grows]
+        for function in derived:
+            if isinstance(function, Normalizer) and fixed:
+                function.bind(*fixed)
+        self._derived += derived
+        members = []
+        for member in self.members:
+            if derived and isinstance(member, DatasetMixture):  # the given one stays as it was
+                member = copy(member)
+                member._derive(derived)
+                member._agreement = member._by_number = None
+            members.append(member)
+        self.members = tuple(members)
+
+    def _functions(self) -> list[tuple[str, Derived]]:
+        """Return the derived functions of the mixture and its members, with whose they are."""
+        found = [("the mixture", function) for function in self._derived]
+        for number, member in enumerate(self.members):
+            nested = isinstance(member, DatasetMixture)
+            own = [function for _, function in member._functions()] if nested else member._derived
+            found += [(f"member {number}", function) for function in own]
+        return found
+
     def _weights(self) -> tuple[float, ...]:
         if self._fixed is not None:
             return self._fixed
@@ -322,30 +422,55 @@ class DatasetMixture:
 
     def _agree(self, present: Sequence[int]) -> None:
         """Compute the common leaves from batches that are discarded."""
-        counts = [len(getattr(member, "sources", [member])) for member in self.members]
         probes = {}
         with torch.random.fork_rng(devices=[]):
             for number in present:
                 member = _copy_with_own_sampler(self.members[number])
                 with member._lock:
                     draw = member._draw(self._batch_size)
-                probes[number] = _batch_of(member, draw)
-        nested = (m for m in present if isinstance(self.members[m], DatasetMixture))
-        self._agreement = Agreement(
+                probes[number] = self._batch_of(member, draw)
+        self._agreement = self._agreement_of(probes)
+
+    def _chosen(self, source: Tensor, index: Tensor) -> MixtureDraw:
+        """Return the draw of rows chosen by number; see `batch_at`."""
+        firsts = torch.tensor(self._firsts())
+        members = torch.searchsorted(firsts, source, right=True) - 1
+        present = torch.unique(members).tolist()
+        if self._by_number is None or not self._by_number.members.keys() >= {*present}:
+            row = torch.zeros(1, dtype=torch.int64)
+            some = [(number, member) for number, member in enumerate(self.members) if len(member)]
+            probes = {m: self._batch_of(member, _draw_at(member, row, row)) for m, member in some}
+            self._by_number = self._agreement_of(probes)
+        draws = []
+        for number in present:
+            own = members == number
+            chosen = _draw_at(self.members[number], source[own] - firsts[number], index[own])
+            draws.append((number, chosen))
+        return MixtureDraw(members, tuple(draws), by_number=True)
+
+    def _firsts(self) -> list[int]:
+        """Return the number in `sources` of each member's first buffer, and of an end."""
+        return [0, *accumulate(len(getattr(member, "sources", [0])) for member in self.members)]
+
+    def _agreement_of(self, probes: dict[int, Any]) -> Agreement:
+        check_statistics(self._functions())
+        nested = (m for m in probes if isinstance(self.members[m], DatasetMixture))
+        agreement = Agreement(
             probes,
             keys=self._keys,
             renames=self._renames,
-            firsts=[0, *accumulate(counts)],
+            firsts=self._firsts(),
             nested=frozenset(nested),
             cast=self._cast,
         )
-        check_texts(differing_texts(self.members, self._renames), self._agreement.keys)
+        check_texts(differing_texts(self.members, self._renames), agreement.keys)
+        return agreement
 
     def _make(self, draw: MixtureDraw) -> Any:
-        agreement = self._agreement
+        agreement = self._by_number if draw.by_number else self._agreement
         assert agreement is not None  # noqa: S101 - set before rows are drawn
         places = None
-        if self._shuffle:  # numpy uses radix sort for 16 bits
+        if self._shuffle or draw.by_number:  # numpy uses radix sort for 16 bits
             order = draw.source.numpy().astype(np.uint16).argsort(kind="stable")
             places = torch.from_numpy(order)
         leaves = self._gathered(agreement, draw, places)
@@ -377,20 +502,29 @@ class DatasetMixture:
         if self._is_stored(number, draw) and dataset_of(member.storage) is not None:
             storage = member.storage
             return agreement.of_stored(number, storage.leaves(draw.rows), storage.slots)
-        return agreement.of_batch(number, _batch_of(member, draw), len(draw[0]))
+        return agreement.of_batch(number, self._batch_of(member, draw), len(draw[0]))
+
+    def _batch_of(self, member: Any, draw: Draw | MixtureDraw) -> Any:
+        """Return the batch of a draw from a member."""
+        if isinstance(draw, MixtureDraw):
+            return member._make(draw)
+        with member._lock:
+            batch = member._gather(draw.rows)
+            for derive in self._derived:
+                batch = derive(batch, draw.rows, member.storage)
+        return member._finish(draw, batch)
 
     def _is_stored(self, number: int, draw: Any) -> bool:
         """Return True if a draw's batch is what the member's storage gathers, unchanged."""
-        return isinstance(draw, Draw) and not draw.info and is_plain(self.members[number])
+        plain = isinstance(draw, Draw) and not (draw.info or self._derived)
+        return plain and is_plain(self.members[number])
 
 
-def _batch_of(member: Any, draw: Draw | MixtureDraw) -> Any:
-    """Return the batch of a draw from a member."""
-    if isinstance(draw, MixtureDraw):
-        return member._make(draw)
-    with member._lock:
-        gathered = member._gather(draw.rows)
-    return member._finish(draw, gathered)
+def _draw_at(member: Any, source: Tensor, index: Tensor) -> Draw | MixtureDraw:
+    """Return the draw of rows of a member chosen by number."""
+    if isinstance(member, DatasetMixture):
+        return member._chosen(source, index)
+    return Draw(index, {}, last=False)
 
 
 def _copy_with_own_sampler(member: Any) -> Any:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.derived.normalize import Normalizer
+from offline_data.buffers.ensemble.leaves import INDEX, MEMBER, SOURCE_KEY
+from offline_data.buffers.ensemble.members import by_buffer, members_and_rows
+from offline_data.buffers.keys import path_of
+from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.episodes.fields import DONE, TRUNCATED, join_key
 from offline_data.errors import BufferUsageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -24,20 +31,26 @@ class OfflineToOnlineReplayBuffer:
     """Batches with a fixed fraction of a dataset's rows; the rest are newly written rows.
 
     A batch of `B` rows starts with exactly `round(offline_fraction * B)` rows of the dataset, or
-    all of them as long as nothing was written. Batches have the leaves common to both. Unlike
-    TorchRL's, `index` and other leaves may be missing in one of them.
+    all of them as long as nothing was written. Unlike in TorchRL's, leaves may be missing in one of
+    the two: batches have the leaves common to both. `batch["index", "buffer_ids"]` is 0 for rows of
+    the dataset and 1 for new ones, and `batch["index", "index"]` their row there, both int64 `[B]`.
+
+    `derived` functions of the dataset are applied to new rows, too: `normalize` with the dataset's
+    statistics, `n_step` and others along the episodes as they are written.
 
     Args:
         offline_dataset: A buffer, or an id for `load_dataset` (optionally prefixed `offline_data:`).
         online_storage: Storage of new rows; or:
         online_capacity: Capacity of a `LazyTensorStorage` for them.
+        online_sampler: Sampler of new rows, or a function that returns one; None: a `RandomSampler`.
         offline_fraction: Between 0 and 1, exclusive.
         batch_size: Default number of rows in a batch; required for a dataset given by id.
         transform: Called with every batch.
         dataset_kwargs: Options of `load_dataset`, for an id.
 
     Raises:
-        UsageError: Invalid argument.
+        UsageError: Invalid argument; or, on the first batch of both, new rows that lack a leaf which
+            a derived function needs, or a leaf that only one of the two samplers adds.
 
     Example:
         >>> from tensordict import TensorDict
@@ -55,6 +68,7 @@ class OfflineToOnlineReplayBuffer:
         *,
         online_storage: Storage | Callable[[], Storage] | None = None,
         online_capacity: int | None = None,
+        online_sampler: Sampler | Callable[[], Sampler] | None = None,
         offline_fraction: float = 0.5,
         batch_size: int | None = None,
         transform: Transform | None = None,
@@ -76,7 +90,15 @@ class OfflineToOnlineReplayBuffer:
         if online_capacity is not None:
             online_storage = LazyTensorStorage(positive(online_capacity, "online_capacity"))
         self.offline_buffer = offline_dataset
-        self.online_buffer = ReplayBuffer(online_storage)
+        if any(
+            getattr(member, "_derived", ()) for member in getattr(offline_dataset, "sources", ())
+        ):
+            raise UsageError(
+                "The members of the mixture have derived functions, which new rows would not get",
+                hint="give them to the mixture: DatasetMixture(…, derived=…)",
+            )
+        derived = getattr(offline_dataset, "_derived", ())
+        self.online_buffer = ReplayBuffer(online_storage, sampler=online_sampler, derived=derived)
         self.offline_fraction = self._fraction_at_first = offline_fraction
         self.batch_size = None if batch_size is None else positive(batch_size, "batch_size")
         self._transform = transform
@@ -91,19 +113,46 @@ class OfflineToOnlineReplayBuffer:
         if size is None:
             raise BufferUsageError("No batch size: give one to the buffer or to sample(batch_size)")
         offline = round(self.offline_fraction * size) if len(self.online_buffer) else size
-        parts = [
-            buffer.sample(count)
-            for buffer, count in (
-                (self.offline_buffer, offline),
-                (self.online_buffer, size - offline),
-            )
-            if count
-        ]
-        if len(parts) == 2 and hasattr(parts[0], "keys"):
-            shared = {*parts[0].keys(True, True)} & {*parts[1].keys(True, True)}
-            parts = [part.select(*shared) for part in parts]
-        batch = torch.cat(parts) if len(parts) == 2 else parts[0]
+        counts = offline, size - offline
+        parts, leaves = {}, {}
+        for number, buffer in enumerate((self.offline_buffer, self.online_buffer)):
+            if counts[number]:
+                batch, info = buffer.sample(counts[number], return_info=True)
+                parts[number], leaves[number] = _labelled(batch, info, number), {*info.keys()}
+        if len(parts) == 2 and all(isinstance(part, TensorDictBase) for part in parts.values()):
+            keys = [{*part.keys(True, True)} for part in parts.values()]
+            self._check(keys, {*leaves[0], *leaves[1]} - {INDEX, *SOURCE_KEY})
+            parts = {number: part.select(*(keys[0] & keys[1])) for number, part in parts.items()}
+        batch = torch.cat([*parts.values()]) if len(parts) == 2 else next(iter(parts.values()))
         return batch if self._transform is None else self._transform(batch)
+
+    def _check(self, keys: Sequence[set[Any]], drawn: set[Any]) -> None:
+        """Raise `UsageError` if a leaf of a sampler, or the end of episodes, is missing in one part."""
+        for key in sorted(drawn & (keys[0] ^ keys[1]), key=str):
+            raise UsageError(
+                f"{join_key(path_of(key))!r}, which a sampler adds, is only in rows of the "
+                f"{'dataset' if key in keys[0] else 'online buffer'}",
+                hint="online_sampler=… takes a sampler of the same kind",
+            )
+        along = [d for d in self.online_buffer._derived if not isinstance(d, Normalizer)]
+        if along and TRUNCATED in keys[0] and not keys[1] & {TRUNCATED, DONE}:
+            raise UsageError(
+                f"New rows lack {join_key(TRUNCATED)!r}, so that {along[0]} would cross from one "
+                "episode into the next",
+                hint="write next/truncated or next/done, like the dataset",
+            )
+
+    def update_priority(self, index: TensorDict, priority: Tensor | float) -> None:
+        """Update priorities of rows of a batch in those of the two with a prioritized sampler.
+
+        Args:
+            index: `batch["index"]`.
+            priority: One per row, or one for all.
+        """
+        buffers = self.offline_buffer, self.online_buffer
+        for buffer, rows, values in by_buffer(buffers, *members_and_rows(index), priority):
+            if type(buffer.sampler).update_priority is not Sampler.update_priority:
+                buffer.update_priority(rows, values)
 
     def anneal(self, step: int, total_steps: int) -> None:
         """Decrease `offline_fraction` linearly from its initial value to 0 at `total_steps`."""
@@ -119,6 +168,18 @@ class OfflineToOnlineReplayBuffer:
             f"{len(self.online_buffer)} online, offline_fraction={self.offline_fraction:.3f}, "
             f"batch_size={self.batch_size})"
         )
+
+
+def _labelled(batch: Any, info: Any, number: int) -> Any:
+    """Set `index` of a batch `[B]` to the buffer and the rows that it is from, if they are known."""
+    if not isinstance(batch, TensorDictBase) or batch.batch_dims != 1:
+        return batch
+    own = batch.get(INDEX, None)
+    rows = own if isinstance(own, torch.Tensor) else info.get(INDEX, None)
+    if isinstance(rows, torch.Tensor) and rows.shape == batch.batch_size:
+        labels = {MEMBER: torch.full_like(rows, number), INDEX: rows}
+        batch.set(INDEX, TensorDict(labels, batch.batch_size, device=batch.device))
+    return batch
 
 
 def prefill_replay_buffer(

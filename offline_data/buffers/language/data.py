@@ -119,8 +119,7 @@ class PromptData:
         """Tokenize prompts with their labels once, and return them memory-mapped.
 
         See `TokenizedDatasetLoader` for the arguments; `options` are others of it. The dataset is
-        TL;DR unless one is named. Rows that fill `max_length` and so lack an end are left out;
-        TorchRL marks these, but keeps them.
+        TL;DR unless one is named. Rows that fill `max_length`, and so lack an end, are kept.
         """
         loader = TokenizedDatasetLoader(
             split,

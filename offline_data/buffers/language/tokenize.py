@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.config import resolve_settings
-from offline_data.errors import FormatError, MissingDependencyError, UsageError
+from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
 from offline_data.preprocess.identity import UnknownIdentityError, digest_of
 from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
@@ -32,7 +33,7 @@ _ROWS = 1000
 _MADE = frozenset({"done", "terminated", "truncated", "next", "episode"})
 """Roots of leaves of the dataset that are no tokens."""
 _TEXTS = ("text", "prompt", "label", "valid_sample")
-"""Columns that are not tokens, and the one that says which rows to keep."""
+"""Columns that are not kept, as in TorchRL."""
 _PAIR = ("prompt", "chosen", "rejected")
 
 
@@ -134,7 +135,7 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
     """Tokenizes prompts with their labels, as TorchRL's class of that name.
 
     `prompt_rindex` is the place of the prompt's last token. `valid_sample` is False for rows whose
-    last token is no end of a text: those that fill `max_length`. The batch size is `[n]`, where
+    last token does not end a text: those that fill `max_length`. The batch size is `[n]`, where
     TorchRL's has none.
     """
 
@@ -172,7 +173,8 @@ def pre_tokenization_hook(
 ) -> Iterable[dict[str, str]]:
     r"""Return the chosen texts of comparisons, each after its prompt, then the rejected ones.
 
-    Pairs of equal texts, or with one of fewer than `min_length` words, are left out.
+    Pairs of equal texts, or with one of fewer than `min_length` words, are dropped, with a warning
+    that says how many.
 
     Args:
         dataset: Rows with `prompt`, `chosen` and `rejected`; iterated twice.
@@ -180,15 +182,24 @@ def pre_tokenization_hook(
 
     Example:
         >>> row = {"prompt": "p", "chosen": "a b c d e", "rejected": "f g h i j"}
-        >>> list(pre_tokenization_hook([row, {**row, "rejected": "a b c d e"}]))
+        >>> list(pre_tokenization_hook([row]))
         [{'text': 'p\na b c d e'}, {'text': 'p\nf g h i j'}]
     """
 
     def texts(role: str) -> Iterator[dict[str, str]]:
-        for row in dataset:
+        dropped = count = 0
+        for count, row in enumerate(dataset, 1):  # noqa: B007 - read after the loop
             both = row["chosen"], row["rejected"]
             if both[0] != both[1] and all(len(text.split()) >= min_length for text in both):
                 yield {"text": f"{row['prompt']}\n{row[role]}"}
+            else:
+                dropped += 1
+        if dropped and role == "chosen":
+            warnings.warn(
+                f"{dropped:,} of {count:,} pairs are dropped: their texts are equal, or one has fewer "
+                f"than {min_length} words",
+                stacklevel=2,
+            )
 
     return chain(texts("chosen"), texts("rejected"))
 
@@ -200,7 +211,8 @@ class TokenizedDatasetLoader:
     interrupted never counts as done, and other arguments or another tokenizer have another name. One
     that is there is used without asking the hub or reading the rows, also after the hub has changed;
     `offline-data remove` deletes it. Functions are known by their code and what they close over. Only
-    what `tokenizer_fn` returns is kept, not other columns.
+    what `tokenizer_fn` returns is kept, not other columns. The tokenizer runs in this process, without
+    the limits that `download` and `convert` set to those of strangers.
 
     Args:
         split: `"train"` or `"valid"`, or another split.
@@ -298,7 +310,8 @@ class TokenizedDatasetLoader:
             self.split,
             self.max_length,
             self.valid_size if self.split.startswith("valid") else None,
-            _identity(self.tokenizer_fn),
+            # all rows are kept now; those of this class always were
+            _identity(self.tokenizer_fn) + "*" * (self.tokenizer_fn is not TensorDictTokenizer),
             hook and _identity(hook),
             type(tokenizer).__name__,
             vocabulary,
@@ -325,15 +338,17 @@ class TokenizedDatasetLoader:
             self.tokenizer, max_length=self.max_length, return_tensordict=False
         )
         iterator = iter(_WithText(rows, getattr(tokenize, "_columns", ())))
-        while some := list(islice(iterator, _ROWS)):
+        some = list(islice(iterator, _ROWS))
+        if not some:
+            raise NotFoundError(
+                f"{self.dataset_name} has no row to tokenize in split {self.split!r}",
+                hint="a pre_tokenization_hook drops all of them" if hook else None,
+            )
+        while some:
             columns = {name: [row[name] for row in some] for name in some[0]}
             tokens = dict(tokenize(columns))
-            kept = np.array(tokens.get("valid_sample", [True] * len(some)), bool)
-            yield {
-                name: np.array(values)[kept]
-                for name, values in tokens.items()
-                if name not in _TEXTS
-            }
+            yield {name: np.array(v) for name, v in tokens.items() if name not in _TEXTS}
+            some = list(islice(iterator, _ROWS))
 
     @staticmethod
     def dataset_to_tensordict(

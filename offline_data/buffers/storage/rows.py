@@ -80,7 +80,7 @@ def leaves_of(data: Any, *, index: bool = False, text: bool = False) -> Leaves:
     data = plain(data)
     if not isinstance(data, TensorDictBase):
         return _leaves_of_tree(data)
-    items = data.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf)
+    items = data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf)
     leaves = {key if isinstance(key, tuple) else (key,): leaf for key, leaf in items}
     if not leaves:
         raise UsageError("The rows have no leaves", hint="a row has at least one tensor")
@@ -236,5 +236,6 @@ def stacked(rows: list[Any]) -> Any:
         ) from error
 
 
-def _is_leaf(kind: type) -> bool:
+def is_leaf(kind: type) -> bool:
+    """Return True for the type of a leaf of a TensorDict, text included."""
     return issubclass(kind, (torch.Tensor, NonTensorData, NonTensorStack))

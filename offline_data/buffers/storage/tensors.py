@@ -35,7 +35,7 @@ from offline_data.buffers.storage.trajectory_index import MARKS, Marks, marks_of
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import BufferUsageError, NotFoundError, UsageError
-from offline_data.files import disk_errors, require_bytes
+from offline_data.files import disk_errors, is_unicode, require_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -444,6 +444,11 @@ class LazyMemmapStorage(LazyTensorStorage):
             raise BufferUsageError(
                 f"{self.scratch_dir} has the files of another storage",
                 hint="choose another scratch_dir, or existsok=True to overwrite them",
+            )
+        if not is_unicode(str(self.scratch_dir)):
+            raise UsageError(
+                f"scratch_dir {str(self.scratch_dir)!r} is not UTF-8, as torch requires of a path",
+                hint="choose another scratch_dir",
             )
         needed = self.max_size * sum(leaf[:1].nbytes for leaf in leaves.values())
         require_bytes(self.scratch_dir, needed, f"Space for {self.max_size} rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch.utils.data import IterableDataset, get_worker_info
 
 from offline_data.ahead import Ahead
-from offline_data.buffers.arguments import positive
+from offline_data.buffers.arguments import as_derived, positive
 from offline_data.buffers.bridges.agile import WorkerEpochs
+from offline_data.buffers.bridges.loader import Ranks
+from offline_data.buffers.derived.normalize import Normalizer
+from offline_data.buffers.derived.relabel import Relabel
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.keys import KeyLike, as_keys, select_keys
 from offline_data.buffers.streaming.windows import (
@@ -21,6 +25,7 @@ from offline_data.buffers.streaming.windows import (
     shard_order,
 )
 from offline_data.config import resolve_settings, user_path
+from offline_data.episodes.fields import join_key
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest.options import Options
 from offline_data.ingest.stream import ShardReader, StreamPlan, plan_stream
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.buffers.buffer import Transform
+    from offline_data.buffers.derived.base import Derived
     from offline_data.config import Settings
     from offline_data.episodes import Skipped
     from offline_data.progress import Progress
@@ -66,9 +72,10 @@ class StreamingDataset(IterableDataset[Any]):
     errors and positions are exact, and missing data are not replaced by zeros.
 
     In a `DataLoader` each worker reads its own shards, as does each of `world` ranks: together they
-    read the same data as a single reader. Every iteration is the next epoch. `state_dict` after a
-    batch and `load_state_dict` resume with exactly the following batch; torchdata's
-    `StatefulDataLoader` saves the states of its workers.
+    read the same data as a single reader. Workers for which there is no shard return nothing, with
+    one warning; a rank without a shard is an error, since the others would wait for it. Every
+    iteration is the next epoch. `state_dict` after a batch and `load_state_dict` resume with exactly
+    the following batch; torchdata's `StatefulDataLoader` saves the states of its workers.
 
     ```python
     stream = StreamingDataset("openx:nyu_rot_dataset_converted_externally_to_rlds", 256)
@@ -90,8 +97,12 @@ class StreamingDataset(IterableDataset[Any]):
         drop_last: Whether to drop the last batch of an epoch if it is not full.
         keys: Leaves of batches, or parents of leaves; None: all.
         decode: Whether to decode encoded images to pixels; False: the `bytes` of each file.
+        derived: Functions that add leaves computed from other rows of the same episode, as for
+            `load_dataset`. `normalize` needs statistics, since a stream is read once: given, or of
+            `fit`. Windows have whole episodes, so only `relabel` with `random` goals is not supported.
         transform: Called with every batch.
-        rank, world: Index and number of programs that each read a part of the shards.
+        rank, world: Index and number of programs that each read a part of the shards; None: see
+            `ds.dataloader`. With a trainer that divides batches among ranks by itself: 0 and 1.
         skip_bad_episodes: Whether to skip unreadable episodes and list them in `skipped`.
         root: Folder for raw files while they are read; see `load_dataset`.
         source: Adapter for the raw files of a path; None: detected.
@@ -124,9 +135,10 @@ class StreamingDataset(IterableDataset[Any]):
         drop_last: bool = False,
         keys: Iterable[KeyLike] | None = None,
         decode: bool = True,
+        derived: Derived | Iterable[Derived] = (),
         transform: Transform | None = None,
-        rank: int = 0,
-        world: int = 1,
+        rank: int | None = None,
+        world: int | None = None,
         skip_bad_episodes: bool = False,
         root: str | os.PathLike[str] | None = None,
         source: str | None = None,
@@ -138,17 +150,18 @@ class StreamingDataset(IterableDataset[Any]):
                 "replacement=True draws from all of a dataset, and a stream has a window of it",
                 hint="load_dataset(…, sampler=SliceSampler(…)) does, from the disk",
             )
-        if not 0 <= rank < world:
-            raise UsageError(f"rank is {rank}; expected 0 <= rank < world, which is {world}")
         if seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
         self._form = BatchForm(batch_size, num_slices, slice_len, pad, strict_length)
         self.batch_size = batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.window_bytes = positive(window_bytes, "window_bytes")
-        self.rank, self.world = rank, world
+        self._ranks = Ranks(rank, world)
         self._keys = None if keys is None else as_keys(keys)
         self._decode, self._transform = decode, transform
+        self._derived = as_derived(derived)
+        for function in self._derived:
+            _check_derived(function)
         self._settings = settings or resolve_settings(root=root)
         self._progress = progress
         text = id if isinstance(id, str) else str(user_path(id, "the raw data").absolute())
@@ -169,15 +182,14 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of one epoch, or of the rest of a resumed one."""
-        info = get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        part, parts = self.rank * workers + worker, self.world * workers
-        if parts > len(self.plan.shards):
+        info, shards = get_worker_info(), len(self.plan.shards)
+        (rank, world), (worker, workers) = self._ranks.now(), _worker()
+        if world > shards:
             raise UsageError(
-                f"{self.plan.id} has {len(self.plan.shards)} shards, and {parts} readers ("
-                f"{self.world} ranks of {workers}) cannot have one each",
-                hint="use fewer workers or ranks",
+                f"{self.plan.id} has {shards} shards, and {world} ranks cannot have one each",
+                hint="use fewer ranks",
             )
+        used = min(workers, shards // world)
         begin, self._loaded = self._loaded, None
         if info is None:
             begin = begin or Position(self.epoch)
@@ -187,8 +199,27 @@ class StreamingDataset(IterableDataset[Any]):
                 self._epochs.restart(begin.epoch)
             number, first = self._epochs.begin(info.id, info.seed - info.id), self._epochs.first
             begin = begin or Position(number + (self.epoch if first is None else first))
+            if used < workers and rank == worker == number == 0:
+                warnings.warn(
+                    f"{self.plan.id} has {shards} shards: {used} of {workers} workers read them, and "
+                    "the others have nothing to do",
+                    stacklevel=2,
+                )
         self._position = begin
-        return self._batches(begin, part, parts)
+        if worker >= used:
+            self._position = Position(begin.epoch + 1)
+            return iter(())
+        return self._batches(begin, rank * used + worker, world * used)
+
+    @property
+    def rank(self) -> int:
+        """Index of this program among those that read a part each."""
+        return self._ranks.now()[0]
+
+    @property
+    def world(self) -> int:
+        """Number of programs that read a part each."""
+        return self._ranks.now()[1]
 
     def sample(self, batch_size: int | None = None) -> Any:
         """Return the next batch; starts the next epoch when one ends.
@@ -252,9 +283,8 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _identity(self) -> dict[str, Any]:
         """Return the properties that a position depends on."""
-        info = get_worker_info()
-        workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
-        reader = [self.rank * workers + worker, self.world * workers]
+        (rank, world), (worker, workers) = self._ranks.now(), _worker()
+        reader = [rank * workers + worker, world * workers]
         form = [*self._form.size, self._form.transitions, self.drop_last]
         return {
             "id": self.plan.id,
@@ -298,7 +328,7 @@ class StreamingDataset(IterableDataset[Any]):
             self._position = left[0].position
         known = [INDEX, *taken[0][0].keys]
         keys = known if self._keys is None else [INDEX, *select_keys(known[1:], self._keys)]
-        batch = self._form.make(taken, keys, decode=self._decode)
+        batch = self._form.make(taken, keys, decode=self._decode, derived=self._derived)
         return batch if self._transform is None else self._transform(batch)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -310,6 +340,29 @@ class StreamingDataset(IterableDataset[Any]):
             f"StreamingDataset({self.plan.id!r}, shards={len(self.plan.shards)}, "
             f"batch_size={self.batch_size}, epoch={self._position.epoch})"
         )
+
+
+def _check_derived(function: Derived) -> None:
+    """Raise `UsageError` for a function that needs more of a dataset than an episode."""
+    if isinstance(function, Normalizer) and not function.prepare():
+        raise UsageError(
+            f"normalize has no statistics of {', '.join(map(join_key, function.keys))!r}, and a stream "
+            "is read once",
+            hint="normalize(keys, statistics={key: (mean, std)}), or normalize(keys).fit(ds) with a "
+            "dataset on this disk",
+        )
+    if isinstance(function, Relabel) and "random" in dict(function.distributions):
+        raise UsageError(
+            f"relabel draws {join_key(function.goal_key)!r} from all rows of a dataset ('random'), and "
+            "a stream has a window of them",
+            hint="the other distributions draw goals from the same episode",
+        )
+
+
+def _worker() -> tuple[int, int]:
+    """Return the number of this worker of a `DataLoader`, and how many there are."""
+    info = get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 class _Windows:

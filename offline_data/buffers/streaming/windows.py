@@ -10,6 +10,7 @@ batches                  [2 0][1     4][3 …             a batch may span two w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,11 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.arguments import positive
+from offline_data.buffers.derived.base import leaf_keys
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.plan import FLAGS, INDEX
+from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
 from offline_data.buffers.samplers.slices import MASK, SliceSampler
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.episodes.joining import concatenate
@@ -29,11 +33,12 @@ from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
 from offline_data.store.tables import Schema, Vocabularies, encoded, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from offline_data.buffers.derived.base import Derived
     from offline_data.episodes import EpisodeBatch, Skipped
     from offline_data.ingest.stream import ShardReader, StreamPiece
 
@@ -119,9 +124,7 @@ class BatchForm:
         Raises `UsageError` for an episode that is too short.
         """
         if self.transitions:
-            last = batch.last_rows
-            lost = last[~batch.final_observation & ~batch.steps[TERMINATED][last, 0]]
-            starts = np.delete(np.arange(batch.transitions), lost)
+            starts = np.delete(np.arange(batch.transitions), unknown_rows(batch))
             lengths = np.ones_like(starts)
         else:
             starts, lengths = batch.starts, batch.lengths
@@ -145,10 +148,12 @@ class BatchForm:
         keys: Sequence[Key],
         *,
         decode: bool,
+        derived: Sequence[Derived] = (),
     ) -> Any:
         """Return the batch of items, given by window, first rows and lengths."""
         sampler, (_, width) = self._sampler, self.size
         values: dict[Key, list[Any]] = {key: [] for key in keys}
+        derivatives: list[Any] = []
         marks: dict[Any, list[Tensor]] = {}
         for window, starts, lengths in parts:
             if sampler is None or width is None:
@@ -159,16 +164,25 @@ class BatchForm:
                 rows = drawn.numpy()
                 for key, leaf in leaves.items():
                     marks.setdefault(key, []).append(leaf)
+            if derived:
+                storage, numbers = window.storage(keys, decode=decode), torch.from_numpy(rows)
+                part = storage.gather(numbers)
+                for derive in derived:
+                    part = derive(part, numbers, storage)
+                derivatives.append(part)
+                continue
             for key, leaf in window.gather(rows, keys, decode=decode).items():
                 values[key].append(leaf)
-        columns = {
-            key: some[0] if len(some) == 1 else np.concatenate(some) for key, some in values.items()
-        }
-        batch = _assembled(columns)
+        if derived:
+            batch = torch.cat(derivatives)
+        else:
+            batch = _assembled(
+                {k: v[0] if len(v) == 1 else np.concatenate(v) for k, v in values.items()}
+            )
         if sampler is not None and marks:
             sampler.complete(batch, {key: torch.cat(some) for key, some in marks.items()})
         if self.padded:
-            _fill(batch, 0 if self.pad is True else self.pad, columns)
+            _fill(batch, 0 if self.pad is True else self.pad or 0)
         return batch
 
 
@@ -176,6 +190,7 @@ class Window:
     """Consecutive episodes in memory: their rows, and the items that remain to be drawn.
 
     Attributes:
+        episodes: The episodes.
         keys: Leaves of its rows except `index`.
         skipped: Skipped episodes before or among its episodes.
     """
@@ -189,8 +204,9 @@ class Window:
         end: Position,
         skipped: Sequence[Skipped],
     ) -> None:
-        self._batch, self._begin, self._end, self.skipped = batch, begin, end, tuple(skipped)
+        self.episodes, self._begin, self._end, self.skipped = batch, begin, end, tuple(skipped)
         self._items, self._taken = items, begin.taken
+        self._storage: WindowStorage | None = None
         self._numbers = {
             INDEX: _numbers((p.shard, p.row, p.batch.transitions) for p in pieces),
             EPISODE: _numbers((p.shard, p.episode, len(p.batch.lengths)) for p in pieces)[
@@ -217,6 +233,12 @@ class Window:
         self._taken += count
         return self, self._items[0][chosen], self._items[1][chosen]
 
+    def storage(self, keys: Sequence[Key], *, decode: bool) -> WindowStorage:
+        """Return all rows as a storage of some leaves, the same object for every batch."""
+        if self._storage is None:
+            self._storage = WindowStorage(self, keys, decode=decode)
+        return self._storage
+
     @property
     def position(self) -> Position:
         """The position in the stream."""
@@ -226,7 +248,7 @@ class Window:
         self, rows: NDArray[np.int64], keys: Sequence[Key], *, decode: bool
     ) -> dict[Key, Any]:
         """Return leaves of rows `[B]` as arrays; object arrays for text and undecoded images."""
-        batch, found = self._batch, dict[Key, Any]()
+        batch, found = self.episodes, dict[Key, Any]()
         places = {(): batch.root_rows[rows], ("next",): batch.next_rows[rows]}
         wanted = set(keys)
         for key, column in batch.observations.items():
@@ -242,6 +264,55 @@ class Window:
                 *(batch.steps[key][rows] for key in (TERMINATED, TRUNCATED))
             )
         return found
+
+
+class WindowStorage:
+    """The rows of a window, whose episodes are whole, as a storage for derived leaves."""
+
+    def __init__(self, window: Window, keys: Sequence[Key], *, decode: bool) -> None:
+        self._window, self._keys, self._decode = window, keys, decode
+
+    def __len__(self) -> int:
+        """Return the number of rows, including those without a known next observation."""
+        return self._window.episodes.transitions
+
+    def rows(self, *, valid_only: bool) -> ValidRows:
+        """Return the rows that may be drawn; see `Sampleable`."""
+        lost = unknown_rows(self._window.episodes) if valid_only else np.zeros(0, np.int64)
+        return ValidRows(len(self), lost)
+
+    def runs(self) -> EpisodeIndex:
+        """Return the episodes; see `Sampleable`."""
+        return self._runs
+
+    @cached_property
+    def _runs(self) -> EpisodeIndex:
+        batch = self._window.episodes
+        return EpisodeIndex(
+            *(
+                torch.from_numpy(np.array(x))
+                for x in (batch.starts, batch.lengths, batch.final_observation)
+            )
+        )
+
+    def only(self, keys: Iterable[KeyLike]) -> WindowStorage:
+        """Return the same rows with only some leaves; see `Storage`."""
+        wanted = [INDEX, *select_keys(self._window.keys, keys)]
+        other = WindowStorage(self._window, wanted, decode=self._decode)
+        other._runs = self._runs
+        return other
+
+    def gather(self, rows: Tensor) -> Any:
+        """Return the batch of `rows`; see `Storage`."""
+        found = self._window.gather(rows.numpy(), self._keys, decode=self._decode)
+        return _assembled({key: found[key] for key in self._keys})
+
+
+def unknown_rows(batch: EpisodeBatch) -> NDArray[np.int64]:
+    """Return last rows of episodes whose next observation is unknown, and that are not terminated."""
+    last = batch.last_rows
+    lost: NDArray[np.int64] = last[~batch.final_observation & ~batch.steps[TERMINATED][last, 0]]
+    return lost
 
 
 def read_windows(
@@ -364,15 +435,16 @@ def _stack(column: Any) -> Any:
     return NonTensorStack(*(NonTensorData(x, batch_size=[], device=device) for x in column))
 
 
-def _fill(batch: Any, value: float | None, leaves: Mapping[Key, Any]) -> None:
+def _fill(batch: Any, value: float) -> None:
     """Pad a batch: signed and floating-point leaves with `value`, others with 0, objects with None."""
     padding = ~batch.get(MASK)
-    for key, leaf in leaves.items():
-        if leaf.dtype == object:
-            shaped = padding.numpy().reshape(-1, *[1] * (leaf.ndim - 1))
-            batch.set(key, _stack(np.where(shaped, None, leaf)))
-        else:
-            tensor = batch.get(key)
-            fill = value if tensor.is_floating_point() or tensor.dtype.is_signed else 0
-            shaped = padding.reshape(-1, *[1] * (tensor.ndim - 1))
-            batch.set(key, tensor.masked_fill(shaped, fill if tensor.dtype != torch.bool else 0))
+    for key in leaf_keys(batch, text=True):
+        leaf = batch.get(key)
+        if not isinstance(leaf, torch.Tensor):
+            values: Any = np.array(leaf.tolist(), object)
+            values[padding.numpy()] = None
+            batch.set(key, _stack(values))
+            continue
+        signed = leaf.dtype != torch.bool and (leaf.is_floating_point() or leaf.dtype.is_signed)
+        shaped = padding.reshape(-1, *[1] * (leaf.ndim - 1))
+        batch.set(key, leaf.masked_fill(shaped, value if signed else 0))

@@ -18,7 +18,7 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -35,7 +35,7 @@ class Episode:
     Attributes:
         number: Its row in `ds.episodes`, from 0.
         transitions: TensorDict `[T]` in TED, including derived leaves and transforms of the buffer.
-        return_: Sum of the stored rewards of these transitions.
+        return_: Sum of the stored rewards of these transitions; see `whole_return`.
         final_observation: Whether the source has the observation after the last action. False: the
             last row of `observations` repeats the previous one.
         metadata: Its columns in `ds.episodes`, as Python values: `id`, `seed`, `terminated`,
@@ -58,6 +58,11 @@ class Episode:
     def __len__(self) -> int:
         """Return the number of transitions, `T`."""
         return self.length
+
+    @property
+    def whole_return(self) -> float:
+        """The return of the whole episode, `ds.episodes["return"]`, also if a view cuts it."""
+        return float(self.metadata["return"])
 
     @property
     def id(self) -> Any:
@@ -158,10 +163,13 @@ class Episode:
         )
 
 
-def read_episode(buffer: Any, number: int) -> Episode:
-    """Return an episode of a buffer; see `BaseDatasetExperienceReplay.episode`."""
+def read_episode(buffer: Any, number: int, read: Callable[[Tensor], Any] | None = None) -> Episode:
+    """Return an episode of a buffer; see `BaseDatasetExperienceReplay.episode`.
+
+    `read` returns the transitions of rows; None: the buffer's.
+    """
     rows = _rows_of(buffer, number)  # raises if there is no such episode
-    return _made(buffer, int(number) % len(buffer.episodes), rows)
+    return _made(buffer, int(number) % len(buffer.episodes), rows, read)
 
 
 def read_episodes(buffer: Any) -> Iterator[Episode]:
@@ -187,7 +195,9 @@ def _rows_of(buffer: Any, number: int) -> Tensor:
     return rows
 
 
-def _made(buffer: Any, number: int, rows: Tensor) -> Episode:
+def _made(
+    buffer: Any, number: int, rows: Tensor, read: Callable[[Tensor], Any] | None = None
+) -> Episode:
     row_map, runs = whole_of(buffer.storage)[1], buffer._steps_storage.runs()
     stored = row_map.at(rows)
     run = int(runs.of(stored[-1:]))
@@ -201,7 +211,8 @@ def _made(buffer: Any, number: int, rows: Tensor) -> Episode:
         total = reward.astype(np.float64).sum().item()
     continues = int(stored[-1]) + 1 < int(runs.starts[run] + runs.lengths[run])
     known = continues or runs.final is None or bool(runs.final[run])
-    return Episode(number, buffer[rows], float(total), known, metadata, contiguous)
+    transitions = buffer[rows] if read is None else read(rows)
+    return Episode(number, transitions, float(total), known, metadata, contiguous)
 
 
 def _arrays(leaf: Any) -> Any:

@@ -13,12 +13,14 @@ from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.views.html import ROWS, table_html
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
+from offline_data.preprocess.steps.episodes import Filter
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from offline_data.buffers.views.rows import SubsetStorage
@@ -102,6 +104,28 @@ class EpisodeTable:
             }
         )
 
+    def where(self, text: str) -> NDArray[np.bool_]:
+        """Return for which episodes an expression is true, bool `[E]`: `where("length > 7")`.
+
+        The expressions are those of `offline-data filter` and the step `Filter`; `number` is the row
+        of this table.
+
+        Raises:
+            UsageError: The expression cannot be parsed, or has an unsupported part.
+            StepError: No such column, types that cannot be compared, or no episode is selected.
+        """
+        step = Filter(text)
+        table: dict[Key, NDArray[Any]] = {("number",): np.arange(len(self))}
+        words: dict[Key, list[Any]] = {}
+        for key in step.columns([*table, *self.columns]).values():
+            column = table[key] if key in table else self[key]
+            if isinstance(column, list):  # text, of which the step takes codes
+                words[key] = [*dict.fromkeys(text for text in column if text is not None)]
+                known = {text: code for code, text in enumerate(words[key])}
+                column = [known.get(text, -1) for text in column]
+            table[key] = np.asarray(column)
+        return step.choose(table, words)
+
     def _place(self, number: int) -> int:
         if isinstance(number, bool) or not hasattr(number, "__index__"):
             raise UsageError(f"Episode number is {number!r}; expected an integer")
@@ -111,7 +135,7 @@ class EpisodeTable:
         return place % count
 
     def __contains__(self, key: KeyLike) -> bool:
-        return as_key(key) in self._reader.episodes
+        return as_key(key) in self.columns
 
     def __getitem__(self, key: KeyLike) -> Any:
         """Return one column; raises `NotFoundError`."""
@@ -156,7 +180,9 @@ class ViewEpisodes(EpisodeTable):
 
     `start` and `length` are the view's: the view's first row of the episode, and its number of rows
     in the view. In a view of whole episodes, `view[start : start + length]` is the episode. Other
-    columns (`return`, flags, `id`, …) describe the whole episode, as in the dataset.
+    columns (`return`, flags, `id`, …) describe the whole episode, as in the dataset: of an episode
+    that the view cuts, `view.episode(i).return_` is the return of the view's rows, and
+    `view.episode(i).whole_return` is `view.episodes["return"][i]`.
 
     Attributes:
         numbers: Episode numbers in the dataset, int64 `[E]`, as in `batch["dataset_episode"]`.

@@ -35,9 +35,9 @@ from offline_data.errors import (
     NotFoundError,
     UsageError,
 )
-from offline_data.files import disk_errors, write_durably
+from offline_data.files import check_links, disk_errors, write_durably
 from offline_data.store.layout import EPISODES
-from offline_data.strict_json import parse_json
+from offline_data.strict_json import as_unicode, parse_json
 
 if TYPE_CHECKING:
     import os
@@ -134,10 +134,11 @@ def save_view(storage: Storage, reader: DatasetReader, name: str | os.PathLike[s
         "path": str(reader.path),
         "identity": identity_of(reader.manifest),
     }
-    text = json.dumps(about, ensure_ascii=False).encode()
+    text = as_unicode(json.dumps(about, ensure_ascii=False)).encode()
     memory = io.BytesIO()
     content: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
     np.savez(memory, about=np.frombuffer(text, np.uint8), **content)
+    check_links(reader.path.parent, path)
     with disk_errors(path.parent):
         write_durably(path, memory.getvalue())
     return path

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from offline_data.checks.block import RowPlace, all_leaves, is_numeric, zero_rows
+from offline_data.checks.block import RowPlace, is_numeric, zero_rows
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
-from offline_data.store.layout import TED
+from offline_data.store.layout import STEPS, TED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -255,14 +255,21 @@ class Discontinuity(Rule):
     hint = "convert without --keep-episodes: episodes are then cut where the observation jumps"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the observations that are stored twice."""
+        """Return the observations that are stored twice, in one shape."""
+        return [key for key, shapes in self._pairs(reader).items() if shapes[0] == shapes[1]]
+
+    def _pairs(self, reader: DatasetReader) -> dict[Key, list[list[int]]]:
+        """Return the shapes of a root row and of a `next` row of leaves that are stored twice."""
         twice = set(reader.manifest.two_copies)
         if TED in reader.manifest.tables:
             twice |= reader.observation_leaves.keys()
-        known = all_leaves(reader)
-        return [
-            key for key in known if key in twice and not (known[key].text or known[key].encoding)
-        ]
+        known = reader.manifest.tables[TED if TED in reader.manifest.tables else STEPS].by_key
+        pairs = {key: (known[key], known[next_of(key)]) for key in known if key in twice}
+        return {
+            key: [list(leaf.shape) for leaf in pair]
+            for key, pair in pairs.items()
+            if not any(leaf.text or leaf.encoding for leaf in pair)
+        }
 
     def measure(self, block: RowBlock, key: Key) -> _Jumps | None:
         """Compare the rows of the block with the rows that follow them."""
@@ -292,6 +299,15 @@ class Discontinuity(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf."""
+        for key, (root, after) in self._pairs(measured.reader).items():
+            if root != after:
+                name = join_key(next_of(key))
+                yield self.finding(
+                    measured.reader,
+                    f"rows of {name!r} have shape {after}, and those of {join_key(key)!r} {root}: "
+                    "they cannot be compared",
+                    leaf=name,
+                )
         for found in measured.leaves.values():
             yield self.finding(
                 measured.reader,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from offline_data.checks.block import RowPlace, mixed
-from offline_data.checks.names import derived, related, split, unversioned
+from offline_data.checks.names import derived, options, related, split, unversioned
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.rules.duplicates import listed_copies
 from offline_data.checks.tokens import (
@@ -23,6 +24,8 @@ from offline_data.checks.tokens import (
     token_leaves,
 )
 from offline_data.episodes.fields import join_key
+from offline_data.errors import UsageError
+from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -239,11 +242,13 @@ def _severity(first: Manifest, second: Manifest) -> Severity | None:
 class PromptNotPrefix(_DocumentRule):
     """The tokens of a prompt are not the first ones of its document.
 
-    Merges over the border between prompt and completion (BPE: ` 12` + `3` may be one token ` 123`) and
-    special tokens after the prompt (BERT's `[SEP]`) do that: some tokens are masked that should be
-    learnt, or the other way round, and in use the model sees tokens at the border that it did not see
-    in training. Pairs are compared with each other, too: chosen and rejected must begin alike.
-    Datasets that were tokenized by earlier versions do not say it of single documents.
+    Merges over the border between prompt and completion (BPE: ` 12` + `3` may be one token ` 123`) do
+    that, and chat templates that write a turn otherwise when others follow it: some tokens are masked
+    that should be learnt, or the other way round, and in use the model sees tokens at the border that
+    it did not see in training. Pairs are compared with each other, too: chosen and rejected must begin
+    alike. In datasets that earlier versions tokenized, prompts have the tokens that the tokenizer adds
+    after a text (`</s>`, BERT's `[SEP]`), so that masks are wrong in all documents; the finding names
+    the command that makes the dataset again.
     """
 
     code = "RL102"
@@ -265,6 +270,7 @@ class PromptNotPrefix(_DocumentRule):
             if known is not None and known.dtype == bool:
                 wrong = np.flatnonzero(~np.asarray(known))
                 message = f"{_rows(reader)} do not begin with the tokens of their prompt"
+                message += _describe_repair(reader.manifest)
                 yield from self.of_documents(reader, key, wrong, message, "border")
             documents, chosen, rejected = _pairs(totals, reader)
             differ = documents[(chosen != rejected).any(0)]
@@ -407,6 +413,13 @@ def _marks(manifest: Manifest) -> dict[int, str]:
     return {one: str(role) for role, one in ordered if type(one) is int and 0 <= one < 1 << 31}
 
 
+def _end_token(manifest: Manifest) -> int | None:
+    """Return the end-of-text token that a manifest names."""
+    special = _tokenizer(manifest).get("special")
+    token = special.get("eos") if isinstance(special, dict) else None
+    return token if type(token) is int else None
+
+
 def _has_turns(reader: DatasetReader) -> bool:
     """Return True if a chat template may have written the documents."""
     text = reader.manifest.about.get("text")
@@ -414,6 +427,69 @@ def _has_turns(reader: DatasetReader) -> bool:
     template = _tokenizer(reader.manifest).get("chat") is not False
     plain = form in {"text", "prompt"} or not has_prompts(reader)
     return form == "messages" or (template and not plain)
+
+
+class NoEndOfText(Rule):
+    """Documents do not end with the tokenizer's end-of-text token.
+
+    A model that never sees it does not learn to stop. Documents that are cut off have no end, and
+    conversations are ended by their chat template, so neither are examined; nor are datasets that
+    were made with `--eos no`, or whose tokenizer names no such token. Earlier versions appended none:
+    the finding then names the command that makes the dataset again.
+    """
+
+    code = "RL108"
+    name = "no-end-of-text"
+    severity = "warning"
+    hint = "convert with --eos yes"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        """Return the leaves of tokens, if documents should have an end."""
+        text = options(reader.manifest).get("text")
+        refused = isinstance(text, dict) and text.get("eos") == "no"
+        found, known = token_leaves(reader), _end_token(reader.manifest) is not None
+        return found if found and known and not refused and not _has_turns(reader) else ()
+
+    def measure(self, block: RowBlock, key: Key) -> _Marked | None:
+        """Look at the last tokens of documents that are whole."""
+        reader, tokens = block.reader, TokenBlock.of(block, key)
+        cut = np.asarray(reader.episodes[("truncated",)])[block.episodes]
+        last = tokens.inside & (tokens.places == tokens.lengths - 1)
+        missing = last & (tokens.ids != _end_token(reader.manifest))
+        missing &= ~cut.reshape(-1, *[1] * (missing.ndim - 1))
+        if not missing.any():
+            return None
+        first = block.row_place(key, int(np.argwhere(missing)[0][0]))
+        return _Marked(frozenset(), int(missing.sum()), first)
+
+    merge = SpecialTokensInside.merge
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        """Yield a finding for each leaf of tokens."""
+        reader = measured.reader
+        for found in measured.leaves.values():
+            message = f"{found.number:,} documents do not end with the end-of-text token"
+            message += _describe_repair(reader.manifest)
+            yield self.finding(reader, message, found.first, count=found.number)
+
+
+def _describe_repair(manifest: Manifest) -> str:
+    """Return how to make a dataset again whose converter knew neither end tokens nor their masks."""
+    text, recorded = manifest.about.get("text"), options(manifest).get("text")
+    right = isinstance(text, dict) and ("eos" in text or text.get("form") == "messages")
+    if right or not isinstance(recorded, dict):
+        return ""
+    try:
+        arguments = TextOptions.from_record(recorded).arguments()
+    except UsageError:
+        return ""
+    words = ["convert", "PATH", manifest.name, "--from", "text", *arguments, "--force"]
+    if manifest.source == "hf":
+        words = ["download", unversioned(manifest.id), *arguments]
+    return (
+        "; an earlier version made it, which got masks and ends of texts wrong: make it again with "
+        f"`{shlex.join(['offline-data', *words])}`"
+    )
 
 
 class DocumentLengths(_DocumentRule):

@@ -17,6 +17,7 @@ from offline_data.episodes.fields import (
     TRUNCATED,
     Key,
     join_key,
+    next_of,
     split_key,
 )
 from offline_data.errors import StepError
@@ -32,6 +33,7 @@ from offline_data.preprocess.steps.leaves import (
     numbers,
     rebuilt,
     replaced,
+    root_of,
 )
 from offline_data.preprocess.steps.parse import (
     did_you_mean,
@@ -222,24 +224,31 @@ class Concat(
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with concatenated leaves."""
-        sources = [key for name in self.sources for key in sorted(numbers(chunk, [name], "biufc"))]
-        twice = next((key for key in sources if sources.count(key) > 1), None)
+        every = [key for name in self.sources for key in sorted(numbers(chunk, [name], "biufc"))]
+        twice = next((key for key in every if every.count(key) > 1), None)
         if twice:
             raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
-        target, gone = split_key(self.target), dict.fromkeys(() if self.keep else sources)
+        target, gone = split_key(self.target), dict.fromkeys(() if self.keep else every)
         if not gone.keys().isdisjoint(REQUIRED):  # also if the target has the name of one
             rebuilt(chunk, self.name, gone)
-        sides = {key in chunk.batch.observations for key in sources}
-        if sides != {True} and (
-            True in sides or len({k[0] == "next" for k in [*sources, target]}) > 1
+        sources = [
+            key for key in every if (root := root_of(chunk, key)) == key or root not in every
+        ]
+        after = [next_of(key) for key in sources if next_of(key) in every]
+        sides = {(key in chunk.batch.observations, next_of(key) in every) for key in sources}
+        observed = (True, False) in sides
+        if len(sides) > 1 or (
+            not observed and len({k[0] == "next" for k in [*sources, target]}) > 1
         ):
             raise StepError(
                 f"Step 'concat' cannot join {', '.join(map(join_key, sources))} into "
-                f"{join_key(target)!r}: they must be all observation leaves, all step leaves "
-                "under 'next', or all other step leaves"
+                f"{join_key(target)!r}: they must be all observation leaves (of which all or none "
+                "store 'next' apart), all step leaves under 'next', or all other step leaves"
             )
         result = {target: self._joined(chunk, sources)}
-        return rebuilt(chunk, self.name, gone, result, observed=True in sides)
+        if after:
+            result[next_of(target)] = self._joined(chunk, after)
+        return rebuilt(chunk, self.name, gone, result, observed=observed)
 
     def _joined(self, chunk: EpisodeChunk, sources: list[Key]) -> NDArray[Any]:
         found = {join_key(key): column(chunk, key) for key in sources}
@@ -312,7 +321,8 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with flattened leaves."""
-        default = [key for key in leaves(chunk) if key[0] in {"observation", "action"}]
+        roots = {"observation", "action"}
+        default = [key for key in leaves(chunk) if root_of(chunk, key)[0] in roots]
         keys = matching(chunk, self.keys) if self.keys else default
         return changed(chunk, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
 
@@ -354,13 +364,17 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with renamed leaves."""
         new: dict[Key, Key | None] = {}
+        following: dict[Key, Key | None] = {}
         for old, name in self.names:
             beginning = meant(chunk, old)
             for key in below(chunk, beginning):
-                if key in new:
+                if key[: len(beginning)] != beginning:  # `next` of a leaf that is named
+                    following[key] = next_of((*split_key(name), *key[len(beginning) + 1 :]))
+                elif key in new:
                     raise StepError(f"Step 'rename' has two new names for {join_key(key)!r}")
-                new[key] = (*split_key(name), *key[len(beginning) :])
-        return rebuilt(chunk, self.name, new)
+                else:
+                    new[key] = (*split_key(name), *key[len(beginning) :])
+        return rebuilt(chunk, self.name, following | new)
 
 
 @dataclass(frozen=True)

@@ -140,14 +140,14 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 
     def settled(self, probe: EpisodeChunk) -> Self:
         """Return the step after checking that the fields exist."""
-        self._keys(episode_columns(probe))
+        self.columns(episode_columns(probe))
         return self
 
     def choose(
         self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
     ) -> NDArray[np.bool_]:
         """Return which episodes to keep, `[E]`."""
-        keys = self._keys(table)
+        keys = self.columns(table)
         fields = {name: _field(name, table[key], words.get(key)) for name, key in keys.items()}
         chosen = self._expression.evaluate(fields, len(next(iter(table.values()))))
         if not chosen.any():
@@ -161,7 +161,7 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
     def _expression(self) -> Expression:
         return Expression(self.where)
 
-    def _keys(self, known: Iterable[Key]) -> dict[str, Key]:
+    def columns(self, known: Iterable[Key]) -> dict[str, Key]:
         """Return the column of each field; raises `StepError` if it is missing."""
         names = {".".join(key): key for key in known}
         for field in self._expression.fields:

@@ -13,7 +13,14 @@ from typing_extensions import Self
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced, stored
+from offline_data.preprocess.steps.leaves import (
+    column,
+    leaves,
+    matching,
+    replaced,
+    root_of,
+    stored,
+)
 from offline_data.preprocess.steps.parse import is_whole, read_arguments
 
 if TYPE_CHECKING:
@@ -99,7 +106,7 @@ class ImageStep(Step):
         groups = [matching(chunk, [name]) for name in self.keys] if self.keys else [every]
         chosen: set[Key] = set()
         for group in groups:
-            named = bool(self.keys) and len(group) == 1
+            named = bool(self.keys) and len({root_of(chunk, key) for key in group}) == 1
             found = group if named else [key for key in group if self._looks_fit(chunk, key)]
             if not found:
                 listed = ", ".join(_described(key, stored(chunk, key)) for key in group)

@@ -47,7 +47,8 @@ def matching(chunk: EpisodeChunk, names: Iterable[str]) -> list[Key]:
     A name is a nested key (`observation.position`, `next/reward`), or a prefix of several;
     `obs`, `reward`, `terminated` and `truncated` are short for `observation` and for the leaves
     under `next`. An observation column stands for the leaf before and after the action, so
-    `next.observation` is another name for `observation`. A single string is one name.
+    `next.observation` is another name for `observation`. Where the two are stored apart, the name
+    of the root selects both, and `next.observation` only the second. A single string is one name.
 
     Raises:
         StepError: A name without a column; the hint has the nearest.
@@ -108,8 +109,18 @@ def meant(chunk: EpisodeChunk, name: str) -> Key:
 
 
 def below(chunk: EpisodeChunk, beginning: Key) -> list[Key]:
-    """Return the columns whose key starts with `beginning`, in the order of the chunk."""
-    return [key for key in leaves(chunk) if key[: len(beginning)] == beginning]
+    """Return the columns whose key, or that of their `root_of`, starts with `beginning`."""
+    return [
+        key
+        for key in leaves(chunk)
+        if any(name[: len(beginning)] == beginning for name in (key, root_of(chunk, key)))
+    ]
+
+
+def root_of(chunk: EpisodeChunk, key: Key) -> Key:
+    """Return the root leaf of a `next` leaf that is stored apart from it, else the key itself."""
+    root, steps = key[1:], chunk.batch.steps
+    return root if key[0] == "next" and root in steps and key not in REQUIRED else key
 
 
 def leaves(chunk: EpisodeChunk) -> list[Key]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes.fields import REWARD, Key, join_key
+from offline_data.episodes.fields import REWARD, Key, join_key, next_of
 from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import MeasuredStep
 from offline_data.preprocess.steps.leaves import (
@@ -18,6 +18,8 @@ from offline_data.preprocess.steps.leaves import (
     matching,
     numbers,
     replaced,
+    root_of,
+    stored,
     without_overflow,
 )
 from offline_data.preprocess.steps.parse import is_finite
@@ -60,8 +62,9 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
 
     Mean and (population) standard deviation are computed elementwise in float64 over all rows. An
     observation column counts each of the source's observations once, including the last one of an
-    episode; the repeated row of a missing one is ignored. NaN and infinite values are ignored and
-    unchanged.
+    episode; the repeated row of a missing one is ignored. Where `next` is stored apart, the rows
+    before actions count, and `next` is scaled by their statistics. NaN and infinite values are
+    ignored and unchanged.
 
     Floating-point leaves keep their type, integers become float32. The computation is in float32,
     or in float64 for float64 and for integers of 32 bits or more.
@@ -135,12 +138,16 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaves normalized."""
-        made = {}
-        for name, learnt in self._known()["leaves"].items():
+        known, learnt, made = leaves(chunk), self._known()["leaves"], {}
+        for name, figures in learnt.items():
             key = tuple(name.split("/"))
-            if key not in leaves(chunk):
+            if key not in known:
                 raise StepError(f"Step 'normalize' has statistics of {name!r}, which is not there")
-            made[key] = self._scaled(chunk, key, learnt)
+            made[key] = self._scaled(chunk, key, figures)
+            after = next_of(key)
+            apart = after in known and root_of(chunk, after) == key
+            if apart and join_key(after) not in learnt:
+                made[after] = self._scaled(chunk, after, figures)
         return replaced(chunk, made)
 
     def notes(self) -> tuple[str, ...]:
@@ -153,12 +160,22 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         )
 
     def _meant(self, chunk: EpisodeChunk) -> list[Key]:
-        """Return the leaves to normalize, in the order of the chunk."""
-        wanted = {
-            key
-            for name in self.keys
-            for key in numbers(chunk, [name], "iuf" if len(matching(chunk, [name])) == 1 else "f")
-        }
+        """Return the leaves to take statistics of, in the order of the chunk."""
+        wanted: set[Key] = set()
+        for name in self.keys:
+            roots = {root_of(chunk, key) for key in matching(chunk, [name])}
+            wanted |= {*numbers(chunk, [name], "iuf" if len(roots) == 1 else "f")}
+        for key in leaves(chunk):
+            if (root := root_of(chunk, key)) == key or root not in wanted:
+                continue
+            wanted.discard(key)  # scaled by the statistics of its root
+            shapes = [list(stored(chunk, leaf).shape[1:]) for leaf in (root, key)]
+            if shapes[0] != shapes[1]:
+                raise StepError(
+                    f"Step 'normalize' scales {join_key(key)!r} {shapes[1]} by the statistics of "
+                    f"{join_key(root)!r} {shapes[0]}, and their shapes differ",
+                    hint="put a step before it: exclude, or rename to scale each by its own",
+                )
         return [key for key in leaves(chunk) if key in wanted]
 
     def _check(self, leaf: str, found: Moments) -> None:

@@ -27,6 +27,7 @@ from offline_data.sources.atari_dqn.log import COUNTS, LEAVES, file_of, read_che
 from offline_data.sources.base import CatalogEntry, Release, Source, SourceInfo
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.folders import entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -274,7 +275,7 @@ def _numbers(folder: Path) -> list[int]:
     """List the checkpoints in a folder, in order."""
     if not is_folder(folder):
         return []
-    found = (_TERMINALS.fullmatch(file.name) for file in folder.iterdir())
+    found = (_TERMINALS.fullmatch(file.name) for file in entries(folder))
     return sorted(int(match[1]) for match in found if match)
 
 

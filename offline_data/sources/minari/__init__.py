@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.files import check_magic, is_file, is_folder
+from offline_data.files import is_file, is_folder
 from offline_data.ids import parse_id
-from offline_data.readers.hdf5 import MAGIC
+from offline_data.readers.hdf5 import check_hdf5
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
@@ -127,7 +127,7 @@ class Minari(Source):
         info = metadata.info(release.name, notes)
         storage: EpisodeStorage
         if metadata.data_format == "hdf5":
-            check_magic(main_file, MAGIC, "an HDF5 file")
+            check_hdf5(main_file)
             storage = Hdf5Storage(main_file)
         else:
             storage = ArrowStorage(main_file.parent, declared)

@@ -23,6 +23,7 @@ CITATION = (
     "Minari. Zenodo. https://doi.org/10.5281/zenodo.13767625"
 )
 
+_LEAF_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Text")
 _SPACES = ("observation_space", "action_space")
 _COUNTS = ("total_episodes", "total_steps", "total_timesteps")
 _SPECS = ("env_spec", "eval_env_spec")
@@ -30,6 +31,7 @@ _FLATTENED = {"observations": "flatten_observation", "actions": "flatten_action"
 
 _NOTE_ROOT = "The metadata are those in the HDF5 file itself, as Minari wrote them until 0.4."
 _NOTE_FLAT = "The recorder flattened the {what}; the rows are kept flat, unlike the space."
+_NOTE_UNKNOWN = "The {what} space is not kept: a part of it is {kind}, which Minari does not have."
 _NOTE_COMBINED = "A combination of other datasets, which `about.combined_datasets` names."
 
 
@@ -77,16 +79,23 @@ class Metadata:
             about["eval_env_spec"] = evaluation
         if environment is not None and not isinstance(environment, dict):
             about["env_spec"] = environment
-        spaces = {section.removesuffix("s"): space for section, space in self.spaces.items()}
+        spaces = {
+            s.removesuffix("s"): space for s, space in self.spaces.items() if space is not None
+        }
+        unknown = {what: kind for what, space in spaces.items() if (kind := _unknown_kind(space))}
         return SourceInfo(
             transitions=self._count("total_steps", "total_timesteps"),
             episodes=self._count("total_episodes"),
-            spaces={section: space for section, space in spaces.items() if space is not None},
+            spaces={what: space for what, space in spaces.items() if what not in unknown},
             environment=environment if isinstance(environment, dict) else {},
             about=about,
             licence="CC-BY-4.0" if name.startswith("D4RL/") else None,
             citation=CITATION,
-            notes=(*notes, *self._notes()),
+            notes=(
+                *notes,
+                *self._notes(),
+                *(_NOTE_UNKNOWN.format(what=what, kind=kind) for what, kind in unknown.items()),
+            ),
         )
 
     def _spec(self, field: str) -> Any:
@@ -187,6 +196,19 @@ def _parse_space(value: object, where: str) -> Mapping[str, Any] | None:
     if not isinstance(space, dict) or not isinstance(space.get("type"), str):
         raise FormatError(f"{where} is not a space: it has no 'type'")
     return space
+
+
+def _unknown_kind(space: object) -> str | None:
+    """Return the type, for a message, of a part of a space that is not one of Minari's, or None."""
+    kind = space.get("type") if isinstance(space, dict) else space
+    if kind in _LEAF_SPACES:
+        return None
+    parts = space.get("subspaces") if isinstance(space, dict) else None
+    if kind == "Dict" and isinstance(parts, dict):
+        parts = list(parts.values())
+    elif kind != "Tuple" or not isinstance(parts, list):
+        return shown(kind)
+    return next(filter(None, map(_unknown_kind, parts)), None)
 
 
 def space_leaves(

@@ -14,6 +14,7 @@ from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
 from offline_data.errors import FormatError, NetworkError, NotFoundError, OfflineDataError
 from offline_data.fetch.client import get_document
+from offline_data.files import is_file
 from offline_data.ids import nearest
 from offline_data.readers.arff import ArffFile, is_arff, open_arff
 from offline_data.sources.base import (
@@ -27,6 +28,7 @@ from offline_data.sources.base import (
 )
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.folders import entries
 from offline_data.sources.openml.description import (
     API,
     DESCRIPTION,
@@ -355,7 +357,8 @@ def _described(path: Path) -> Description:
 
 def _table_in(folder: Path) -> Path | None:
     """Return the only table in a folder."""
-    found = [one for one in folder.iterdir() if one.is_file() and one.name.endswith(_TABLES)]
+    tables = (folder / one.name for one in entries(folder) if one.name.endswith(_TABLES))
+    found = [table for table in tables if is_file(table)]
     return found[0] if len(found) == 1 else None
 
 

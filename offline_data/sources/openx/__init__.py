@@ -20,6 +20,7 @@ from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
 from offline_data.sources.base import CatalogEntry, Release, RemoteFile, Source
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.folders import entries
 from offline_data.sources.openx.catalog import ALIASES, CITATION, LICENCE, listed, places_of
 from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS, RldsDataset
 from offline_data.sources.openx.splits import read_splits, select
@@ -132,7 +133,7 @@ class OpenX(Source):
                 f"{missing[0]}{' …' if len(missing) > 1 else ''}",
                 hint="copy the whole dataset",
             )
-        labels = [one.name for one in folder.iterdir() if one.name.endswith(LABELS)]
+        labels = [one.name for one in entries(folder) if one.name.endswith(LABELS)]
         files = [folder / file for file in (INFO, FEATURES, *labels, *needed)]
         return Release(name, fingerprint(folder, files), local=folder, shards=len(needed))
 
@@ -214,10 +215,8 @@ def _find_folder(path: Path) -> Path | None:
         return None
     if is_one(path):
         return path
-    try:
-        versions = [folder for folder in path.iterdir() if is_one(folder)]
-    except OSError:
-        return None
+    below = [one.name for one in entries(path) if not one.is_file(follow_symlinks=False)]
+    versions = [path / name for name in below if is_one(path / name)]
     return versions[0] if len(versions) == 1 else None
 
 

@@ -24,6 +24,7 @@ from offline_data.readers.images import header_shapes, is_jpeg
 from offline_data.readers.restricted_pickle import load
 from offline_data.sources.base import RawDataset, Release, Shard, SourceInfo
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.folders import entries
 from offline_data.sources.openx.catalog import CITATION, LICENCE, listed
 from offline_data.sources.openx.episodes import aligned, key_of
 from offline_data.store.encoded import EncodedColumn
@@ -236,7 +237,8 @@ def tars_of(path: Path) -> list[Path]:
     """Return the tar files of a folder, or `path` itself if it is one; may be empty."""
     if not is_folder(path):
         return [path] if path.suffix == ".tar" and is_file(path) else []
-    return sorted(one for one in path.glob("*.tar") if is_file(one))
+    found = (path / one.name for one in entries(path) if one.name.endswith(".tar"))
+    return [file for file in found if is_file(file)]
 
 
 def _check_numbers(names: Sequence[str], where: str) -> None:

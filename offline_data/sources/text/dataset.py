@@ -6,8 +6,9 @@ packed    row        0    1    2  |  3    4         padded   row          0     
           input_ids  t0   t1   t2 |  u0   u1                 input_ids    [t0 t1 t2]  [u0 u1 pad]
 ```
 
-An episode ends `terminated` with its last token, or `truncated` if tokens were cut off. The reward
-is the document's score, given with the last token, and 0 otherwise.
+An episode ends `terminated` with its last token, or `truncated` if tokens were cut off, of which the
+end-of-text token may be one. The reward is the document's score, given with the last token, and 0
+otherwise.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import numpy as np
 from offline_data.episodes import EpisodeBatch, Skipped
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
+from offline_data.processes.limits import limited
 from offline_data.readers.text_rows import column_names, read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.text.forms import documents, resolved
-from offline_data.sources.text.tokenizer import Encoded, load_tokenizer
+from offline_data.sources.text.tokenizer import CHAT_LIMITS, Encoded, load_tokenizer
 from offline_data.sources.text_options import ROLES
 
 if TYPE_CHECKING:
@@ -64,18 +66,21 @@ class TextDataset(RawDataset):
     ) -> None:
         self._raw, self._files, self._name, self._skip_bad = raw, tuple(files), name, skip_bad
         self._options = options
+        self.helper = f"tokenizer {options.tokenizer!r}"
         tokenizer = self._tokenizer()
         first = raw / self._files[0][0]
         names = column_names(first)
         self._options = options = self._resolved(first, names)
         self._scored = options.column("score") in names
-        columns = {role: options.column(role) for role in ROLES[options.form or "text"]}
+        text = {
+            "form": options.form,
+            "columns": {role: options.column(role) for role in ROLES[options.form or "text"]},
+            "separator": options.separator,
+            "eos": tokenizer.choose_end(options.eos, special=options.form != "messages"),
+        }
         self.info = SourceInfo(
             licence=licence,
-            about={
-                "tokenizer": tokenizer.about,
-                "text": {"form": options.form, "columns": columns, "separator": options.separator},
-            },
+            about={"tokenizer": tokenizer.about, "text": text},
             notes=(
                 "A row is a document of tokens, padded at the end."
                 if options.pad
@@ -90,11 +95,13 @@ class TextDataset(RawDataset):
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
         """Read and tokenize a file, `text_rows.ROWS` rows at a time."""
         path = self._raw / shard.files[0]
-        tokenizer, row, empty = self._tokenizer(), 0, 0
+        tokenizer, row, empty, seen, other = self._tokenizer(), 0, 0, 0, 0
         options = self._resolved(path, column_names(path))
         needed = {options.column(role) for role in (*ROLES[options.form or "text"], "score")}
         for columns in read_rows(path, needed):
-            found = documents(columns, row, options, tokenizer.chat_text, scored=self._scored)
+            with limited(*CHAT_LIMITS):
+                chat = tokenizer.chat_text
+                found = documents(columns, row, options, chat, scored=self._scored)
             if found.bad and not self._skip_bad:
                 raise FormatError(f"{path}, {found.bad[0][1]}", hint=_HINT)
             skipped = [Skipped(shard.name, said) for _, said in found.bad]
@@ -104,7 +111,18 @@ class TextDataset(RawDataset):
             empty += len(found.empty) + without
             row += found.count
             if batch is not None:
+                seen += len(batch.lengths)
+                begins = batch.episodes.get(("prompt_is_prefix",), np.ones(0, bool))
+                other += len(begins) - np.count_nonzero(begins)
                 yield batch
+        if other:
+            noun = "pairs" if options.form == "pairs" and options.pad else "documents"
+            said = (
+                f"{shard.name}: {other:,} of {seen:,} {noun} do not begin with the tokens of their "
+                "prompt, so that loss masks may be wrong where it ends; `offline-data check` (RL102) "
+                "names the first"
+            )
+            yield EpisodeBatch.without_episodes(warnings=(said,))
         if empty:
             said = f"{empty:,} rows have no text, or text without tokens"
             yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
@@ -139,18 +157,22 @@ def _episodes(
     without = int((~kept).sum()) // width
     if not kept.any():
         return None, without
-    prompts, begins = np.zeros(len(kept), np.int64), None
-    if found.prompts is not None:
-        given = tokenizer.encode(found.prompts, options.max_length, special=found.special)
-        prompts = np.minimum(given.lengths, whole.lengths)
-        begins = _begins_with(whole, given)
-    scores = np.array(found.scores if found.scores else np.zeros(len(kept)), np.float32)
+    prompts = np.zeros(len(kept), np.int64)
     columns: dict[Key, NDArray[Any]] = {("row",): np.array(found.rows, np.int64)}
-    if begins is not None:
-        columns["prompt_is_prefix",] = begins
+    if found.prompts is not None:
+        given = tokenizer.encode(found.prompts, options.max_length, special=False)
+        before, after = (
+            len(added) if found.special else 0 for added in (tokenizer.before, tokenizer.after)
+        )
+        prompts, columns["prompt_is_prefix",] = _measure_prompts(whole, given, before, after)
+    scores = np.array(found.scores if found.scores else np.zeros(len(kept)), np.float32)
     if options.keep_text:
         columns["text",] = np.array(found.texts, object)
-    parts = (_select(whole, kept), prompts[kept], scores[kept])
+    whole = _select(whole, kept)
+    end = tokenizer.choose_end(options.eos, special=found.special)
+    if end is not None:
+        whole = _append_end(whole, end, options.max_length)
+    parts = (whole, prompts[kept], scores[kept])
     episodes = {key: column[kept] for key, column in columns.items()}
     if options.max_length is not None and options.pad:
         size = (len(parts[1]), options.max_length)
@@ -228,18 +250,40 @@ def _batch(
     return EpisodeBatch(lengths, steps, {}, np.ones(len(lengths), bool), episodes)
 
 
-def _begins_with(whole: Encoded, given: Encoded) -> NDArray[np.bool_]:
-    """Return for each document whether it begins with the tokens of its prompt, as far as kept."""
-    counts = np.minimum(given.lengths, whole.lengths)
+def _measure_prompts(
+    whole: Encoded, given: Encoded, before: int, after: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the tokens of each document's prompt, and whether the document begins with these.
+
+    ```
+    whole    <s> p0 p1 c0 c1 </s>        before = 1, after = 1
+    given        p0 p1                   the prompt alone, without special tokens
+    prompt   <s> p0 p1
+    ```
+
+    A document that was cut off within its prompt has no completion: it is all prompt.
+    """
+    room = np.maximum(whole.lengths - before - after, 0)
+    counts = np.minimum(given.lengths, room)
     places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     first, second = (
-        one.ids[places + np.repeat(np.cumsum(one.lengths) - one.lengths, counts)]
-        for one in (whole, given)
+        part.ids[places + np.repeat(np.cumsum(part.lengths) - part.lengths + skip, counts)]
+        for part, skip in ((whole, before), (given, 0))
     )
     wrong = np.repeat(np.arange(len(counts)), counts)[first != second]
-    found = np.asarray(given.lengths <= whole.lengths)
-    found[wrong] = False
-    return found
+    begins = np.asarray((given.lengths <= room) | whole.cut)
+    begins[wrong] = False
+    all_prompt = whole.cut & (counts == room)
+    return np.where(all_prompt, whole.lengths, before + counts), begins
+
+
+def _append_end(whole: Encoded, end: int, max_length: int | None) -> Encoded:
+    """Append a token to the documents that do not end with it; where it does not fit, it is cut off."""
+    stops = np.cumsum(whole.lengths)
+    missing = ~whole.cut & (whole.ids[stops - 1] != end)
+    fits = missing if max_length is None else missing & (whole.lengths < max_length)
+    ids = np.insert(whole.ids, stops[fits], np.int32(end))
+    return Encoded(ids, whole.lengths + fits, whole.cut | (missing & ~fits))
 
 
 def _select(whole: Encoded, kept: NDArray[np.bool_]) -> Encoded:

@@ -20,14 +20,18 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.ids import looks_like_path
-from offline_data.strict_json import MAX_BYTES, read_whole, shown
+from offline_data.processes import Child, ChildDiedError
+from offline_data.processes.limits import limited
+from offline_data.processes.protocol import pack_importable
+from offline_data.readers.text_rows import MAX_LINE
+from offline_data.strict_json import read_whole, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from offline_data.sources.text_options import TextOptions
+    from offline_data.sources.text_options import Eos, TextOptions
 
 TOKENIZER_HINT = (
     "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "
@@ -46,6 +50,21 @@ _MARKS = {
     "sep": ("[SEP]",),
 }
 """Usual names of tokens that mark beginning, end and padding, by role."""
+
+_MAX_FILE = 256 << 20
+"""Bytes of the largest `tokenizer.json` that is read."""
+
+_MOST_ID = np.iinfo(np.int32).max
+
+_LOAD_LIMITS = (4 << 30, 300.0)
+"""Bytes of memory and seconds of processor time to load a tokenizer."""
+
+CHAT_LIMITS = (2 << 30, 30.0)
+"""The same to apply a chat template to the rows that are read at once."""
+
+_ENCODE_LIMITS = (2 << 30, 60.0)
+"""The same to tokenize texts, without what each character adds:"""
+_BYTES_PER_CHARACTER, _CHARACTERS_PER_SECOND = 256, 20_000
 
 _PANIC = "PanicException"
 """What a panic of the Rust code of `tokenizers` raises, for a damaged tokenizer; no `Exception`."""
@@ -84,13 +103,18 @@ class Tokenizer:
         self.special = frozenset(
             token.content for token in backend.get_added_tokens_decoder().values() if token.special
         )
+        self.before, self.after = _find_added(backend)
+        """Token ids that the tokenizer adds before and after each text."""
+        marks = self._marks()
+        if max(self.pad, *marks.values(), 0) > _MOST_ID:
+            raise FormatError(f"token ids beyond {_MOST_ID:,}")
         digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
         self.about = {
             **about,
             "sha256": digest,
             "vocabulary": backend.get_vocab_size(with_added_tokens=True),
             "pad": self.pad,
-            "special": self._marks(),
+            "special": marks,
             "chat": bool(chat is not None and chat.chat_template),
         }
 
@@ -118,19 +142,51 @@ class Tokenizer:
             special: Whether to add special tokens.
 
         Raises:
+            UsageError: The special tokens alone fill `max_length`.
             FormatError: A text is not Unicode (a lone surrogate), or the tokenizer fails on one.
         """
-        with _failure_named("A text cannot be tokenized"):
+        added = self._backend.num_special_tokens_to_add(is_pair=False) if special else 0
+        if max_length is not None and max_length <= added:
+            raise UsageError(
+                f"max_length is {max_length}, which leaves no token to the text: the tokenizer adds "
+                f"{added} to each document",
+                hint=f"expected at least {added + 1}",
+            )
+        size = sum(map(len, texts))
+        memory, seconds = _ENCODE_LIMITS
+        memory += _BYTES_PER_CHARACTER * size
+        seconds += size / _CHARACTERS_PER_SECOND
+        what = f"Tokenizer {self.about.get('name')} cannot tokenize a text"
+        with _failure_named(what), limited(memory, seconds):
             if max_length is None:
                 self._backend.no_truncation()
             else:
                 self._backend.enable_truncation(max_length)
-            found = self._backend.encode_batch_fast(list(texts), add_special_tokens=special)
-        ids = [one.ids for one in found]
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        tokens = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
-        cut = np.fromiter((bool(one.overflowing) for one in found), bool, len(ids))
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=special)
+            ids = [encoding.ids for encoding in encodings]
+            lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+            tokens = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
+            cut = np.fromiter((bool(e.overflowing) for e in encodings), bool, len(ids))
         return Encoded(tokens, lengths, cut)
+
+    def choose_end(self, eos: Eos | None, *, special: bool = True) -> int | None:
+        """Return the token to append to documents, if any; see `TextOptions.eos`.
+
+        Args:
+            eos: Whether to append one.
+            special: Whether the tokenizer adds special tokens to the documents.
+
+        Raises:
+            UsageError: One is requested, and the tokenizer names none.
+        """
+        token: int | None = self.about["special"].get("eos")
+        if eos == "yes" and token is None:
+            raise UsageError(
+                f"Tokenizer {self.about.get('name')} names no end-of-text token to append",
+                hint="choose --eos auto, or a tokenizer with an eos_token",
+            )
+        wanted = eos == "yes" or (eos == "auto" and special)
+        return token if wanted and not (special and token in self.after) else None
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
         """Return a conversation as the tokenizer's chat template writes it.
@@ -149,33 +205,56 @@ class Tokenizer:
                 hint="name a tokenizer of a chat model, or choose --form prompt, or --form text",
             )
         try:
-            return str(
+            text = str(
                 self._chat.apply_chat_template(
                     list(messages), tokenize=False, add_generation_prompt=prompt
                 )
             )
         except Exception as error:
-            raise FormatError(f"The chat template fails: {shown(str(error), 200)}") from error
+            said = shown(str(error), 200) if str(error) else type(error).__name__
+            raise FormatError(f"The chat template fails: {said}") from error
+        if len(text) > MAX_LINE:
+            raise FormatError(f"The chat template writes more than {MAX_LINE:,} characters")
+        return text
 
 
 def pinned(options: TextOptions, *, offline: bool = False) -> TextOptions:
     """Return options with the digest of their tokenizer, which then may not change.
 
-    One on the hub is pinned to its commit, a path is made absolute. Raises as `load_tokenizer`.
+    One on the hub is pinned to its commit, a path is made absolute, and `eos` is None where neither
+    it nor another token is added after a text. The tokenizer is loaded in a child process, with
+    limits. Raises as `load_tokenizer`, and `UsageError` as `Tokenizer.choose_end`.
     """
     if options.tokenizer_sha256 is not None:
         return options
-    found = load_tokenizer(options.tokenizer, options.tokenizer_revision, offline=offline)
-    place, revision = options.tokenizer, found.about.get("revision")
-    path = Path(place).expanduser()
+    with Child(pack_importable(_describe), quiet=True) as child:
+        try:
+            revision, sha256, changes = child.ask((options, offline))
+        except ChildDiedError:
+            raise FormatError(
+                f"Tokenizer {options.tokenizer!r} cannot be loaded: the process that did so "
+                f"{child.ending}",
+                hint="it is damaged, or memory is short; download or save it again",
+            ) from None
+    place, path = options.tokenizer, Path(options.tokenizer).expanduser()
     if path.exists():
         place = str(path.absolute())
     return replace(
         options,
         tokenizer=place,
         tokenizer_revision=revision or options.tokenizer_revision,
-        tokenizer_sha256=found.about["sha256"],
+        tokenizer_sha256=sha256,
+        eos=options.eos if changes or options.eos != "auto" else None,
     )
+
+
+def _describe(request: tuple[TextOptions, bool]) -> tuple[str | None, str, bool]:
+    """Return commit and digest of a tokenizer, and whether `eos="auto"` changes any dataset."""
+    options, offline = request
+    found = load_tokenizer(options.tokenizer, options.tokenizer_revision, offline=offline)
+    end = found.choose_end(options.eos)
+    masked = bool(found.after) and options.form != "text"
+    return found.about.get("revision"), found.about["sha256"], end is not None or masked
 
 
 @lru_cache(maxsize=4)
@@ -194,6 +273,11 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
             "Text must be tokenized, and no tokenizer was named",
             hint=TOKENIZER_HINT,
         )
+    with limited(*_LOAD_LIMITS):
+        return _load(name, revision, offline=offline)
+
+
+def _load(name: str, revision: str | None, *, offline: bool) -> Tokenizer:
     path = Path(name).expanduser()
     if revision and (path.suffix == ".json" or path.is_dir() or looks_like_path(name)):
         raise UsageError(f"{path} is on this disk: it has no revision {revision!r}")
@@ -209,10 +293,24 @@ def _of_file(path: Path) -> Tokenizer:
         from tokenizers import Tokenizer as Backend
     except ImportError as error:
         raise _missing("tokenizers") from error
-    data = read_whole(path, MAX_BYTES)
+    data = read_whole(path, _MAX_FILE)
     hint = "name the file that `tokenizer.save` or `save_pretrained` writes"
     with _failure_named(f"{path} is not a tokenizer.json", hint):
         return Tokenizer(Backend.from_buffer(data), about={"name": path.name})
+
+
+def _find_added(backend: Any) -> tuple[list[int], list[int]]:
+    """Return the token ids that a `tokenizers.Tokenizer` adds before and after a text."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.models import WordLevel
+
+    if backend.post_processor is None:
+        return [], []
+    found = backend.post_processor.process(Backend(WordLevel({"x": 0}, "x")).encode("x"))
+    text = [place for place, added in enumerate(found.special_tokens_mask) if not added]
+    if not text:
+        raise FormatError("its post-processor drops the text")
+    return found.ids[: text[0]], found.ids[text[-1] + 1 :]
 
 
 @contextmanager
@@ -240,18 +338,20 @@ def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tok
             trust_remote_code=False,
             local_files_only=offline or folder,
         )
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         said = (str(error).splitlines() or [""])[0] or type(error).__name__
-        if folder:
-            raise FormatError(
-                f"{name} is not a tokenizer: {shown(said, 200)}",
-                hint="name a folder that `save_pretrained` wrote, or a tokenizer.json",
-            ) from error
-        if not offline and _is_connection_error(error):
+        if not (folder or offline) and _is_connection_error(error):
             raise NetworkError(
                 f"Tokenizer {name!r} is not on this disk, and the hub does not answer: "
                 f"{shown(said, 200)}",
                 hint="try again later; --offline does not ask",
+            ) from error
+        if folder or not isinstance(error, OSError):
+            raise FormatError(
+                f"{name} is not a tokenizer: {shown(said, 200)}",
+                hint="name a folder that `save_pretrained` wrote, or a tokenizer.json",
             ) from error
         raise NotFoundError(
             f"Tokenizer {str(name)!r} cannot be loaded: {shown(said, 200)}",
@@ -268,7 +368,8 @@ def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tok
     told = name.name if isinstance(name, Path) else str(found.name_or_path)
     about = {"name": told, "revision": commit}
     pad = found.pad_token_id if found.pad_token_id is not None else found.eos_token_id
-    return Tokenizer(found.backend_tokenizer, found, pad, about)
+    with _failure_named(f"{name} is not a tokenizer"):
+        return Tokenizer(found.backend_tokenizer, found, pad, about)
 
 
 def _is_connection_error(error: BaseException | None) -> bool:

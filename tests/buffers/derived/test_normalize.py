@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
+from torch.utils.data import DataLoader
 
+from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import Derived, frame_stack, normalize
 from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
+from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.episodes.fields import next_of
 from offline_data.errors import UsageError
 
@@ -21,8 +26,14 @@ module = import_module("offline_data.buffers.derived.normalize")
 
 
 def roots(of: Any, key: Any = STATE) -> Any:
-    """List the observation before every action."""
-    return np.stack([of.state(e, t, key) for e, t in of.place]).astype(np.float64)
+    """List the observation before every action that is valid for bootstrapping."""
+    return np.stack([of.state(*of.place[row], key) for row in valid(of)]).astype(np.float64)
+
+
+def valid(of: Any) -> list[int]:
+    """List the rows whose next observation is known, or which are terminated."""
+    last = [of.episodes[e].length == t + 1 and not of.episodes[e].known for e, t in of.place]
+    return [row for row, unknown in enumerate(last) if not unknown or of.terminated[row]]
 
 
 @pytest.mark.parametrize(("eps", "layout"), [(1e-3, "ted"), (0.5, "compact")])
@@ -68,7 +79,7 @@ def test_the_inverse(sets: Any, episode: Any) -> None:
 def test_statistics_stay_with_the_object(sets: Any, episode: Any) -> None:
     training, other = sets.write([episode(5)]), sets.write([episode(2), episode(9)])
     scaled = normalize("observation")
-    with pytest.raises(UsageError, match="No statistics yet") as caught:
+    with pytest.raises(UsageError, match="No statistics yet: no dataset has") as caught:
         scaled.normalized(STATE, torch.zeros(3))
     assert "fit(buffer)" in str(caught.value.hint)
     ds = BaseDatasetExperienceReplay(training.path, 4, derived=[scaled])
@@ -154,10 +165,134 @@ def test_statistics_in_the_open(sets: Any, episode: Any) -> None:
     assert again.statistics == scaled.statistics
     mean, _ = view.statistics["observation/state"]
     assert mean.equal(view.statistics["observation/state"].mean)
-    mixtures: list[Any] = [DatasetMixture(ds, ds, batch_size=4), ReplayBufferEnsemble(ds, ds)]
-    for several in mixtures:
-        with pytest.raises(UsageError, match="no rows of its own"):
-            normalize("observation").fit(several)
+    with pytest.raises(UsageError, match="A tuple has no rows"):
+        normalize("observation").fit((1, 2))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="needs a buffer"):
+        normalize("observation").fit()
+    whole = repr(scaled)
+    assert "observation/state" in whole
+    assert str(state.mean.numpy()) in whole
+    assert repr(pickle.loads(pickle.dumps(scaled))) == whole  # noqa: S301
+
+
+READS: dict[str, Callable[[Any, Any], Any]] = {
+    "a row of a part": lambda _, parts: parts["val"][0],
+    "a batch of a part": lambda _, parts: parts["val"].sample(2),
+    "a view of a view": lambda _, parts: parts["val"].episodes_at([0]).subset([0])[0],
+    "a filter": lambda ds, _: ds.filter("length > 8").sample(2),
+    "iteration": lambda ds, _: next(iter(ds)),
+    "an episode": lambda _, parts: parts["val"].episode(0).transitions,
+    "a loader": lambda _, parts: next(iter(parts["val"].dataloader(2))),
+    "torch's loader": lambda _, parts: next(iter(DataLoader(parts["val"], 2))),
+    "pickling a part": lambda _, parts: pickle.loads(pickle.dumps(parts["val"]))[0],  # noqa: S301
+    "forked workers": lambda _, parts: [*parts["val"].dataloader(2, num_workers=2, multiprocessing_context="fork")][-1],
+    "torch's forked workers": lambda _, parts: [*DataLoader(parts["val"], 2, num_workers=1, multiprocessing_context="fork")][-1],
+    "an unread state": lambda *_: None,
+}  # fmt: skip
+SPAWNED: dict[str, Callable[[Any, Any], Any]] = {
+    "spawned workers": lambda _, parts: [*parts["val"].dataloader(2, num_workers=2, multiprocessing_context="spawn")][-1],
+    "torch's spawned workers": lambda _, parts: [*DataLoader(parts["val"], 2, num_workers=1, multiprocessing_context="spawn")][-1],
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:A DataLoader reads all rows")
+@pytest.mark.parametrize(
+    "first", [*READS, *(pytest.param(name, marks=pytest.mark.slow) for name in SPAWNED)]
+)
+def test_whatever_is_read_first_statistics_are_the_datasets(
+    sets: Any, episode: Any, first: str
+) -> None:
+    of = sets.write([episode(n, "truncated", known=n != 7) for n in (2, 9, 3, 1, 7, 4)])
+    scale = normalize("observation")
+    ds = BaseDatasetExperienceReplay(of.path, 4, derived=scale)
+    parts = ds.split(train=0.5, val=0.5, seed=0)
+    batch = (READS | SPAWNED)[first](ds, parts)
+    column = roots(of)
+    mean, std = column.mean(0), column.std(0)
+    computed_here = first not in {"torch's forked workers", "an unread state"}
+    assert ("observation/state" in repr(scale)) == computed_here
+    saved = scale.state_dict()["statistics"]["observation/state"]
+    np.testing.assert_allclose(saved["mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(saved["std"], std, rtol=1e-12)
+    assert saved["count"].tolist() == [25] * 3
+    assert str(saved["mean"].numpy()) in repr(scale)
+    if batch is not None:
+        batch = batch if batch.batch_dims else batch[None]
+        rows = batch.get("dataset_index", batch["index"])
+        for key, after in ((STATE, 0), (next_of(STATE), 1)):
+            seen = [of.state(e, t + after) for e, t in (of.place[row] for row in rows.tolist())]
+            want = (np.stack(seen) - mean) / (std + 1e-3)
+            np.testing.assert_allclose(batch[key], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_fit_replaces_the_statistics_of_the_dataset(sets: Any, episode: Any, read: bool) -> None:
+    of = sets.write([episode(n) for n in (2, 9, 3)])
+    scale = normalize("observation")
+    ds = BaseDatasetExperienceReplay(of.path, 4, derived=scale)
+    if read:
+        ds.sample()
+    assert scale.own
+    scale.fit(ds.episodes_at([1]))
+    column = roots(of)[2:11]
+    np.testing.assert_allclose(scale.statistics["observation/state"].mean, column.mean(0))
+    want = (roots(of) - column.mean(0)) / (column.std(0) + 1e-3)
+    np.testing.assert_allclose(ds[:][STATE], want, rtol=1e-4, atol=1e-4)
+    kept = scale.statistics
+    for done in (scale, pickle.loads(pickle.dumps(scale))):  # noqa: S301
+        assert not done.own
+        assert done.fit(ds).statistics == kept  # not those of an earlier fit
+
+
+def test_joint_statistics(sets: Any, episode: Any) -> None:
+    one, other = sets.write([episode(5), episode(3)]), sets.write([episode(7, "truncated", False)])
+    buffers = [BaseDatasetExperienceReplay(of.path, 4) for of in (one, other)]
+    grown = ReplayBuffer(LazyTensorStorage(9))
+    grown.extend(buffers[0][2:6].exclude("index"))
+    column = np.concatenate([roots(one), roots(other), roots(one)[2:6]])
+    inner = DatasetMixture(buffers[1], grown, weights=[5, 1])
+    ways: list[Any] = [(*buffers, grown), (DatasetMixture(buffers[0], inner),)]
+    ways += [(ReplayBufferEnsemble(*buffers, grown),), (buffers[0].storage, inner)]
+    for data in ways:
+        found: Any = normalize("observation").fit(*data).statistics["observation/state"]
+        assert found.count.tolist() == [8 + 6 + 4] * 3
+        np.testing.assert_allclose(found.mean, column.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(found.std, column.std(0), rtol=1e-12)
+    narrow = ReplayBuffer(LazyTensorStorage(2))
+    narrow.extend(TensorDict({STATE: torch.ones(2, 1)}, [2]))
+    with pytest.raises(UsageError, match=r"state \[3\].*; observation/state \[1\]"):
+        normalize([STATE]).fit(buffers[0], narrow)
+
+
+def test_members_with_statistics_of_their_own(sets: Any, episode: Any) -> None:
+    """Rows scaled by two datasets' statistics do not belong in one batch."""
+    paths = [sets.write([episode(n)]).path for n in (5, 8)]
+
+    def members(*scales: Any) -> list[Any]:
+        pairs = zip(paths, scales, strict=True)
+        return [BaseDatasetExperienceReplay(path, 4, derived=scale) for path, scale in pairs]
+
+    scales = normalize(), normalize()
+    mixture = DatasetMixture(*members(*scales), batch_size=8)
+    nested = DatasetMixture(DatasetMixture(mixture.members[0]), mixture.members[1])
+    mixture.members[0].sample()
+    for several in (mixture, nested):
+        with pytest.raises(
+            UsageError, match="Of member 0 and member 1, each has a normalize"
+        ) as caught:
+            several.sample()
+        assert "fit(" in str(caught.value.hint)
+    for scale in scales:
+        scale.fit(mixture)
+    batch = mixture.sample()
+    assert scales[0].statistics == scales[1].statistics
+    assert torch.equal(scales[0].denormalize(batch)[STATE].round(), batch[STATE].round())
+    shared = normalize()
+    DatasetMixture(*members(shared, shared), batch_size=8).sample()
+    DatasetMixture(
+        *members(normalize([STATE], {STATE: (0, 1)}), normalize()), keys=["action"]
+    ).sample()
 
 
 def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Path) -> None:
@@ -186,7 +321,7 @@ def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Pat
         {"eps": 0, "statistics": {"a": 3}},
         {"eps": 0, "statistics": {"a": {"m": 3}}},
     ):
-        with pytest.raises(UsageError, match="This is no state of normalize"):
+        with pytest.raises(UsageError, match="This is not a state of normalize"):
             normalize("observation").load_state_dict(wrong)
     given = normalize(["action"], {"action": (1, 2)})
     given.load_state_dict(given.state_dict())

@@ -33,7 +33,10 @@ LENGTH = 20
 ARROW = "data-00000-of-00001.arrow"
 FORK: Any = multiprocessing.get_context("fork")
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)"),
+    pytest.mark.filterwarnings("ignore:.* pairs are dropped"),
+]
 
 
 class Auto:
@@ -131,7 +134,7 @@ def test_pairs_beside_torchrl(by_datasets: Path, tmp_path: Path, torchrl: Any) -
         from_disk=True,
         num_workers=1,
     )
-    assert 10 < len(mine) < 39  # short and equal ones are left out
+    assert 10 < len(mine) < 39  # short and equal ones are dropped
     assert_equal(mine, theirs)
 
 
@@ -145,12 +148,10 @@ def test_prompts_beside_torchrl(by_datasets: Path, tmp_path: Path, torchrl: Any)
         from_disk=True,
         num_workers=1,
     )
-    # TorchRL means to leave out rows without an end, and drops the column that tells them before.
-    ended = theirs.input_ids[:, -1] == 0
-    assert 0 < len(mine) == int(ended.sum()) < len(theirs)
-    kept = theirs[ended]
-    assert_equal(mine, kept)
-    assert_equal(mine.mask_label(5), kept.mask_label(5))
+    filled = mine.attention_mask[:, -1] == 1
+    assert 0 < int(filled.sum()) < len(mine) == len(rows("prompts"))
+    assert_equal(mine, theirs)
+    assert_equal(mine.mask_label(5), theirs.mask_label(5))
 
 
 @pytest.mark.parametrize("name", ["TensorDictTokenizer", "PromptTensorDictTokenizer"])
@@ -195,9 +196,8 @@ def test_values_without_datasets(saved: Path, tmp_path: Path) -> None:
         expected = [padded(f"{row['prompt']}\n{row[role]}") for row in kept]
         assert both(getattr(pairs, f"{role}_data")) == expected
     prompts = from_dataset(ours.PromptData, saved / "prompts", tmp_path)
-    short = [row for row in rows("prompts") if padded(row["prompt"] + row["label"])[0][-1] == 0]
-    assert both(prompts) == [padded(row["prompt"] + row["label"]) for row in short]
-    alone = [len(tokenizer(row["prompt"])["input_ids"]) for row in short]
+    assert both(prompts) == [padded(row["prompt"] + row["label"]) for row in rows("prompts")]
+    alone = [len(tokenizer(row["prompt"])["input_ids"]) for row in rows("prompts")]
     assert prompts.prompt_rindex.tolist() == [min(n, LENGTH) - 1 for n in alone]
     assert torch.equal(prompts.labels, prompts.input_ids)
 
@@ -254,6 +254,31 @@ def test_writing_columns_beside_torchrl(torchrl: Any, tmp_path: Path) -> None:
         ]
         assert_equal(*written)
         assert_equal(*(TensorDict.load_memmap(tmp_path / name) for name in ("ours", "theirs")))
+
+
+@pytest.mark.filterwarnings("error")
+def test_all_prompts_that_fill_the_length_are_kept(saved: Path, tmp_path: Path) -> None:
+    kind: Any = ours.PromptData
+    data = kind.from_dataset("train", saved / "prompts", 3, tmp_path, True, tokenizer_class=Auto)
+    assert data.attention_mask.all()
+    assert len(data) == len(rows("prompts"))
+
+
+def test_pairs_that_are_dropped_are_counted(saved: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="of 40 pairs are dropped: .* fewer than 5") as caught:
+        pairs = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path)
+    assert str(caught[0].message).startswith(f"{40 - len(pairs)} of 40")
+    assert len(caught) == 1
+
+
+def test_a_hook_that_drops_all_rows(tmp_path: Path) -> None:
+    same = {"prompt": "a", "chosen": "one two three four five"}
+    save(tmp_path / "pairs" / "train", [{**same, "rejected": same["chosen"]}] * 3, "same")
+    with pytest.raises(
+        NotFoundError, match="pairs has no row to tokenize in split 'train'"
+    ) as caught:
+        from_dataset(ours.PairwiseDataset, tmp_path / "pairs", tmp_path / "root")
+    assert "pre_tokenization_hook drops all" in str(caught.value.hint)
 
 
 def test_the_cache_is_a_dataset(saved: Path, tmp_path: Path) -> None:

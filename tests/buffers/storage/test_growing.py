@@ -220,6 +220,9 @@ def test_a_folder_that_cannot_be_used(steps: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises((AccessError, NoSpaceError)):
         LazyMemmapStorage(2, scratch_dir=tmp_path / "file").set(slice(0, 1), steps([1]))
+    odd = tmp_path / os.fsdecode(b"\xff")
+    with pytest.raises(UsageError, match="is not UTF-8, as torch requires"):
+        LazyMemmapStorage(2, scratch_dir=odd).set(slice(0, 1), steps([1]))
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")

@@ -105,6 +105,9 @@ def test_views_that_cut(ds: Any) -> None:
         _ = first.observations
     assert second.observations["state"][:, 0].tolist() == codes(0)[1:]
     assert second.return_ == pytest.approx(sum(codes(0)[2:]) / 10)
+    assert (
+        second.whole_return == view.episodes["return"][1] == pytest.approx(sum(codes(0)[1:]) / 10)
+    )
     assert third.observations["state"][:, 0].tolist() == codes(3)[1:]
     assert [one.final_observation for one in (first, second, third)] == [True, True, False]
     assert second.to_numpy()["timeouts"].tolist() == [False, False]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,15 @@ def test_a_view_is_saved_beside_its_dataset(many: Dataset, toy: Path) -> None:
     }  # fmt: skip
     assert verify(toy) == ()
     assert [entry.path for entry in list_datasets(toy.parent)] == [toy]
+
+
+def test_a_view_below_a_folder_that_is_not_utf_8(toy: Path) -> None:
+    moved = toy.parent / os.fsdecode(b"\xff") / "toy"
+    shutil.copytree(toy, moved)
+    dataset = load_dataset(str(moved), batch_size=2)
+    path = dataset.episodes_at([3, 0]).save("some")
+    again = open_view(path)
+    assert torch.equal(again[:]["index"], dataset.episodes_at([3, 0])[:]["index"])
 
 
 def test_every_kind_of_view_comes_back(many: Dataset) -> None:

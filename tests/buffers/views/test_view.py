@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetVie
 from offline_data.buffers.samplers import (
     SamplerWithoutReplacement,
 )
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import NotFoundError, StepError, UsageError
+from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of
 
@@ -48,10 +50,51 @@ def test_filter_by_numbers_keeps_their_order(many: BaseDatasetExperienceReplay) 
     assert everything(many.episodes_at(5)) == rows_of(5)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("length > 7", lambda e: LENGTHS[e] > 7),
+        ("truncated and number in [3, 5, 6]", lambda e: e in (3, 5)),
+        (
+            "return >= max(return)",
+            lambda e: e == max(range(40), key=lambda e: (e + 1) * LENGTHS[e]),
+        ),
+        ("label == 'go' or id == 1", lambda e: e in (0, 1, 3)),
+        ("label != 'go'", lambda e: e not in (0, 3)),
+        ("label == 'wait' and number < 6", lambda e: e in (4, 5)),
+    ],
+)
+def test_filter_by_an_expression(
+    text: str, expected: Callable[[int], bool], tmp_path: Path
+) -> None:
+    labels = np.array(["go", "stop", None, "go"] + ["wait"] * 36, object)
+    batch = toy_batch(LENGTHS, unknown_final=UNKNOWN)
+    write_toy(tmp_path / "d", [replace(batch, episodes={**batch.episodes, ("label",): labels})])
+    ds = BaseDatasetExperienceReplay(tmp_path / "d")
+    chosen = [e for e in range(40) if expected(e)]
+    assert everything(ds.filter(text)) == rows_of(*chosen)
+    with pytest.raises(StepError, match="no 'lenght'") as caught:
+        ds.filter("lenght > 7")
+    assert caught.value.hint == "did you mean 'length'?"
+
+
+def test_an_expression_over_a_view(many: BaseDatasetExperienceReplay) -> None:
+    view = many.episodes_at([30, 2, 17])
+    assert everything(view.filter("number > 0 and id < 30")) == rows_of(2, 17)
+    cut = many.subset(slice(1, None))  # `length` is the view's
+    assert cut.filter(f"length == {LENGTHS[0]}").episodes.numbers.tolist() == [
+        e for e in range(1, 40) if LENGTHS[e] == LENGTHS[0]
+    ]
+    with pytest.raises(StepError, match=r"leaves none of 3 episodes .* length is from"):
+        view.filter("length > 1000")
+
+
 def test_a_filter_that_tells_nothing(many: BaseDatasetExperienceReplay) -> None:
     with pytest.raises(UsageError, match="returned True; expected a mask") as caught:
         many.filter(lambda _: True)
     assert "columns" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="takes an expression or a function; found 7"):
+        many.filter(7)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="not an index"):
         many.filter(lambda _: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(IndexError, match="mask"):

@@ -105,6 +105,16 @@ def test_a_parent_takes_floats_and_a_leaf_is_taken_as_it_is() -> None:
         parse_step("normalize:info").settled(whole)
 
 
+def test_next_of_another_shape_is_not_scaled_by_its_root() -> None:
+    steps = {"seen.x": np.arange(6.0).reshape(3, 2), "next.seen.x": np.arange(3.0)[:, None]}
+    chunk = with_leaves(toy_chunk([3]), steps=steps)
+    with pytest.raises(StepError, match=r"'next/seen/x' \[1\] by the statistics of 'seen/x' \[2\]"):
+        parse_step("normalize:seen").settled(chunk)
+    own = prepared(parse_step("normalize:next.seen,eps=0"), chunk).apply(chunk).batch.steps
+    assert own["seen", "x"].tolist() == steps["seen.x"].tolist()
+    assert own["next", "seen", "x"][:, 0] == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
+
+
 def test_without_the_standard_deviation() -> None:
     found, _ = normalized(np.array([1.0, 2, 6]), "normalize:observation.x,std=false")
     np.testing.assert_allclose(found, [-2, -1, 3])

@@ -230,8 +230,17 @@ class TestStatedAndFound:
             assert f"The source states {stated:,} transitions; it has 18." in found.notes
             assert "The source states 2 episodes; it has 3." in found.notes
             assert found.counts["transitions"] == 18
-        edit_json(folder / "data" / "metadata.json", total_steps=10**13)
-        assert convert(folder, "--force")[0] in {0, 7}
+
+    @EVERY_STORAGE
+    def test_a_number_that_the_files_cannot_have_is_not_a_full_disk(
+        self, tmp_path: Path, convert: Ran, storage: str
+    ) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(1, 5), storage)
+        edit_json(folder / "data" / "metadata.json", total_steps=10**18)
+        code, said = convert(folder)
+        assert code == 5
+        assert "has 1,000,000,000,000,000,000 transitions according to its metadata" in said
+        assert not list((tmp_path / "root").rglob("manifest.json"))
 
     @pytest.mark.parametrize("more", [(), ("--episodes", "0:2")])
     def test_the_truth_gets_no_note(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,6 +74,27 @@ def test_almost_nothing_is_stated(tmp_path: Path) -> None:
     info = written(tmp_path, **gone)
     assert (info.transitions, info.episodes, info.spaces, info.environment) == (None, None, {}, {})
     assert read_minari(tmp_path / "pen-v0").lengths.tolist() == [4]
+
+
+EVIL = {"type": "Evil", "shape": [2], "dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("space", "kind"),
+    [
+        (EVIL, "'Evil'"),
+        ({"type": "Tuple", "subspaces": [{"type": "Dict", "subspaces": {"a": EVIL}}]}, "'Evil'"),
+        ({"type": "Graph", "node_space": box(2)}, "'Graph'"),
+    ],
+)
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_space_of_an_unknown_type_is_not_kept(
+    space: Any, kind: str, flat: bool, tmp_path: Path
+) -> None:
+    more = {"observation_space": json.dumps(space), "flatten_observation": flat}
+    info = written(tmp_path, **more)
+    assert info.spaces == {"action": box(2)}
+    assert any(re.search(f"observation space is not kept: .* {kind}", note) for note in info.notes)
 
 
 def old(tmp_path: Path, episodes: int, **attributes: Any) -> Path:

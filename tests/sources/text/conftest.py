@@ -12,9 +12,12 @@ import offline_data
 from offline_data.sources.text_options import TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.text_toy import write_chat_tokenizer, write_tokenizer
+from tests.ingest.here import conversions_start_no_process, processes
 
 if TYPE_CHECKING:
     from offline_data.ingest import Stored
+
+__all__ = ["conversions_start_no_process", "processes"]
 
 Convert: TypeAlias = Callable[..., DatasetReader]
 """`convert(path, form=…, **text options)` returns a reader of the dataset."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import processors
 
 from offline_data.errors import (
     FormatError,
@@ -19,8 +21,10 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
+from offline_data.sources.text import tokenizer
 from offline_data.sources.text.tokenizer import load_tokenizer
 from offline_data.sources.text_options import TextOptions
+from offline_data.testing.text_toy import train_tokenizer, write_chat_tokenizer
 from tests.sources.text.conftest import Convert
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
@@ -99,6 +103,28 @@ def test_conversations_need_a_template(convert: Convert, tmp_path: Path) -> None
     assert "a tokenizer of a chat model" in str(caught.value.hint)
 
 
+def test_an_end_of_text_that_the_tokenizer_does_not_name(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("the cat")
+    with pytest.raises(UsageError, match=r"tokenizer\.json names no end-of-text token") as caught:
+        convert(tmp_path / "x.txt", eos="yes")
+    assert "choose text=TextOptions(eos='auto')" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("pad", [False, True], ids=["packed", "padded"])
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_length_that_special_tokens_fill(
+    convert: Convert, tmp_path: Path, pad: bool, length: int
+) -> None:
+    backend = train_tokenizer()
+    backend.add_special_tokens(["[CLS]", "[SEP]"])
+    backend.post_processor = processors.BertProcessing(("[SEP]", 298), ("[CLS]", 297))
+    backend.save(str(tmp_path / "bert.json"))
+    (tmp_path / "x.txt").write_text("the cat sat on the mat")
+    with pytest.raises(UsageError, match=f"max_length is {length}, .* adds 2 to each") as caught:
+        convert(tmp_path / "x.txt", tokenizer=tmp_path / "bert.json", max_length=length, pad=pad)
+    assert caught.value.hint == "expected at least 3"
+
+
 def test_a_revision_of_a_file(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("the cat")
     with pytest.raises(UsageError, match="is on this disk: it has no revision 'v1'"):
@@ -149,6 +175,57 @@ def test_columns_that_there_are_not(
         convert(tmp_path / "x.jsonl", **options)
 
 
+def hostile(folder: Path, what: str) -> Path:
+    """Write a tokenizer that takes endless memory or time; returns its file or folder."""
+    write_chat_tokenizer(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    if what == "id":
+        tokenizer["model"]["vocab"]["zz"] = 2**31 + 5
+    if what == "normalizer":
+        blown = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10**7}
+        tokenizer["normalizer"] = blown
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    template = {
+        "text": "{{ 'x' * 4294967296 }}",
+        "loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    }
+    (folder / "chat_template.jinja").write_text(template.get(what, "why?"))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("id", "Tokenizer .* cannot be loaded: the process that did so was ended by SIGABRT"),
+        ("normalizer", "x.jsonl, or tokenizer .*, is damaged: .* was ended by SIGABRT"),
+        ("text", "row 0: The chat template fails: MemoryError"),
+        ("loop", "or tokenizer .*, is damaged: the process that read it took too much processor"),
+    ],
+)
+def test_hostile_tokenizers_have_limits(
+    convert: Convert, tmp_path: Path, processes: None, what: str, said: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    turns = [{"role": "user", "content": "a cat and a dog"}]
+    path.write_text("".join(json.dumps({"messages": turns, "text": "a" * 999}) + "\n"))
+    form = "text" if what == "normalizer" else "messages"
+    with pytest.raises(FormatError, match=said):
+        convert(path, tokenizer=hostile(tmp_path / "tokenizer", what), form=form)
+    assert not list((tmp_path / "root").rglob("manifest.json"))
+
+
+def test_a_template_that_writes_too_much(
+    convert: Convert, tmp_path: Path, chat_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "MAX_LINE", 9)
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "why?"}]}))
+    with pytest.raises(FormatError, match="row 0: The chat template writes more than 9 characters"):
+        convert(path, tokenizer=chat_tokenizer)
+
+
 def test_turns_without_a_role(convert: Convert, tmp_path: Path, chat_tokenizer: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"messages": [{"from": "user"}]}))
@@ -161,6 +238,22 @@ def test_only_empty_rows(convert: Convert, tmp_path: Path) -> None:
     path.write_text("\n\n")
     with pytest.raises(NotFoundError):
         convert(path)
+
+
+def test_arrow_without_columns_or_words(convert: Convert, tmp_path: Path) -> None:
+    nothing = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
+    words = pa.DictionaryArray.from_arrays(
+        pa.array([0, None, 0], pa.int8()), pa.array([None], "string")
+    )
+    nulls = pa.RecordBatch.from_arrays([words], ["text"])
+    for name, batch, kind, said in (
+        ("columns", nothing, FormatError, "columns.arrow has 2 rows without columns"),
+        ("words", nulls, NotFoundError, "no episodes; skipped words.arrow: 3 rows have no text"),
+    ):
+        with pa.ipc.new_file(str(tmp_path / f"{name}.arrow"), batch.schema) as sink:
+            sink.write_batch(batch)
+        with pytest.raises(kind, match=said):
+            convert(tmp_path / f"{name}.arrow")
 
 
 def test_folder_without_text(convert: Convert, tmp_path: Path) -> None:
@@ -181,6 +274,8 @@ def test_folder_without_text(convert: Convert, tmp_path: Path) -> None:
         ("damaged.json", FormatError, "is not a tokenizer.json"),
         ("folder", FormatError, "is not a tokenizer"),
         ("slow", FormatError, r"has no fast version \(tokenizer.json\)"),
+        ("deep", FormatError, "is not a tokenizer: .*recursion limit"),
+        ("dropping.json", FormatError, "its post-processor drops the text"),
     ],
 )
 def test_tokenizers(
@@ -196,6 +291,20 @@ def test_tokenizers(
     (tmp_path / "slow").mkdir()
     config = '{"tokenizer_class": "ByT5Tokenizer"}'  # of bytes: it needs no vocabulary
     (tmp_path / "slow" / "tokenizer_config.json").write_text(config)
+    write_chat_tokenizer(tmp_path / "deep")
+    good = json.loads((tmp_path / "deep" / "tokenizer.json").read_text())
+    deep = '{"type": "Sequence", "normalizers": [' * 300 + "]}" * 300
+    changed = json.dumps({**good, "normalizer": 0}).replace(
+        '"normalizer": 0', f'"normalizer": {deep}'
+    )
+    (tmp_path / "deep" / "tokenizer.json").write_text(changed)
+    single = [{"SpecialToken": {"id": "<|end|>", "type_id": 0}}]
+    known = {"<|end|>": {"id": "<|end|>", "ids": [0], "tokens": ["<|end|>"]}}
+    pair = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    good["post_processor"] = {
+        "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known
+    }  # fmt: skip
+    (tmp_path / "dropping.json").write_text(json.dumps(good))
     with pytest.raises(kind, match=said):
         load_tokenizer(name, offline=True)
 
@@ -208,6 +317,7 @@ def test_tokenizers(
         ({"pad": True}, "Padded rows need a length"),
         ({"tokenizer_sha256": "0" * 63}, "expected 64 hex digits"),
         ({"columns": {"promt": "x"}}, "There is no role 'promt'"),
+        ({"eos": "on"}, "eos is 'on'; expected one of auto, yes, no"),
     ],
 )
 def test_options(options: dict[str, object], said: str) -> None:

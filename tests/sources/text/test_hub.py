@@ -31,10 +31,7 @@ from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.servers import Answer, HubServer, Request
-from tests.ingest.here import conversions_start_no_process, processes
 from tests.processes.waiting import wait_for_end, wait_until
-
-__all__ = ["conversions_start_no_process", "processes"]
 
 Get = Callable[..., Stored]
 REPO = "someone/stories"
@@ -143,6 +140,7 @@ def test_a_preset(get: Get, server: HubServer, tmp_path: Path) -> None:
         "form": "prompt",
         "columns": {"prompt": "question", "completion": "answer"},
         "separator": "\n",
+        "eos": None,
     }
 
 
@@ -246,6 +244,31 @@ def test_a_lock_file_says_how_text_is_tokenized(
     project.write_text(project.read_text().replace("max_length = 4", "max_length = 5"))
     with pytest.raises(LockError, match=r"told has text .*'max_length': 5"):
         api.sync(project, settings=elsewhere, locked=True, progress=False)
+
+
+def test_a_lock_file_without_an_end_of_text_keeps_its_content(
+    online: Settings, project: Path, tmp_path: Path
+) -> None:
+    """A lock file that was written before documents had one; `datasets.toml` does not name it."""
+    backend = Tokenizer.from_file(str(project.parent / "tok.json"))
+    backend.add_special_tokens(["</s>"])
+    backend.save(str(project.parent / "tok.json"))
+    asked = project.read_text().replace("max_length = 4", "max_length = 9")
+    project.write_text(asked.replace("max_length", 'eos = "no", max_length'))
+    api.lock(project, settings=online, progress=False)
+    lock = project.with_suffix(".lock")
+    lock.write_text(lock.read_text().replace(', eos = "no"', ""))
+    assert "eos" not in lock.read_text()
+    project.write_text(asked)
+    (done,) = api.sync(project, settings=online, locked=True, progress=False)
+    assert 297 not in np.asarray(DatasetReader(done.path).step(("input_ids",)))
+    project.write_text(asked.replace("max_length", 'eos = "yes", max_length'))
+    with pytest.raises(LockError, match="'eos': 'yes'"):
+        api.sync(project, settings=online, locked=True, progress=False)
+    project.write_text(asked)
+    api.lock(project, upgrade=True, settings=online, progress=False)
+    (done,) = api.sync(project, settings=online, locked=True, progress=False)
+    assert 297 in np.asarray(DatasetReader(done.path).step(("input_ids",)))
 
 
 def test_another_tokenizer_than_the_locked_one_is_refused(

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 import offline_data
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.sources.text.tokenizer import pinned
+from offline_data.sources.text_options import TextOptions
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.text_toy import CHAT_TEMPLATE
+from offline_data.testing.text_toy import CHAT_TEMPLATE, train_tokenizer
 from tests.sources.text.conftest import Convert
 
 TEXTS = [
@@ -163,7 +166,7 @@ def test_pairs(convert: Convert, tokens: Any, tmp_path: Path) -> None:
     ]
     assert documents(reader) == expected
     columns = {role: role for role in ("prompt", "chosen", "rejected")}
-    about = {"form": "pairs", "columns": columns, "separator": ""}
+    about = {"form": "pairs", "columns": columns, "separator": "", "eos": None}
     assert reader.manifest.about["text"] == about
     assert np.asarray(reader.episodes["chosen",]).tolist() == [True, False, True, False]
     assert np.asarray(reader.episodes["row",]).tolist() == [0, 0, 1, 1]
@@ -222,21 +225,193 @@ def test_pairs_of_conversations(
     assert documents(reader) == [tokens(f"{begin}{one}<|end|>") for one in ("the moon", "a mat")]
 
 
-def test_special_tokens_of_the_tokenizer(convert: Convert, tmp_path: Path) -> None:
-    from tokenizers.processors import TemplateProcessing
+MARKS = ["<s>", "</s>", "[CLS]", "[SEP]", "[xx]"]
 
-    from offline_data.testing.text_toy import train_tokenizer
 
+def template(single: str, pair: str | None = None) -> Any:
+    names = [("<|end|>", 0), *((name, 300 + n) for n, name in enumerate(MARKS))]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=names)
+
+
+def marked(folder: Path, processor: Any, *, name: str = "marked.json") -> tuple[Path, Tokenizer]:
+    """Write a tokenizer that adds tokens to texts; returns its file and the tokenizer."""
     backend = train_tokenizer()
-    backend.post_processor = TemplateProcessing(
-        single="<|end|> $A", special_tokens=[("<|end|>", 0)]
+    vocabulary = json.loads(backend.to_str())["model"]["vocab"]
+    filler = [f"filler{n}" for n in range(300 - len(vocabulary))]
+    backend.add_special_tokens([*filler, *MARKS])
+    backend.post_processor = processor
+    backend.save(str(folder / name))
+    return folder / name, backend
+
+
+PROCESSORS = {
+    "end": template("$A </s>"),
+    "begin": template("<s> $A"),
+    "both": template("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    "two": template("$A </s> [xx]", "$A </s> $B </s> [xx]"),
+    "sequence": processors.Sequence([processors.ByteLevel(), template("<s> $A </s>")]),
+    "bert": processors.BertProcessing(("[SEP]", 303), ("[CLS]", 302)),
+    "roberta": processors.RobertaProcessing(("</s>", 301), ("<s>", 300)),
+    "none": processors.ByteLevel(),
+}
+
+
+@pytest.mark.parametrize("length", [None, 7, 9, 30])
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_loss_masks_by_offsets(
+    convert: Convert, tmp_path: Path, name: str, length: int | None
+) -> None:
+    """The prompt is what the tokenizer made of its characters, and what it adds before these."""
+    file, backend = marked(tmp_path, PROCESSORS[name])
+    pairs = [
+        ("why did the", " chicken cross the road?"),
+        ("a dog", ""),
+        ("", "the moon"),
+        ("x" * 9, " cat"),
+    ]
+    rows = [{"prompt": prompt, "completion": end} for prompt, end in pairs]
+    if length is not None:
+        backend.enable_truncation(length)
+    ids, mask = [], []
+    for prompt, end in pairs:
+        whole = backend.encode(prompt + end)
+        marks, stops = np.array(whole.special_tokens_mask), np.array(whole.offsets)[:, 1]
+        text = np.flatnonzero(marks == 0)
+        learnt = (np.arange(len(marks)) >= text[0]) & (marks.astype(bool) | (stops > len(prompt)))
+        if whole.overflowing and not learnt[text].any():
+            learnt[:] = False  # it was cut off within the prompt
+        ids.append(whole.ids)
+        mask.append(learnt.tolist())
+    path = write(tmp_path / "x.jsonl", rows)
+    packed = convert(path, tokenizer=file, form="prompt", eos="no", max_length=length)
+    assert documents(packed) == ids
+    lengths = np.cumsum(packed.lengths)[:-1]
+    found = np.split(np.asarray(packed.step(("completion_mask",))), lengths)
+    assert [one.tolist() for one in found] == mask
+    assert np.asarray(packed.episodes["prompt_is_prefix",]).all()
+    assert not any("prompt" in note for note in packed.manifest.notes)
+    if length is not None:
+        padded = convert(path, tokenizer=file, form="prompt", eos="no", max_length=length, pad=True)
+        last = [one.index(True) - 1 if True in one else len(one) - 1 for one in mask]
+        assert np.asarray(padded.step(("prompt_rindex",))).tolist() == last
+
+
+def test_prompts_that_are_no_prefix_are_counted(convert: Convert, tmp_path: Path) -> None:
+    rows = [{"prompt": "the c", "completion": "at"}, {"prompt": "the", "completion": " cat"}] * 3
+    reader = convert(write(tmp_path / "x.jsonl", rows))
+    said = [note for note in reader.manifest.notes if "prompt" in note]
+    assert len(said) == 1
+    assert said[0].startswith(
+        "x.jsonl: 3 of 6 documents do not begin with the tokens of their prompt"
     )
-    backend.save(str(tmp_path / "special.json"))
+
+
+END = 301
+"""Id of `</s>`, the end-of-text token that `marked` tokenizers name."""
+
+
+@pytest.mark.parametrize("pad", [False, True], ids=["packed", "padded"])
+def test_documents_end_with_the_end_of_text(
+    convert: Convert, tokens: Any, tmp_path: Path, pad: bool
+) -> None:
+    """It counts to `max_length`; a document in which it has no place is cut off."""
+    file, _ = marked(tmp_path, processors.ByteLevel())
+    texts = ["the cat", "why did the", "a dog</s>", "the moon", "x" * 40]
+    length = len(tokens("why did the"))
+    assert length == len(tokens("the moon")) + 1
+    path = write(tmp_path / "x.jsonl", [{"text": text} for text in texts])
+    reader = convert(path, tokenizer=file, max_length=length, pad=pad)
+    whole = [[*tokens(text.removesuffix("</s>")), END] for text in texts]
+    expected = [ids[:length] for ids in whole]
+    cut = [len(ids) > length for ids in whole]
+    assert cut == [False, True, False, False, True]
+    assert np.asarray(reader.episodes["truncated",]).tolist() == cut
+    assert reader.manifest.about["text"]["eos"] == END
+    recorded = reader.manifest.converter["options"]["text"]
+    assert recorded["eos"] == "auto"
+    if pad:
+        ids, mask = (np.asarray(reader.step((key,))) for key in ("input_ids", "attention_mask"))
+        assert [row[inside].tolist() for row, inside in zip(ids, mask, strict=True)] == expected
+        return
+    assert documents(reader) == expected
+    batch = offline_data.Documents(offline_data.open_dataset(reader.path))[:]
+    labels = [[one for one in row if one != -100] for row in batch["labels"].tolist()]
+    assert labels == expected
+
+
+@pytest.mark.parametrize("form", ["prompt", "pairs"])
+def test_completions_end_with_the_end_of_text(
+    convert: Convert, tokens: Any, tmp_path: Path, form: str
+) -> None:
+    file, _ = marked(tmp_path, template("<s> $A"))
+    rows = [{"prompt": "the", "completion": " cat", "chosen": " cat", "rejected": " dog"}]
+    reader = convert(write(tmp_path / "x.jsonl", rows), tokenizer=file, form=form)
+    ends = [" cat", " dog"][: 2 if form == "pairs" else 1]
+    assert documents(reader) == [[300, *tokens(f"the{end}"), END] for end in ends]
+    mask = np.asarray(reader.step(("completion_mask",))).tolist()
+    assert mask == [one for end in ends for one in [False, False, *[True] * len(tokens(end)), True]]
+
+
+@pytest.mark.parametrize(
+    ("processor", "eos", "ends"),
+    [
+        ("none", "no", []),
+        ("none", "yes", [END]),
+        ("end", "auto", [END]),
+        ("end", "yes", [END]),
+        ("two", "yes", [END, 304]),
+        ("bert", "auto", [303, END]),
+        ("bert", "no", [303]),
+    ],
+)
+def test_end_of_text_by_option_and_post_processor(
+    convert: Convert, tokens: Any, tmp_path: Path, processor: str, eos: str, ends: list[int]
+) -> None:
+    file, _ = marked(tmp_path, PROCESSORS[processor])
+    reader = convert(write(tmp_path / "x.jsonl", [{"text": "the cat"}]), tokenizer=file, eos=eos)
+    (found,) = documents(reader)
+    assert found[found.index(tokens("the cat")[0]) :] == [*tokens("the cat"), *ends]
+
+
+@pytest.mark.parametrize(("eos", "ends"), [("auto", []), ("no", []), ("yes", [0])])
+def test_conversations_end_as_their_template_says(
+    convert: Convert, tokens: Any, tmp_path: Path, chat_tokenizer: Path, eos: str, ends: list[int]
+) -> None:
+    folder = shutil.copytree(chat_tokenizer, tmp_path / "chat")
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE.replace("<|end|>", "."))
+    turns = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "the moon"}]
+    path = write(tmp_path / "x.jsonl", [{"messages": turns}])
+    reader = convert(path, tokenizer=folder, eos=eos)
+    assert documents(reader) == [[*tokens("<|user|>why?.<|assistant|>the moon."), *ends]]
+
+
+def test_options_that_change_nothing_keep_their_dataset(tmp_path: Path) -> None:
+    """Datasets of before there was `eos` are found again where it would make no difference."""
+    same, _ = marked(tmp_path, processors.ByteLevel(), name="same.json")
+    backend = train_tokenizer()
+    backend.save(str(tmp_path / "nameless.json"))
+    backend.post_processor = template("$A [SEP]")
+    backend.save(str(tmp_path / "masks.json"))
+    cases: tuple[tuple[str, Any, str | None], ...] = (
+        ("same.json", None, "auto"),
+        ("nameless.json", None, None),
+        ("masks.json", None, "auto"),
+        ("masks.json", "text", None),
+    )
+    for file, form, eos in cases:
+        options = pinned(TextOptions(str(tmp_path / file), form))
+        assert options.eos == eos
+        before = {k: v for k, v in options.recorded().items() if k != "eos"}
+        assert options.are_recorded_as(before) == (eos is None)
+        assert TextOptions.from_record(json.loads(json.dumps(options.to_json()))) == options
+    assert pinned(TextOptions(str(same), eos="no")).eos == "no"
+
+
+def test_special_tokens_of_the_tokenizer(convert: Convert, tmp_path: Path) -> None:
+    file, backend = marked(tmp_path, template("<|end|> $A"))
     rows = [{"text": "the cat sat on the mat"}]
-    reader = convert(
-        write(tmp_path / "x.jsonl", rows), tokenizer=tmp_path / "special.json", max_length=3
-    )
-    assert documents(reader) == [[0, *backend.encode(rows[0]["text"]).ids[1:3]]]
+    reader = convert(write(tmp_path / "x.jsonl", rows), tokenizer=file, max_length=3)
+    assert documents(reader) == [backend.encode(rows[0]["text"]).ids[:3]]
     assert np.asarray(reader.episodes["truncated",]).tolist() == [True]
 
 
@@ -353,8 +528,6 @@ def test_a_prompt_that_fills_the_length(convert: Convert, tmp_path: Path) -> Non
 def test_the_manifest_names_special_tokens(
     convert: Convert, tmp_path: Path, chat_tokenizer: Path
 ) -> None:
-    from offline_data.testing.text_toy import train_tokenizer
-
     path = write(tmp_path / "x.jsonl", [{"text": "the cat</s> sat"}])
     backend = train_tokenizer()
     backend.add_special_tokens(["<s>", "</s>", "<mask>"])

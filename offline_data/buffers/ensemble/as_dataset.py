@@ -1,0 +1,246 @@
+"""A mixture's members as one dataset: loaders, episodes, arrays, scores, specs and splits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from typing_extensions import Self
+
+from offline_data.buffers.bridges.loader import DatasetLoader
+from offline_data.buffers.ensemble.episodes import MixtureEpisodes, split_members
+from offline_data.buffers.ensemble.epochs import MixtureBatches, MixtureRows
+from offline_data.buffers.ensemble.leaves import SOURCE_KEY, renamed
+from offline_data.buffers.specs import Spaces, check_torchrl, spaces_of, specs_from
+from offline_data.buffers.views.episode import read_episode
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from offline_data.buffers.described import Returns
+    from offline_data.buffers.ensemble.leaves import Rename
+    from offline_data.buffers.keys import KeyLike
+    from offline_data.buffers.samplers import Sampler
+    from offline_data.buffers.specs import Specs
+    from offline_data.buffers.views.episode import Episode
+    from offline_data.episodes import Key
+    from offline_data.store.arrays import Style
+
+
+class AsDataset:
+    """Mixin of mixtures: what a dataset has besides batches, if all members are datasets or views.
+
+    `dataloader` draws by the weights; all else has every episode of every member once.
+    """
+
+    if TYPE_CHECKING:
+        members: tuple[Any, ...]
+        _renames: tuple[Rename | None, ...]
+        _keys: list[Key] | None
+        _cast: bool
+
+        @property
+        def batch_size(self) -> int:
+            """Default number of rows in a batch."""
+
+        @property
+        def sources(self) -> tuple[Any, ...]:
+            """The buffers that rows are drawn from."""
+
+        def batch_at(self, source: Tensor, index: Tensor) -> Any:
+            """Return the batch of rows chosen by number."""
+
+        def _of(self, views: Iterator[Any], batch_size: int | None) -> Self:
+            """Return the same mixture of other buffers."""
+
+    def dataloader(
+        self,
+        batch_size: int | None = None,
+        *,
+        num_workers: int = 0,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        **options: Any,
+    ) -> DatasetLoader:
+        """Return a `torch.utils.data.DataLoader` that draws by the weights, as `sample` does.
+
+        An epoch has as many rows as all members with a share have `valid_rows` together. The
+        members' samplers are not used: a member gives its rows each once, in an order that depends
+        on `(seed, epoch)` alone, and then again in another. So an epoch of a mixture with
+        `weights="steps"` and `exact=True` has every row once; with other weights it repeats rows of
+        some members and has a part of others'. All ranks together have the proportions; a nested
+        mixture counts by the shares of its members. For the rest, such as resuming, see
+        `BaseDatasetExperienceReplay.dataloader`.
+
+        Args:
+            batch_size: Rows in a batch of each rank; None: the mixture's.
+            num_workers: Number of processes that make batches; 0: this process.
+            shuffle: Whether to shuffle the rows of each member; False: ascending rows. Proportions
+                are drawn at random unless `exact`.
+            seed: Non-negative seed of all choices; the same in all ranks.
+            drop_last: Whether to drop the last batch of an epoch if it is not full.
+            rank: See `BaseDatasetExperienceReplay.dataloader`, like the next.
+            world: Number of ranks.
+            **options: Other arguments of `DataLoader`.
+
+        Raises:
+            UsageError: Invalid argument, members that do not match, a member that is not a dataset
+                or view, or whose sampler draws slices.
+        """
+        sources = self._datasets("dataloader")
+        for number, source in enumerate(sources):
+            source._check_single_rows(f"member {number}: ")
+        size = self.batch_size if batch_size is None else batch_size
+        rows = MixtureRows(self, sources)
+        batches = MixtureBatches(
+            rows, size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank, world=world
+        )
+        return DatasetLoader(rows, batches, num_workers=num_workers, **options)
+
+    @property
+    def episodes(self) -> MixtureEpisodes:
+        """Columns of the episodes of all members, each once, in order of `sources`.
+
+        ```python
+        row = mixture.episodes.first[batch["source"]] + batch["episode"]
+        mixture.episodes["return"][row]
+        ```
+
+        Raises `UsageError` if a member is not a dataset or view.
+        """
+        return MixtureEpisodes([source.episodes for source in self._datasets("episodes")])
+
+    def episode(self, number: int) -> Episode:
+        """Return one episode, by row of `episodes`, with the leaves that the mixture's batches have.
+
+        `metadata["source"]` is its member. Raises `IndexError`, and `UsageError` like `episodes`.
+        """
+        table = self.episodes
+        source, own = table.place(number)
+        found = read_episode(
+            self.sources[source],
+            own,
+            lambda rows: self.batch_at(torch.full_like(rows, source), rows),
+        )
+        metadata = {**found.metadata, SOURCE_KEY[0]: source}
+        return replace(found, number=int(table.first[source]) + own, metadata=metadata)
+
+    def iter_episodes(self) -> Iterator[Episode]:
+        """Yield the episodes of all members in order, each once, one in memory at a time."""
+        return map(self.episode, range(len(self.episodes)))
+
+    def to_numpy(
+        self, style: Style = "transitions", *, observation_key: KeyLike | None = None
+    ) -> dict[str, Any]:
+        """Return the arrays of all members, one after the other, whatever their weights.
+
+        Keys and leaves are those of the members, not renamed; see
+        `BaseDatasetExperienceReplay.to_numpy` for them and the arguments.
+
+        Raises:
+            UsageError: Also, arrays of different names or shapes, or of different dtypes without
+                `cast`.
+        """
+        parts = [
+            source.to_numpy(style, observation_key=observation_key)
+            for source in self._datasets("to_numpy")
+        ]
+        forms = [
+            {k: (a.shape[1:], None if self._cast else a.dtype) for k, a in p.items()} for p in parts
+        ]
+        for number, form in enumerate(forms):
+            if form != forms[0]:
+                differing = {**form, **forms[0]}.items() - (form.items() & forms[0].items())
+                names = ", ".join(sorted(name for name, _ in differing))
+                raise UsageError(
+                    f"The arrays of members 0 and {number} differ in {names}",
+                    hint="cast=True joins dtypes; mixture.sources[0].to_numpy() has one member's",
+                )
+        return {name: np.concatenate([part[name] for part in parts]) for name in forms[0]}
+
+    def normalized_score(self, returns: Returns) -> Returns:
+        """Normalize returns by the reference scores that all members share.
+
+        Raises:
+            NotFoundError: A member has none.
+            UsageError: Members have different ones, or are not datasets.
+        """
+        sources = self._datasets("normalized_score")
+        for number, source in enumerate(sources):
+            if source.reference_scores() != sources[0].reference_scores():
+                raise UsageError(
+                    f"Members 0 and {number} have different reference scores",
+                    hint="mixture.sources[0].normalized_score(returns) uses one member's",
+                )
+        scores: Returns = sources[0].normalized_score(returns)
+        return scores
+
+    @property
+    def specs(self) -> Specs:
+        """TorchRL specs that contain the batches of all members: the union of their bounds.
+
+        They are of the leaves that all members have, by the mixture's names; see `ds.specs`.
+        `origin` of a leaf whose members differ in it is `data` if one is from the data.
+
+        Raises:
+            MissingDependencyError: torchrl is not installed.
+            UsageError: Members whose shapes, or dtypes without `cast`, differ; or are not datasets.
+        """
+        self._datasets("specs")
+        check_torchrl()
+        return specs_from(self._spaces())
+
+    def split(
+        self,
+        *,
+        seed: int = 0,
+        sampler: Callable[[], Sampler] | None = None,
+        batch_size: int | None = None,
+        **shares: float,
+    ) -> dict[str, Self]:
+        """Split the episodes of every member into mixtures: `parts = mixture.split(train=0.9, val=0.1)`.
+
+        Each part has the mixture's weights, names and functions. Members of the same dataset are
+        split together, so that no episode is in two parts.
+
+        Args:
+            seed: Non-negative integer.
+            sampler: Function that returns a sampler for each view; None: a `RandomSampler` each.
+            batch_size: Batch size of the parts; None: the mixture's.
+            **shares: Fraction of the episodes by name; they sum to at most 1.
+
+        Raises:
+            UsageError: Invalid shares, a part without any episode of a member, or members that are
+                not datasets.
+        """
+        sources = self._datasets("split")
+        views = split_members(sources, shares, seed, sampler)
+        return {name: self._of(iter(part), batch_size) for name, part in views.items()}
+
+    def _datasets(self, method: str) -> tuple[Any, ...]:
+        """Return the sources, all of them datasets or views."""
+        for number, source in enumerate(self.sources):
+            if not hasattr(source, "episodes"):
+                raise UsageError(
+                    f"{method} needs members that are datasets or views; source {number} is a "
+                    f"{type(source).__name__}"
+                )
+        return self.sources
+
+    def _spaces(self) -> Spaces:
+        """Return the union of the members' spaces, by the mixture's names."""
+        parts = []
+        for number, (member, rename) in enumerate(zip(self.members, self._renames, strict=True)):
+            nested = isinstance(member, AsDataset)
+            own = member._spaces() if nested else spaces_of(member._steps_storage.reader)
+            new = renamed(own.leaves, rename, number)
+            parts.append(own.renamed(dict(zip(own.leaves, new, strict=True))))
+        return Spaces.union(parts, keys=self._keys, cast=self._cast)

@@ -1,0 +1,109 @@
+"""The episodes of a mixture's members as one table, and splitting them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
+from offline_data.buffers.views.rows import in_pairs, split_episodes
+from offline_data.episodes.fields import Key, join_key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from offline_data.buffers.samplers import Sampler
+
+SOURCE: Key = ("source",)
+
+
+class MixtureEpisodes(EpisodeTable):
+    """Columns of the episodes of a mixture's sources, one table after the other.
+
+    The columns are those that all of them have, and `source`, int64 `[E]`. `start` is a row of the
+    source, as `batch["index"]`.
+
+    Attributes:
+        first: Row of the first episode of each source, int64 `[S]`: an episode of a batch is row
+            `first[batch["source"]] + batch["episode"]`.
+    """
+
+    def __init__(self, tables: Sequence[EpisodeTable]) -> None:
+        self._tables = tables
+        self._read = {}
+        ends = torch.tensor([len(table) for table in tables]).cumsum(0)
+        self.first = torch.cat([ends.new_zeros(1), ends[:-1]])
+
+    def __len__(self) -> int:
+        """Return `E`."""
+        return sum(map(len, self._tables))
+
+    @property
+    def columns(self) -> list[Key]:
+        """Keys of all columns, as tuples."""
+        first, *others = self._tables
+        return [*(key for key in first.columns if all(key in table for table in others)), SOURCE]
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return the source of an episode and its row there; raises like `rows`."""
+        row = self._place(number)
+        source = int(torch.searchsorted(self.first, row, right=True)) - 1
+        while not len(self._tables[source]):  # an empty view begins at the same row
+            source -= 1
+        return source, row - int(self.first[source])
+
+    def rows(self, number: int) -> Tensor:
+        """Return the rows of one episode in its source, int64 `[T]`; see `EpisodeTable.rows`."""
+        source, row = self.place(number)
+        return self._tables[source].rows(row)
+
+    def _load(self, key: Key) -> Tensor | list[Any]:
+        if key == SOURCE:
+            sizes = torch.tensor([len(table) for table in self._tables])
+            return torch.arange(len(sizes)).repeat_interleave(sizes)
+        parts = [table[key] for table in self._tables]
+        if all(isinstance(part, list) for part in parts):
+            return [text for part in parts for text in part]
+        shapes = {getattr(part, "shape", None) and tuple(part.shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            raise UsageError(f"The column {join_key(key)!r} of members differs in kind or shape")
+        return torch.cat(parts)
+
+
+def split_members(
+    sources: Sequence[Any],
+    shares: Mapping[str, float],
+    seed: int,
+    sampler: Callable[[], Sampler] | None,
+) -> dict[str, list[Any]]:
+    """Return for each share a view of every source; sources of one dataset are split together.
+
+    Raises:
+        UsageError: Invalid shares, or a share without any episode of a source.
+    """
+    parts: dict[str, list[Any]] = {name: [] for name in shares}
+    for number, source in enumerate(sources):
+        same = [other for other in sources if other.data_path == source.data_path]
+        own = _numbers(source)
+        every = np.unique(np.concatenate([_numbers(other) for other in same]))
+        pairs = all(in_pairs(other.episodes) for other in same)
+        for name, chosen in split_episodes(len(every), shares, seed, pairs=pairs).items():
+            rows = np.flatnonzero(np.isin(own, every[chosen.numpy()]))
+            if not len(rows):
+                raise UsageError(f"{name}={shares[name]} has no episode of member {number}")
+            given = None if sampler is None else sampler()
+            parts[name].append(source.episodes_at(rows, sampler=given))
+    return parts
+
+
+def _numbers(source: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the numbers in the dataset of a buffer's episodes."""
+    table = source.episodes
+    if isinstance(table, ViewEpisodes):
+        return np.asarray(table.numbers)
+    return np.arange(len(table))
