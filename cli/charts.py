@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offline_data.plurals import plural
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -37,7 +39,9 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
     """
     width = max(width, _NARROWEST)
     first = [one for one in (pictures.returns, pictures.lengths) if one] + [*pictures.rewards]
-    counts = f"{pictures.transitions:,} transitions in {pictures.episodes:,} episodes"
+    counts = (
+        f"{plural(pictures.transitions, 'transition')} in {plural(pictures.episodes, 'episode')}"
+    )
     actions = pictures.actions[:_MOST_ACTIONS]
     lines = [pictures.id, counts, "", *_side_by_side([*first, *actions], width)]
     lines += _more(len(pictures.actions) - len(actions), "numbers of the action")
@@ -132,7 +136,7 @@ def _timeline_lines(line: Timeline, width: int) -> list[str]:
     ends = (("terminated", line.terminated), ("truncated", line.truncated))
     said = " and ".join(name for name, steps in ends if len(steps)) or "no end flag"
     title = f"episode {line.episode}: cumulated reward {line.cumulated[-1]:.4g}, "
-    title += f"{line.length:,} steps, {said}"
+    title += f"{plural(line.length, 'step')}, {said}"
     points = line.cumulated[np.linspace(0, len(line.step) - 1, width - 1).round().astype(int)]
     low = np.fmin.reduce(points)
     if not np.isfinite(points).all() or not points.max() > low:

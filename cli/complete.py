@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from offline_data.config import Settings, resolve_settings
+from offline_data.plurals import plural
 
 BASH = r"""# bash completion of offline-data: eval "$(offline-data completion bash)"
 _offline_data_completion() {
@@ -80,7 +81,7 @@ def _local_ids(settings: Settings) -> Iterable[tuple[str, str]]:
 
     for entry in list_datasets(settings.root):
         transitions = entry.manifest.counts["transitions"]
-        yield f"{entry.id.source}:{entry.id.name}", f"{transitions:,} transitions"
+        yield f"{entry.id.source}:{entry.id.name}", f"{plural(transitions, 'transition')}"
 
 
 def _all_ids(settings: Settings) -> Iterable[tuple[str, str]]:

@@ -25,6 +25,7 @@ LAYERS = (
         "ahead",
         "errors",
         "hints",
+        "plurals",
         "ids",
         "config",
         "urls",

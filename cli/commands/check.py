@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from offline_data.config import user_path
 from offline_data.errors import NotFoundError, UsageError
+from offline_data.plurals import plural
 from offline_data_cli import complete
 from offline_data_cli.names import dataset_id
 from offline_data_cli.options import AllDatasets, Context, SomeDatasets, argument, option
@@ -129,7 +130,7 @@ def check(
     failed = outcome.failed
     if target:
         count = write(target, report)
-        notes.append(f"{count} findings are in the baseline {target}")
+        notes.append(f"{plural(count, 'finding is', 'findings are')} in the baseline {target}")
         failed = any(one.code == RULE_FAILED for one in report.findings)
     return _result(outcome, shown, notes, statistics=statistics, failed=failed)
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.files import human_bytes
+from offline_data.plurals import plural
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
 from offline_data_cli.render import nested, number
@@ -178,10 +179,12 @@ def how_run(step: Mapping[str, Any]) -> str:
         return "episode by episode"
     if step["run"] == "vectorised":
         left = step.get("by_rows")
-        apart = f", except {left['rows']:,} rows, run row by row: {left['why']}" if left else ""
+        apart = (
+            f", except {plural(left['rows'], 'row')}, run row by row: {left['why']}" if left else ""
+        )
         return f"vectorised{apart}"
     if step["run"] == "blocks":
-        return f"blocks of {step['batched']} rows"
+        return f"blocks of {plural(step['batched'], 'row')}"
     if not step["vectorize"]:
         return "row by row, as requested"
     return f"row by row, {step['why']}; use --batched N to pass blocks of rows"
@@ -286,7 +289,7 @@ def sample_result(
         (key, leaf.dtype, str(list(leaf.shape)), leaf.min, leaf.max) for key, leaf in leaves.items()
     ]
     of = f" in slices of {slices}" if slices else ""
-    note = f"{batch} transitions{of} sampled in {number(1000 * seconds)} ms (first batch)"
+    note = f"{plural(batch, 'transition')}{of} sampled in {number(1000 * seconds)} ms (first batch)"
     return Result(data, (Table(_LEAVES, rows),), (str(entry.id),), (note,))
 
 

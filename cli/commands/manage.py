@@ -16,6 +16,7 @@ from offline_data.errors import (
 )
 from offline_data.files import human_bytes
 from offline_data.ids import parse_id
+from offline_data.plurals import plural
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
@@ -89,7 +90,9 @@ def verify_result(found: "Verification") -> Result:
     """Return the result of verifying a dataset."""
     data = {k: v for k, v in vars(found).items() if k != "files"}
     if found.ok:
-        line = f"{found.id}: OK, {found.files} files match their checksums"
+        line = (
+            f"{found.id}: OK, {plural(found.files, 'file matches', 'files match')} their checksums"
+        )
         notes = () if found.manifest_checksum else (_NO_CHECKSUM,)
         return Result(data, (line,), (found.id,), notes=notes)
     dataset = parse_id(found.id)
@@ -99,7 +102,7 @@ def verify_result(found: "Verification") -> Result:
         name = shlex.quote(f"{dataset.source}:{dataset.name}")
         command = f"offline-data download {name} --force"
     count = len(found.problems)
-    of = f"{count} of {max(count, found.files)} files in {found.path}"
+    of = f"{count} of {plural(max(count, found.files), 'file')} in {found.path}"
     error = IntegrityError(
         f"{of} {'is' if count == 1 else 'are'} damaged", hint=f"to replace it: {command}"
     )
@@ -115,7 +118,7 @@ def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
     paths = [entry_named(context, text, exact=True).path for text in datasets]
     plan = api.remove(*paths, dry_run=True, settings=context.settings)
     table = Table(_DATASETS, [(one.id, one.bytes, one.path) for one in plan.removed])
-    what = f"{_counted(plan.removed, 'dataset')}, {human_bytes(plan.bytes)}"
+    what = f"{plural(len(plan.removed), 'dataset')}, {human_bytes(plan.bytes)}"
     lost = list(plan.cannot_be_fetched_again)
     if not _confirm(context, (table,), what, lost, dry_run=dry_run):
         return _NOTHING_DELETED
@@ -141,7 +144,7 @@ def ls(context: Context) -> Result:
 
     root, usage = context.settings.root, cache_usage(context.settings)
     note = (
-        f"{human_bytes(usage.bytes)} in {_counted(usage.items)} under {root}; "
+        f"{human_bytes(usage.bytes)} in {plural(len(usage.items), 'item')} under {root}; "
         f"{human_bytes(usage.other_bytes)} in download records, locks and other files"
     )
     data = {"root": root, "bytes": usage.bytes, "other_bytes": usage.other_bytes}
@@ -217,7 +220,7 @@ def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Res
     lost = [item for item in items if not item.refetchable]
     names = [item.detail if item.kind == "dataset" else str(item.path) for item in lost]
     table = _table(items, context.settings.root)
-    what = f"{_counted(items)}, {human_bytes(total := bytes_freed(items))}"
+    what = f"{plural(len(items), 'item')}, {human_bytes(total := bytes_freed(items))}"
     data: dict[str, Any] = {"dry_run": dry_run, "cannot_be_fetched_again": _paths(lost)}
     if items and not _confirm(context, table, what, names, dry_run=dry_run):
         return _NOTHING_DELETED
@@ -230,12 +233,14 @@ def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Res
     data |= {"kept": _kept_data(kept), "removed": removal.removed, "bytes": removal.freed}
     notes = _kept_notes(kept)
     if removal.gone:
-        notes.append(f"{_counted(removal.gone)} had already been deleted by another process")
+        notes.append(
+            f"{plural(len(removal.gone), 'item')} had already been deleted by another process"
+        )
     if any(item.kind == "download" for item in removal.removed):
         notes.append("download records are kept: later downloads are compared with them")
     return Result(
         {**data, "gone": _paths(removal.gone)},
-        (f"deleted {_counted(removal.removed)}, {human_bytes(removal.freed)}",),
+        (f"deleted {plural(len(removal.removed), 'item')}, {human_bytes(removal.freed)}",),
         _paths(removal.removed),
         notes,
         code=1 if removal.failures else 0,  # partial failure, for any reason
@@ -273,7 +278,7 @@ def _kept_notes(kept: Kept) -> list[str]:
     for item, reason in kept:
         by_reason.setdefault(reason, []).append(item)
     return [
-        f"{_counted(items)} kept, {human_bytes(sum(item.bytes for item in items))}: {reason}"
+        f"{plural(len(items), 'item')} kept, {human_bytes(sum(item.bytes for item in items))}: {reason}"
         for reason, items in by_reason.items()
     ]
 
@@ -295,7 +300,3 @@ def _table(items: Items, root: Path) -> Sequence[Block]:
 
 def _paths(items: Items) -> list[str]:
     return [str(item.path) for item in items]
-
-
-def _counted(items: Sequence[object], noun: str = "item") -> str:
-    return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import OfflineDataError, UsageError
+from offline_data.plurals import plural
 from offline_data_cli import complete
 from offline_data_cli.commands.download import (
     EXISTS,
@@ -244,17 +245,13 @@ def _share_result(share: "Share", rank: int | None) -> Result:
         more = ", …" if missing > _MOST_NAMED else ""
         plan = shlex.quote(str(share.plan.file))
         error = OfflineDataError(
-            f"{missing} of {_tasks(share.plan.tasks)} not finished: {named}{more}",
+            f"{missing} of {plural(share.plan.tasks, 'task')} not finished: {named}{more}",
             hint="start the same ranks again, or run the rest here: "
             f"offline-data worker --plan {plan} --rank 0 --world 1",
         )
         return Result(data, (), failures=(error,), code=1)
-    done = f"rank {rank} ran {_tasks(share.ran)}; {missing} left for other ranks"
+    done = f"rank {rank} ran {plural(share.ran, 'task')}; {missing} left for other ranks"
     return Result(data, (done,), notes=(f"the last rank publishes {share.plan.id}",))
-
-
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count} tasks"
 
 
 def _stored_result(stored: "Stored") -> Result:

@@ -32,6 +32,7 @@ from offline_data.buffers.writers import (
     immutable,
 )
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     import os
@@ -159,7 +160,7 @@ class ReplayBuffer(BatchSource[Batch]):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({len(self)} rows, sampler={self._sampler!r}, "
+            f"{type(self).__name__}({plural(len(self), 'row')}, sampler={self._sampler!r}, "
             f"batch_size={self._batch_size})"
         )
 

@@ -33,6 +33,7 @@ from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.files import human_bytes
+from offline_data.plurals import plural
 from offline_data.preprocess.api import Preprocesses
 from offline_data.store.library import entry_at, remove
 from offline_data.store.reader import decode
@@ -242,7 +243,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         if isinstance(chosen, bool):
             raise UsageError(
                 f"The function of filter returned {chosen}; expected a mask with an item for each of "
-                f"the {len(self.episodes)} episodes, or their numbers",
+                f"the {plural(len(self.episodes), 'episode')}, or their numbers",
                 hint='it is called once, with columns: lambda episodes: episodes["return"] > 100',
             )
         return self.episodes_at(chosen, sampler=sampler, batch_size=batch_size)
@@ -572,7 +573,8 @@ class DatasetView(BaseDatasetExperienceReplay):
 
     def __repr__(self) -> str:
         return (
-            f"DatasetView({len(self)} rows of {len(self.episodes)} episodes of {self.manifest.id}, "
+            f"DatasetView({plural(len(self), 'row')} of {plural(len(self.episodes), 'episode')} "
+            f"of {self.manifest.id}, "
             f"sampler={self.sampler!r}, batch_size={self.batch_size})"
         )
 

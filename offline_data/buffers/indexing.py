@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,9 @@ def rows_of(index: Index, length: int) -> Tensor:
     rows = _as_tensor(index)
     if rows.dtype == torch.bool:
         if rows.shape != (length,):
-            raise IndexError(f"A mask of shape {list(rows.shape)} does not fit {length} rows")
+            raise IndexError(
+                f"A mask of shape {list(rows.shape)} does not fit {plural(length, 'row')}"
+            )
         return rows.cpu().nonzero()[:, 0]
     if rows.dtype.is_floating_point or rows.dtype.is_complex:
         raise UsageError(f"Row numbers must be integers, not {rows.dtype}")

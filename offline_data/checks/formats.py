@@ -22,6 +22,7 @@ from offline_data.checks.finding import SEVERITIES
 from offline_data.checks.reference import rule_texts
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.ingest.build import package_version
+from offline_data.plurals import plural
 from offline_data.store.layout import MANIFEST
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ class CheckOutcome:
         total = len(self.report.datasets)
         having = len({one.dataset for one in self.findings})
         some = f"{having} of " if 0 < having < total else ""
-        text = f"{counted(self.findings)} in {some}{_plural(total, 'dataset')}"
+        text = f"{counted(self.findings)} in {some}{plural(total, 'dataset')}"
         if not self.findings:
-            text += f", by {_plural(len(self.report.rules), 'rule')}"
+            text += f", by {plural(len(self.report.rules), 'rule')}"
         if self.baseline is not None and self.baseline.known:
             text += f"; {self.baseline.known} in the baseline"
         return text
@@ -112,8 +113,12 @@ def counted(findings: Sequence[Finding]) -> str:
     if not findings:
         return "no findings"
     severities = Counter(one.severity for one in findings)
-    parts = [_plural(severities[one], one) for one in reversed(SEVERITIES) if severities[one]]
-    return f"{_plural(len(findings), 'finding')} ({', '.join(parts)})"
+    parts = [
+        plural(severities[one], one, one if one == "info" else None)
+        for one in reversed(SEVERITIES)
+        if severities[one]
+    ]
+    return f"{plural(len(findings), 'finding')} ({', '.join(parts)})"
 
 
 def human_lines(findings: Sequence[Finding], summary: str) -> Iterator[Line]:
@@ -345,10 +350,6 @@ def _relative(outcome: CheckOutcome, one: Finding) -> str | None:
     if manifest is None or folder is None or not manifest.is_relative_to(folder):
         return None
     return manifest.relative_to(folder).as_posix()
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 or noun == "info" else "s")
 
 
 _FORMATS: dict[Format, Callable[[CheckOutcome], str]] = {

@@ -13,6 +13,7 @@ from offline_data.checks.finding import SEVERITIES
 from offline_data.checks.rule import Rule
 from offline_data.errors import OfflineDataError, UsageError
 from offline_data.ids import nearest
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,7 +112,10 @@ def select_rules(
     for one, values in (thresholds or {}).items():
         (rule, *more) = rules_matching(one)
         if more:
-            raise UsageError(f"Thresholds of {one!r}: {len(more) + 1} rules match; name one")
+            raise UsageError(
+                f"Thresholds of {one!r}: {plural(len(more) + 1, 'rule matches', 'rules match')}; "
+                "name one"
+            )
         given[rule.code] = values
 
     def longest(selectors: Iterable[str], rule: type[Rule]) -> int:

@@ -18,6 +18,7 @@ from offline_data.fetch.files import check_plausible, split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
 from offline_data.files import check_relative, free_bytes, human_bytes
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +79,7 @@ class FetchPlan:
         for step in self.steps:
             size = "?" if step.wanted is None else human_bytes(step.wanted)
             lines.append(f"{step.action:8} {size:>10}  {step.file.path}  ({step.reason})")
-        more = f" and {self.unknown} files of unknown size" if self.unknown else ""
+        more = f" and {plural(self.unknown, 'file')} of unknown size" if self.unknown else ""
         total = f"{human_bytes(self.wanted)}{more} to fetch; {human_bytes(self.free)} free"
         return "\n".join([*lines, f"{total} in {self.root}"])
 

@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from offline_data.errors import NetworkError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ def with_retries(
             else:
                 failures += 1
             if failures >= limits.tries:
-                attempts = "1 attempt" if failures == 1 else f"{failures} attempts in a row"
+                attempts = plural(failures, "attempt", "attempts in a row")
                 raise NetworkError(
                     f"{error.message} (gave up after {attempts} without progress)",
                     hint="run the same command again: it resumes where it stopped; "

@@ -43,6 +43,7 @@ from offline_data.fetch.plan import here
 from offline_data.fetch.progress import ByteProgress, total_of
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import check_links, disk_errors, file_lock, require_bytes, sync_folder
+from offline_data.plurals import plural
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _fetch_all(
     cancelled: Event | None,
 ) -> list[FetchedFile]:
     wanted = sum(step.wanted or 0 for step in steps)
-    require_bytes(settings.downloads, wanted, f"Fetching {len(steps)} files")
+    require_bytes(settings.downloads, wanted, f"Fetching {plural(len(steps), 'file')}")
     schemes = {scheme_of(url) for step in steps for url in step.places}
     online = not settings.offline and schemes & {"http", "https", "hf"}
     sizes = [step.file.size for step in steps]

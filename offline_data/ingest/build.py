@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from offline_data.ahead import Ahead
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ingest.parsing import ParsedDataset
+from offline_data.plurals import plural
 from offline_data.sources.base import PART_BYTES, Part, RandomAccess
 from offline_data.store.manifest import Manifest
 
@@ -58,7 +59,9 @@ class NoEpisodesError(NotFoundError):
         cls, seen: int, skipped: Sequence[Skipped], episodes: tuple[int | None, int | None] | None
     ) -> Self:
         """Return the error for a source of `seen` episodes besides those left out, and a range."""
-        said = [f"The source has {seen:,} episodes" if seen else "The source has no episodes"]
+        said = [
+            f"The source has {plural(seen, 'episode')}" if seen else "The source has no episodes"
+        ]
         if skipped:
             more = f", and {len(skipped) - 1:,} more" if len(skipped) > 1 else ""
             said.append(f"skipped {skipped[0].where}: {skipped[0].reason}{more}")
@@ -210,7 +213,9 @@ def chosen_parts(
         if part.first < stop and first < part.stop
     ]
     if not chosen:
-        raise NotFoundError(f"The source has {count} episodes; none is in the range asked for")
+        raise NotFoundError(
+            f"The source has {plural(count, 'episode')}; none is in the range asked for"
+        )
     return chosen
 
 
@@ -218,7 +223,8 @@ def _refuse_dropped(dropped: Sequence[Dropped]) -> None:
     if dropped:
         first = dropped[0]
         raise StrictError(
-            f"--strict: {len(dropped)} leaves cannot be kept, first {first.key!r}: {first.reason}",
+            f"--strict: {plural(len(dropped), 'leaf', 'leaves')} cannot be kept, first "
+            f"{first.key!r}: {first.reason}",
             hint="without --strict they are left out and listed in the manifest under `dropped`",
         )
 
@@ -286,7 +292,7 @@ def read_shard(
             if stop is not None and seen >= stop:
                 return
     if shard.episodes not in {None, seen} and not skipped:
-        raise FormatError(f"it has {seen} episodes, and {shard.episodes} are stated")
+        raise FormatError(f"it has {plural(seen, 'episode')}, and {shard.episodes} are stated")
     if not chosen:
         raise NoEpisodesError.among(seen, skipped, episodes)
 

@@ -21,6 +21,7 @@ from offline_data.errors import (
 )
 from offline_data.files import disk_errors, is_unicode, write_durably
 from offline_data.ingest.options import Stored
+from offline_data.plurals import plural
 from offline_data.store.library import entry_at, has_manifest
 from offline_data.strict_json import read_json, shown
 
@@ -168,7 +169,7 @@ def run_plan(
     begin = time.perf_counter()
     if world is not None and not 0 <= rank < world:
         raise UsageError(
-            f"rank is {rank}, and the ranks of {world} programs are 0 to {world - 1}",
+            f"rank is {rank}, and the ranks of {plural(world, 'program')} are 0 to {world - 1}",
             hint=f"number the array from 0: --array=0-{max(world - 1, 0)}",
         )
     tasks = max(plan.tasks, 1)

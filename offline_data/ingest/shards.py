@@ -48,6 +48,7 @@ from offline_data.ingest.raw import (
     free,
     opening_files,
 )
+from offline_data.plurals import plural
 from offline_data.progress import SilentProgress
 from offline_data.store.cache import asked_to_stay
 from offline_data.store.manifest import read_manifest
@@ -389,7 +390,7 @@ class ShardedRun:
             yield
         except BaseException as error:
             done = len(list(self.work.glob("[0-9]*.json")))
-            kept = f"{done} of {len(self.job.shards)} shards are finished and kept"
+            kept = f"{done} of {plural(len(self.job.shards), 'shard')} are finished and kept"
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(
                     f"interrupted; {kept}: run the same command again to continue"
@@ -506,7 +507,9 @@ def convert_shards(
             while tasks := run.missing():
                 done = len(run.needed()) - len(tasks)
                 if done and not again:
-                    progress.note(f"{done} of {len(job.shards)} shards are finished; going on")
+                    progress.note(
+                        f"{done} of {plural(len(job.shards), 'shard')} are finished; going on"
+                    )
                 run.run(tasks, executor)
             try:
                 run.publish()

@@ -37,6 +37,7 @@ from offline_data.pages.page import (
     security_policy,
     table,
 )
+from offline_data.plurals import plural
 from offline_data.reports.info import entry_info
 from offline_data.reports.listing import list_local
 from offline_data.reports.stats import dataset_stats
@@ -224,7 +225,7 @@ def _list_page(server: DatasetServer, _: Mapping[str, str]) -> bytes:
         "Datasets on this disk",
         section(
             "datasets",
-            f"{len(rows):,} dataset{'s' * (len(rows) != 1)}",
+            plural(len(rows), "dataset"),
             element("p", "Under ", element("code", server.settings.root), class_="soft"),
             (search, found) if rows else none,
             (element("p", note, class_="soft") for note in listing.notes),

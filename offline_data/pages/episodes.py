@@ -11,6 +11,7 @@ import numpy as np
 from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.episodes.fields import REWARD, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError
+from offline_data.plurals import plural
 from offline_data.readers.images import animate, encode_image
 from offline_data.reports.frames import as_rgb, image_layout, image_leaves
 from offline_data.reports.stats import MOST_FEATURES
@@ -136,7 +137,7 @@ def read_episode(
     length = int(reader.lengths[number])
     stop = length if stop is None else min(stop, length)
     if not 0 <= first < stop <= length:
-        raise NotFoundError(f"Episode {number} has {length} steps, not {first}")
+        raise NotFoundError(f"Episode {number} has {plural(length, 'step')}, not {first}")
     steps, begin = _spaced(first, stop, points), int(reader.starts[number])
     leaves = all_leaves(reader)
     images = [leaf.key for leaf in image_leaves(reader).values()]

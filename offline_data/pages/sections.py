@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from offline_data.files import human_bytes
 from offline_data.pages import charts
 from offline_data.pages.page import Html, data_uri, element, facts, joined, section, table
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,12 +119,12 @@ def citation(info: DatasetInfo) -> Html:
 def findings(report: CheckReport) -> Html:
     """Return the findings of a check, those of the highest severity first within each dataset."""
     found = report.findings
-    ran = f"{len(report.rules)} rule{'s' * (len(report.rules) != 1)}"
+    ran = plural(len(report.rules), "rule")
     if not found:
         return element("p", f"No findings by {ran}.")
     hidden = len(found) - _MOST_FINDINGS
     more = element("p", f"… and {hidden} more: offline-data check") if hidden > 0 else None
-    count = f"{len(found)} finding{'s' * (len(found) != 1)} by {ran}."
+    count = f"{plural(len(found), 'finding')} by {ran}."
     several = len(report.datasets) > 1
     each = (_finding(one, several) for one in found[:_MOST_FINDINGS])
     return joined((element("p", count, class_="soft"), each, more))
@@ -165,7 +166,7 @@ def episode_summary(episode: ExampleEpisode) -> str:
     ends = [name for name in ("terminated", "truncated") if getattr(episode, name)]
     unknown = "" if episode.final_observation else "; the observation after it is unknown"
     return (
-        f"{episode.length:,} step{'s' * (episode.length != 1)}, return {episode.returned:.6g}, "
+        f"{plural(episode.length, 'step')}, return {episode.returned:.6g}, "
         f"ends {' and '.join(ends) or 'without a flag'}{unknown}"
     )
 

@@ -14,6 +14,7 @@ from offline_data.errors import UsageError, WorkerDiedError
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
+from offline_data.plurals import plural
 from offline_data.preprocess.finish import IncrementalHasher, finish, header_of
 from offline_data.preprocess.job import Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
@@ -132,7 +133,9 @@ class Run:
         finished = work.sound(plan.count, in_place=plan.in_place)
         tasks = sorted(set(range(plan.count)).difference(finished))
         if finished:
-            self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
+            self.progress.note(
+                f"{len(finished)} of {plural(plan.count, 'task')} are finished; going on"
+            )
         job = partial(write_task, plan, work, header, self.options.audit)
         label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan, work) as hasher:
@@ -384,9 +387,10 @@ def _says_what_is_kept(run: Run) -> Iterator[None]:
                 kept = f"nothing is kept: {unknown or 'run the same command again'}"
                 work.clear()
             elif count:
-                kept = f"{count} finished task{' is' if count == 1 else 's are'} kept: add --resume to go on"
+                tasks = plural(count, "finished task is", "finished tasks are")
+                kept = f"{tasks} kept: add --resume to continue"
             else:
-                kept = "the plan is kept: add --resume to go on"
+                kept = "the plan is kept: add --resume to continue"
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(f"interrupted; {kept}") from None
         if unknown or not lost:

@@ -14,6 +14,7 @@ import numpy as np
 from offline_data.errors import IntegrityError, StepError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
+from offline_data.plurals import plural
 from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
 from offline_data.preprocess.plan import digest_of_rows, file_offsets
 from offline_data.preprocess.steps.base import Selection
@@ -82,15 +83,16 @@ def header_of(
             "sha256": digest_of_rows(view),
         }
         pieces = (
-            f". {cut} of its {len(view.episodes)} episodes are pieces, which are truncated "
+            f". {cut} of its {plural(len(view.episodes), 'episode is', 'episodes are')} pieces, "
+            "which are truncated "
             "where they end before the parent's episode does"
         )
-        rows = f"{view.transitions} of {reader.transitions} transitions"
+        rows = f"{view.transitions} of {plural(reader.transitions, 'transition')}"
         notes.append(f"Made of a view of {parent.id}: {rows}{pieces if cut else ''}")
     chosen = plan.chosen
     last, stop = int(chosen.episodes[-1]), int(chosen.steps[-1] + chosen.lengths[-1])
     if options.num_frames is not None and stop < reader.lengths[last]:
-        steps = f"{stop} of {int(reader.lengths[last])} steps"
+        steps = f"{stop} of {plural(int(reader.lengths[last]), 'step')}"
         notes.append(f"Episode {last} of {parent.id} is cut after {steps}: truncated there")
     return Manifest(
         id=str(target),

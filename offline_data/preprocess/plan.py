@@ -20,6 +20,7 @@ from offline_data.episodes.cut import runs_within
 from offline_data.errors import FormatError, ManifestError, StepError, UsageError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
+from offline_data.plurals import plural
 from offline_data.preprocess.chunk import (
     EpisodeSelection,
     episode_words,
@@ -202,7 +203,7 @@ def _stays(
         rows = before
     stays = step.choose(table, episode_words(reader))
     if not stays.any():
-        raise StepError(f"Step {step.name!r} leaves none of {len(stays)} episodes")
+        raise StepError(f"Step {step.name!r} leaves none of {plural(len(stays), 'episode')}")
     if len(stays) == len(before):
         return stays
     if len(np.unique(before)) < len(before):  # a function before it has left some out

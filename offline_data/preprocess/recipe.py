@@ -10,6 +10,7 @@ import numpy as np
 
 from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError, UsageError
+from offline_data.plurals import plural
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
 from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.steps.base import Revised, Step
@@ -66,8 +67,9 @@ class Recipe:
                 raise Revised(found.state, found.reason, number) from found
             except MemoryError as error:
                 raise StepError(
-                    f"Memory is short for step {step.name!r} on {len(chunk.episodes)} episodes of "
-                    f"{chunk.batch.transitions} transitions",
+                    f"Memory is short for step {step.name!r} on "
+                    f"{plural(len(chunk.episodes), 'episode')} of "
+                    f"{plural(chunk.batch.transitions, 'transition')}",
                     hint="fewer workers, or smaller blocks (batched=), take less",
                 ) from error
             if chunk.by_rows != before:

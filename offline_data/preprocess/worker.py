@@ -21,6 +21,7 @@ from offline_data.ingest.planned import (
     run_plan,
 )
 from offline_data.ingest.shard_plan import ShardPlan
+from offline_data.plurals import plural
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
 from offline_data.preprocess.job import Job, RunOptions
@@ -382,7 +383,7 @@ class _OpenPlan(PlannedWork):
             return newer  # the folder of this plan was being deleted
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"interrupted; {done} of {len(tasks)} tasks are finished and kept: "
+                f"interrupted; {done} of {plural(len(tasks), 'task')} are finished and kept: "
                 "run the same command again to go on"
             ) from None
         return self.newer()

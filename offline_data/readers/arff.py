@@ -33,6 +33,7 @@ from offline_data.episodes import Skipped
 from offline_data.episodes.joining import SKIP_HINT
 from offline_data.errors import FormatError
 from offline_data.files import describe_head, human_bytes, is_unicode, read_head
+from offline_data.plurals import plural
 from offline_data.readers.archive import damage_named
 from offline_data.strict_json import shown
 
@@ -261,7 +262,7 @@ class _Rows:
             return self._sparse(text, where)
         row = _cells(text, where) if "'" in text or '"' in text else _plain(text)
         if len(row) != self._count:
-            raise FormatError(f"{where} has {len(row)} values; expected {self._count}")
+            raise FormatError(f"{where} has {plural(len(row), 'value')}; expected {self._count}")
         return row
 
     def _sparse(self, text: str, where: str) -> Sequence[str | None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.files import describe_head, read_head
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +68,7 @@ def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> 
     pa = _pyarrow()
     with _damage_named(path, parquet=True), _open_parquet(path) as file:
         if file.metadata.num_rows > _SMALL + _RATIO * path.stat().st_size:
-            raise FormatError(f"{path} declares {file.metadata.num_rows:,} rows: too many")
+            raise FormatError(f"{path} declares {plural(file.metadata.num_rows, 'row')}: too many")
         schema = file.schema_arrow
         rows = rows or max(1, values // max(1, len(schema)))
         yield schema.empty_table()

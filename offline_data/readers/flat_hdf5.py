@@ -27,6 +27,7 @@ from offline_data.episodes.cut import runs_within, with_final_rows
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
+from offline_data.plurals import plural
 from offline_data.readers.hdf5 import LARGEST_RATIO, UNWRITTEN, h5, open_hdf5
 from offline_data.readers.hdf5_tree import (
     datasets_in,
@@ -174,7 +175,9 @@ class FlatFile:
                 flags[name][start : start + len(values)] = values != 0
                 odd += np.count_nonzero((values != 0) & (values != 1))
             if odd:
-                notes.append(f"{odd} values of {name} are neither 0 nor 1: all but 0 count as set.")
+                notes.append(
+                    f"{name} has {plural(odd, 'value')} besides 0 and 1: all but 0 count as set."
+                )
         return flags[self.format.terminated], flags.get(self.format.truncated), notes
 
 
@@ -313,7 +316,7 @@ def unfit(
     if form.metadata and name.startswith(form.metadata):
         return form.dropped_metadata
     if len(pieces) != len(rows):
-        return f"is in {len(pieces)} of the {len(rows)} pieces"
+        return f"is in {len(pieces)} of the {plural(len(rows), 'piece')}"
     found = set()
     for piece, count in zip(pieces, rows, strict=True):
         shape, dtype = piece.shape, dtype_of(piece)
@@ -373,7 +376,8 @@ def _check_size(columns: Mapping[str, FlatColumn], rows: int, path: Path) -> Non
     if declared > max(UNWRITTEN, LARGEST_RATIO * size):
         largest = max(columns, key=lambda name: columns[name].nbytes)
         raise FormatError(
-            f"{path} declares {rows:,} rows, {human_bytes(declared)} in all, most of them in "
+            f"{path} declares {plural(rows, 'row')}, {human_bytes(declared)} in all, most of them "
+            "in "
             f"{largest!r}; a file of {human_bytes(size)} cannot hold that",
             hint="the columns were made with this shape and never written, or the file is cut short",
         )
@@ -402,8 +406,7 @@ class NextColumn:
             note = f"Every next observation is that of {name}."
             done = "the episodes are kept, and both are stored."
         count = int(np.count_nonzero(self.jumps))
-        rows = "1 row" if count == 1 else f"{count} rows"
-        said = f"In {rows} inside episodes, {name} is not the next row's observation: {done}"
+        said = f"In {plural(count, 'row')} inside episodes, {name} is not the next row's observation: {done}"
         return note, (said,) if count else ()
 
 

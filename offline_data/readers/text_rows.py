@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from offline_data.errors import FormatError
 from offline_data.files import LFS, describe_head, read_head
+from offline_data.plurals import plural
 from offline_data.readers.arrow import iter_arrow, iter_parquet
 from offline_data.strict_json import parse_json, shown
 
@@ -88,14 +89,16 @@ def _tables(tables: Iterator[Any], path: Path) -> Iterator[Any]:
     for table in tables:
         _check_names(table.column_names, path)
         if table.num_rows and not table.num_columns:
-            raise FormatError(f"{path} has {table.num_rows:,} rows without columns; expected text")
+            raise FormatError(
+                f"{path} has {plural(table.num_rows, 'row')} without columns; expected text"
+            )
         yield table
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            raise FormatError(f"{path} has {count} columns called {name!r}")
+            raise FormatError(f"{path} has {plural(count, 'column')} called {name!r}")
 
 
 def _columns(table: Any, wanted: Collection[str] | None) -> Iterator[Columns]:

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from offline_data.files import human_bytes
+from offline_data.plurals import plural
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
         _header(info),
         f"# {plain(info.id)}",
         *(f"> {plain(line)}" for line in _description(info)),
-        f"{info.transitions:,} transitions in {info.episodes:,} episodes, {size}.",
+        f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
         "## Schema",
         _table(("Leaf", "Type", "Shape", "Rows"), _schema(info)),
         "One row per step, or for observations one more per episode: the one after the last action.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId, looks_like_path, nearest
+from offline_data.plurals import plural
 from offline_data.reports.listing import Listing
 from offline_data.sources.registry import get_source, source_names
 from offline_data.store.library import has_manifest, list_datasets
@@ -163,11 +164,18 @@ def search(
     passing = {text: bounds.admit(known[text]) for text in ids}
     found = [known[text] for text in ids if passing[text]]
     if unknown := sum(passed is None for passed in passing.values()):
-        notes.append(f"left out, because the catalogue lacks the figure: {unknown:,} datasets")
+        notes.append(
+            f"left out, because the catalogue lacks the figure: {plural(unknown, 'dataset')}"
+        )
     if not found:
-        notes.append(f"{len(ids):,} datasets match the words, none of them the limits")
+        notes.append(
+            f"{plural(len(ids), 'dataset matches', 'datasets match')} the words, none of them the "
+            "limits"
+        )
     if limit is not None and len(found) > limit:
-        notes.append(f"the first {limit:,} of {len(found):,} datasets; a higher limit shows more")
+        notes.append(
+            f"the first {limit:,} of {plural(len(found), 'dataset')}; a higher limit shows more"
+        )
     return Listing(tuple(found[:limit]), tuple(notes))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,7 +116,7 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
     if ranges:
         more = len(pictures.ranges) - len(ranges)
         title = "Observations: minimum to maximum, 5 to 95 %, 25 to 75 %, median" + (
-            f" (first {len(ranges)} leaves; {more} more)" if more else ""
+            f" (first {plural(len(ranges), 'leaf', 'leaves')}; {more} more)" if more else ""
         )
         rows.append(
             (2.5 * -(-len(ranges) // 2) + 0.2, title, lambda part: _all_ranges(part, ranges))
@@ -128,8 +129,8 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
     height = sum(row[0] for row in rows) + 0.4 + 0.5 * bool(note)
     figure = matplotlib.figure.Figure(figsize=(11, height), layout="constrained")
     figure.suptitle(
-        _text(pictures.id, 90)
-        + f"   {pictures.transitions:,} transitions in {pictures.episodes:,} episodes",
+        _text(pictures.id, 90) + f"   {plural(pictures.transitions, 'transition')} in "
+        f"{plural(pictures.episodes, 'episode')}",
         fontsize=11,
     )
     if note:

@@ -9,6 +9,7 @@ import numpy as np
 
 from offline_data.episodes.fields import DONE, TRUNCATED, join_key
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +70,8 @@ def random_rows(
     ends = np.cumsum(places)
     if not ends[-1]:
         raise UsageError(
-            f"No episode of {reader.manifest.id} has {length} rows to sample; the longest has "
+            f"No episode of {reader.manifest.id} has {plural(length, 'row')} to sample; the "
+            "longest has "
             f"{int(lengths.max())}",
             hint="use a smaller --slices" if slice_len else "`offline-data stats ID` shows why",
         )

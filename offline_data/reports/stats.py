@@ -10,6 +10,7 @@ import numpy as np
 
 from offline_data.episodes.fields import join_key, next_of, split_key
 from offline_data.errors import ManifestError, NotFoundError, UsageError
+from offline_data.plurals import plural
 from offline_data.progress import SILENT
 from offline_data.reports.histograms import QUANTILES, FeatureHistogram, Histograms
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, leaves_by_file
@@ -188,7 +189,7 @@ class DatasetStats:
             if found is not None
         ]
         texts = [(one.key, one.distinct, one.missing) for one in self.texts]
-        counts = f"{self.transitions:,} transitions in {self.episodes:,} episodes"
+        counts = f"{plural(self.transitions, 'transition')} in {plural(self.episodes, 'episode')}"
         blocks = [
             f"{self.id}: {counts}, of which {100 * episodes.terminated:.3g} % end terminated",
             _aligned(["LEAF", "TYPE", *_TITLES], leaves),
@@ -413,7 +414,7 @@ def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) ->
     places = codes.astype(np.int64).ravel() + 1
     if places.size and not 0 <= places.min() <= places.max() <= known:
         raise ManifestError(
-            f"Text leaf {join_key(key)!r} has codes outside its {known} words",
+            f"Text leaf {join_key(key)!r} has codes outside its {plural(known, 'word')}",
             hint="`offline-data verify ID` names damaged files",
         )
     return np.bincount(places, minlength=known + 1)

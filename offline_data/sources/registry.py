@@ -20,6 +20,7 @@ from offline_data.errors import (
 )
 from offline_data.files import describe_head, read_head
 from offline_data.ids import nearest
+from offline_data.plurals import plural
 from offline_data.readers.hdf5 import is_hdf5, open_hdf5
 from offline_data.sources.folders import entries, list_once
 
@@ -132,7 +133,8 @@ class FolderOfDatasetsError(FormatError):
         more = ", …" if len(listed) > _MOST_LISTED else ""
         one = shlex.quote(str(next(iter(found))))
         super().__init__(
-            f"{path} is a folder of {len(found)} datasets: {', '.join(listed[:_MOST_LISTED])}{more}",
+            f"{path} is a folder of {plural(len(found), 'dataset')}: "
+            f"{', '.join(listed[:_MOST_LISTED])}{more}",
             hint=f"convert them one by one: `offline-data convert {one} NAME`",
         )
 
@@ -174,7 +176,7 @@ def datasets_below(
 def _described(path: Path) -> str:
     if path.is_dir():
         count = len(entries(path))
-        some = f"; of its {count:,} names, the first {_MOST_ALIKE} with each suffix were examined"
+        some = f"; of its {plural(count, 'name')}, the first {_MOST_ALIKE} with each suffix were examined"
         return "it is a folder without files of a known format" + some * (count > _MOST_ALIKE)
     if not is_hdf5(path):
         return describe_head(read_head(path))

@@ -9,6 +9,7 @@ import numpy as np
 
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import AuditError
+from offline_data.plurals import plural
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import DEFAULT_AUDIT, EPISODE, EPISODES, ROOT_FLAGS
 
@@ -117,7 +118,8 @@ def _compare(
     at = wrong[0]
     episode = batch.episode_of[rows[at]]
     raise AuditError(
-        f"{name} differs from the source in {len(wrong)} of {len(rows)} rows looked at, first in "
+        f"{name} differs from the source in {len(wrong)} of {plural(len(rows), 'row')} looked at, "
+        "first in "
         f"episode {episode} of the part, step {rows[at] - batch.starts[episode]}: "
         f"expected {_short(wanted, at)}, found {_short(found, at)}",
         hint="nothing was published; please report this with `offline-data env`",

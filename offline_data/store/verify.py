@@ -14,6 +14,7 @@ import numpy as np
 from offline_data.ahead import Ahead
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.errors import AccessError, FormatError, IntegrityError
+from offline_data.plurals import plural
 from offline_data.progress import SILENT
 from offline_data.store.audit import equal_rows
 from offline_data.store.encoded import as_encoded
@@ -177,7 +178,9 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
             known = len(reader.words(leaf.key, table) or ())
             parts = (values[begin : begin + _ROWS] for begin in range(0, len(values), _ROWS))
             if not all(not part.size or -1 <= part.min() <= part.max() < known for part in parts):
-                yield Problem(TEXT, f"has {known} words for {join_key(leaf.key)}, too few")
+                yield Problem(
+                    TEXT, f"has {plural(known, 'word')} for {join_key(leaf.key)}, too few"
+                )
 
 
 def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
@@ -196,9 +199,13 @@ def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
             done = np.logical_or(*(flag[part] for flag in flags.values()))
             wrong_done += int((reader.step(DONE)[part] != done).sum())
     if wrong_episodes:
-        yield Problem(steps, f"has {wrong_episodes} rows with the number of another episode")
+        yield Problem(
+            steps, f"has {plural(wrong_episodes, 'row')} with the number of another episode"
+        )
     if wrong_done:
-        yield Problem(steps, f"has {wrong_done} rows whose next/done is not terminated | truncated")
+        yield Problem(
+            steps, f"has {plural(wrong_done, 'row')} whose next/done is not terminated | truncated"
+        )
     for name, flag in flags.items():
         if not np.array_equal(columns[name], flag[last, 0]):
             yield Problem(EPISODES, f"has flags {name!r} that the last steps do not have")

@@ -15,6 +15,7 @@ import numpy as np
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import FormatError, NoSpaceError
 from offline_data.files import disk_errors, human_bytes, require_bytes
+from offline_data.plurals import plural
 from offline_data.store.audit import Audit, check_episodes
 from offline_data.store.layout import DEFAULT_AUDIT, EPISODES, MANIFEST, TEXT, AuditMode
 from offline_data.store.manifest import Manifest, dump_manifest
@@ -279,7 +280,8 @@ class DatasetWriter:
             if raw is None or needed <= _LARGEST_RATIO * raw:
                 raise
             raise FormatError(
-                f"{self._header.id} has {transitions:,} transitions according to its metadata, "
+                f"{self._header.id} has {plural(transitions, 'transition')} according to its "
+                "metadata, "
                 f"{human_bytes(needed)}; its files of {human_bytes(raw)} are too small for them",
                 hint="the metadata are wrong: correct them, or fetch the files again",
             ) from error

@@ -117,7 +117,7 @@ def test_the_action_on_a_project(project: Path) -> None:
     assert ran.returncode == 1
     assert ran.stdout.splitlines()[0] == (
         "::error file=data/runs/manifest.json,title=RL020 non-finite-values::local:runs@1: "
-        "observation, episode 1, row 13: 1 rows have 1 NaN and 0 infinite values"
+        "observation, episode 1, row 13: 1 row has 1 NaN and 0 infinite values"
     )
     (result,) = json.loads((project / "offline-data.sarif").read_text())["runs"][0]["results"]
     (place,) = result["locations"]

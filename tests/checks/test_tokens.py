@@ -301,9 +301,7 @@ def test_special_tokens_inside(write: Write, pad: bool, layout: str) -> None:
     (one,) = found(path, "RL106")
     episode, row = begin(documents, 2, pad=pad)
     assert (one.episode, one.row, one.count) == (episode, row + (not pad), 3)
-    assert one.message == (
-        "3 tokens inside of documents mark a beginning, an end or padding: bos, eos, pad"
-    )
+    assert one.message == ("3 tokens of beginning, end or padding inside documents: bos, eos, pad")
     assert found(write(batch(documents, pad=pad)), "RL106") == []  # marks are not known
 
 
@@ -359,7 +357,7 @@ def test_documents_without_an_end(write: Write, form: str, pad: bool, layout: st
     episode, row = begin(documents, 4, pad=pad, pairs=form == "pairs")
     row += 0 if pad else len(documents[4]) - 1
     assert (reports[0].episode, reports[0].row) == (episode, row)
-    said = "1 documents" if halves else "2 documents"
+    said = "1 document does" if halves else "2 documents"
     assert reports[0].message == f"{said} do not end with the end-of-text token"
 
 

@@ -27,7 +27,7 @@ def test_not_finite(write: Write, layout: str) -> None:
     path = write(changed(batch, observations={("observation",): seen}), layout=layout)
     (one,) = found(path, "RL020")
     assert (one.leaf, one.episode, one.row, one.count) == ("observation", 1, 13, 2)
-    assert one.message == "2 rows have 2 NaN and 1 infinite values"
+    assert one.message == "2 rows have 2 NaN and 1 infinite value"
     assert one.severity == "error"
 
 

@@ -64,7 +64,7 @@ def test_what_is_printed(cli: Cli) -> None:
     ran = cli("check", "clean", "bad", *ONLY)
     assert ran.out.splitlines()[:3] == [
         "local:bad@1",
-        "  RL020 error   observation, episode 1, row 13: 1 rows have 1 NaN and 0 infinite values",
+        "  RL020 error   observation, episode 1, row 13: 1 row has 1 NaN and 0 infinite values",
         "  RL021 warning observation: 1 of 3 features ([0]) is constant",
     ]
     assert ran.out.splitlines()[-1] == "2 findings (1 error, 1 warning) in 1 of 2 datasets"

@@ -286,7 +286,7 @@ def test_ctrl_c_and_resume(
         patched.setattr(engine.Run, "run_tasks", interrupt)
         ran = cli(*line)
     assert ran.code == 130
-    assert ran.err == "error: interrupted; 2 finished tasks are kept: add --resume to go on\n"
+    assert ran.err == "error: interrupted; 2 finished tasks are kept: add --resume to continue\n"
     (tmp_path / "interrupt").unlink()
     refused = cli(*line)
     assert refused.code == 2
@@ -312,7 +312,7 @@ def test_what_is_interrupted_before_a_task_is_finished(
     monkeypatch.setattr(engine.Run, "run_tasks", stop)
     ran = cli("preprocess", "local:toy", *_STEP, "--out", "x")
     assert ran.code == 130
-    assert ran.err == "error: interrupted; the plan is kept: add --resume to go on\n"
+    assert ran.err == "error: interrupted; the plan is kept: add --resume to continue\n"
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_a_plan_reads_well(online: Settings) -> None:
         "fetch             ?  big.hdf5  (not here)",
         "fetch       3.0 MiB  more.hdf5  (not here)",
     ]
-    assert lines[3].startswith("3.0 MiB and 1 files of unknown size to fetch; ")
+    assert lines[3].startswith("3.0 MiB and 1 file of unknown size to fetch; ")
     assert lines[3].endswith(f" free in {online.downloads}")
 
 

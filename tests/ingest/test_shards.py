@@ -261,7 +261,7 @@ def test_a_range_beyond_the_source(settings: Settings, server: FileServer, name:
     ("name", "kind", "said"),
     [
         ("torn3", FormatError, r"Shard 'part 3': data-00003.*cannot be read as JSON|is not JSON"),
-        ("short3", FormatError, "Shard 'part 3': it has 1 episodes, and 2 are stated"),
+        ("short3", FormatError, "Shard 'part 3': it has 1 episode, and 2 are stated"),
         ("foreign3", FormatError, r"Shard 'part 3': it needs 'outside.jsonl'"),
         ("outside3", IntegrityError, r"Shard 'part 3': A raw file is named '../outside.jsonl'"),
         ("wider3", FormatError, r"shard 'part 3' does not fit .*'observation/state'"),

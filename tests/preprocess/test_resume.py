@@ -200,7 +200,7 @@ def test_finished_tasks_are_kept_when_a_step_fails_and_when_it_is_revised(
     (tmp_path / "marks").mkdir()
     with pytest.raises(StepError, match="row 80"):
         make(parent, [step], tmp_path / "out", settings, executor=watched, progress=notes)
-    assert notes.notes == ["10 finished tasks are kept: add --resume to go on"]
+    assert notes.notes == ["10 finished tasks are kept: add --resume to continue"]
     step.trap.unlink()
     found = Shuffled(shards=shards)
     make(parent, [step], tmp_path / "out", settings, executor=found, resume=True, progress=notes)
@@ -338,7 +338,7 @@ def test_a_disk_that_becomes_full(
                 executor=Shuffled(shards=shards), progress=notes,
             )  # fmt: skip
     assert not (tmp_path / "out").exists()
-    assert notes.notes[-1].endswith("kept: add --resume to go on")
+    assert notes.notes[-1].endswith("kept: add --resume to continue")
     assert len(goes_on(parent, tmp_path, settings, shards=shards)) <= 15
     assert digests(tmp_path / "out") == wanted
 

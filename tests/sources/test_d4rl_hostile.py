@@ -236,7 +236,7 @@ def test_flags_with_other_values_are_set_and_counted(tmp_path: Path) -> None:
     assert np.flatnonzero(batch.steps["next", "terminated"]).tolist() == [3, 13, 23, 33]
     assert np.flatnonzero(batch.steps["next", "truncated"]).tolist() == [9, 19, 29, 39]
     for name in ("terminals", "timeouts"):
-        note = f"4 values of {name} are neither 0 nor 1: all but 0 count as set."
+        note = f"{name} has 4 values besides 0 and 1: all but 0 count as set."
         assert note in opened(path).info.notes
 
 

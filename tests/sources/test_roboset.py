@@ -150,7 +150,7 @@ def test_done_and_what_has_no_row_per_state(tmp_path: Path) -> None:
     assert not batch.steps["next", "truncated"].any()
     assert batch.observations["info", "half"].dtype == np.float16  # half, but no placeholder
     reasons = {one.key: one.reason for one in batch.dropped}
-    assert reasons["user_cmt"] == "It has 1 rows, and rewards have 4."
+    assert reasons["user_cmt"] == "It has 1 row, and rewards have 4."
     assert reasons["env_infos/name"] == "It has HDF5 type |S4, which is no number."
     assert batch.episodes["seed",].tolist() == [-1]
 
@@ -167,7 +167,7 @@ def with_(**new: Any) -> Callable[[Any], None]:
 
 
 BAD: dict[str, tuple[Callable[[Any], None], str]] = {
-    "one row": (lambda t: t.update({k: v[:1] for k, v in t.items()}), "it has 1 rows, which is no"),
+    "one row": (lambda t: t.update({k: v[:1] for k, v in t.items()}), "it has 1 row, which is no"),
     "no row": (lambda t: t.update({k: v[:0] for k, v in t.items()}), "it has 0 rows"),
     "no rewards": (without("rewards"), "it has no 'rewards'"),
     "short actions": (with_(actions=np.zeros((2, 2))), "'actions' cannot be read. It has 2 rows"),

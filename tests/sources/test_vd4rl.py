@@ -328,7 +328,7 @@ def test_bad_hdf5_files(tmp_path: Path) -> None:
     edits: list[tuple[str, Any, str]] = [
         ("step_type", np.array([0, 1, 2, 1, 2.0]), "rows 0 to 4: the step after the last one"),
         ("step_type", np.array([0, 1, 7, 1, 2.0]), "is not 0, 1 or 2"),
-        ("step_type", np.zeros(5), "rows 0 to 0: it has 1 rows, which is no step"),
+        ("step_type", np.zeros(5), "rows 0 to 0: it has 1 row, which is no step"),
         ("reward", np.zeros(4), "'reward' has shape [4], expected 5 rows"),
         ("action", np.array([b"x"] * 5), "'action' has dtype |S1"),
         ("discount", h5py.SoftLink("/reward"), "no dataset 'discount' of its own"),

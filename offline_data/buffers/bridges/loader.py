@@ -17,6 +17,7 @@ from offline_data.buffers.arguments import positive
 from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.config import launched_ranks
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -186,8 +187,10 @@ class EpochBatches(DistributedSampler[Any]):
             return (self._rows.count + together - 1) // together
         if self._rows.count < together:
             raise UsageError(
-                f"{self.num_replicas} batches of {self.batch_size} are more than the "
-                f"{self._rows.count} rows of an epoch, and drop_last drops batches that are not full"
+                f"{plural(self.num_replicas, 'batch', 'batches')} of {self.batch_size} are more "
+                "than the "
+                f"{plural(self._rows.count, 'row')} of an epoch, and drop_last drops batches that "
+                "are not full"
             )
         return self._rows.count // together
 

@@ -11,6 +11,7 @@ from offline_data.buffers.keys import path_of
 from offline_data.buffers.storage.rows import leaves_of
 from offline_data.episodes.fields import join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     import os
@@ -239,7 +240,8 @@ class Flat2TED(_FlatKeys):
             if len(leaf) != steps:
                 if len(leaf) != len(ends) + int(ends.sum()):
                     raise UsageError(
-                        f"The leaf {join_key(key)} has {len(leaf)} rows; expected {len(ends)}, or "
+                        f"The leaf {join_key(key)} has {plural(len(leaf), 'row')}; expected "
+                        f"{len(ends)}, or "
                         f"{len(ends) + int(ends.sum())} where it has the end of every trajectory"
                     )
                 after = leaf[torch.where(known, before + 1, before)]

@@ -18,6 +18,7 @@ from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
 from offline_data.errors import ImmutableError, UsageError
+from offline_data.plurals import plural
 
 with warnings.catch_warnings():  # importing it warns about its own deprecated classes
     warnings.simplefilter("ignore")
@@ -140,7 +141,9 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check the number of rows; raises `UsageError` if it differs."""
         if state_dict["rows"] != len(self):
-            raise UsageError(f"The state has {state_dict['rows']} rows; expected {len(self)}")
+            raise UsageError(
+                f"The state has {plural(state_dict['rows'], 'row')}; expected {len(self)}"
+            )
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder."""

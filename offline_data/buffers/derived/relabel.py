@@ -33,6 +33,7 @@ from offline_data.episodes.fields import (
     next_of,
 )
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -251,7 +252,8 @@ class Relabel(Cached):
             rewards = self.reward_fn(achieved, goals)
         if rewards.numel() != stored.numel():
             raise UsageError(
-                f"reward_fn returned {list(rewards.shape)} for {len(stored)} transitions; expected "
+                f"reward_fn returned {list(rewards.shape)} for "
+                f"{plural(len(stored), 'transition')}; expected "
                 f"{[len(stored)]}"
             )
         exact = not stored.is_floating_point()

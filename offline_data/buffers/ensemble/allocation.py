@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -34,7 +35,8 @@ def probabilities(p: Any, count: int) -> Any:
     valid = (weights >= 0).all() and 0 < total < math.inf
     if weights.shape != (count,) or not valid:
         raise UsageError(
-            f"p is {weights.tolist()}; expected a share for each of {count} members, 0 or more, not all 0"
+            f"p is {weights.tolist()}; expected a share for each of {plural(count, 'member')}, 0 "
+            "or more, not all 0"
         )
     return weights / total
 
@@ -50,7 +52,8 @@ def fixed_weights(weights: Weights, members: Sequence[Any]) -> tuple[float, ...]
     valid = all(0 <= weight < math.inf for weight in numbers) and any(numbers)
     if len(numbers) != len(members) or not valid:
         raise UsageError(
-            f"Weights are one for each of {len(members)} members, 0 or more, and not all 0; "
+            f"Weights are one for each of {plural(len(members), 'member')}, 0 or more, and not "
+            "all 0; "
             f"found {numbers}"
         )
     return numbers

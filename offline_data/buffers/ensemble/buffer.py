@@ -33,6 +33,7 @@ from offline_data.buffers.storage import GrowingStorage
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import immutable
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -166,7 +167,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         count = len(self.members)
         if fns is not None and not (len(fns) == count and all(map(callable, fns))):
             raise UsageError(
-                f"collate_fns is {fns}; expected one function for each of {count} members"
+                f"collate_fns is {fns}; expected one function for each of {plural(count, 'member')}"
             )
         if samplers is None:
             samplers = SamplerEnsemble(

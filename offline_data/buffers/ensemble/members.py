@@ -15,6 +15,7 @@ from offline_data.buffers.gather.readahead import around
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
@@ -165,7 +166,10 @@ def by_buffer(
     source, index = (torch.as_tensor(one).to("cpu").reshape(-1) for one in (source, index))
     values = torch.as_tensor(priority).detach().to("cpu").reshape(-1)
     if len(values) not in {1, len(source)}:
-        raise UsageError(f"There are {len(values)} priorities for {len(source)} rows")
+        raise UsageError(
+            f"There are {plural(len(values), 'priority', 'priorities')} for "
+            f"{plural(len(source), 'row')}"
+        )
     if len(source) and not 0 <= int(source.min()) <= int(source.max()) < len(buffers):
         raise UsageError(f"Sources are 0 to {len(buffers) - 1}; found {source.tolist()}")
     values = values.expand(len(source))

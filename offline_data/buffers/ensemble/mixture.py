@@ -45,6 +45,7 @@ from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers.base import Sampler
 from offline_data.buffers.transforms import LABELS, Chain, Transform, transformed
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     import os
@@ -154,7 +155,10 @@ class DatasetMixture(AsDataset):
         self._keys = None if keys is None else [k for k in as_keys(keys) if k not in own]
         self._renames = tuple(rename or [None] * len(members))
         if len(self._renames) != len(members):
-            raise UsageError(f"rename has {len(self._renames)} items for {len(members)} members")
+            raise UsageError(
+                f"rename has {plural(len(self._renames), 'item')} for "
+                f"{plural(len(members), 'member')}"
+            )
         self._cast, self._shuffle = cast, shuffle
         self._generator = None if seed is None else torch.Generator().manual_seed(seed)
         self._prefetch = positive(prefetch, "prefetch") if prefetch else None
@@ -292,7 +296,8 @@ class DatasetMixture(AsDataset):
         """Resume from a state of `state_dict`; raises `UsageError` for a different mixture."""
         if len(state["members"]) != len(self.members):
             raise UsageError(
-                f"The state has {len(state['members'])} members; this mixture has {len(self.members)}"
+                f"The state has {plural(len(state['members']), 'member')}; this mixture has "
+                f"{len(self.members)}"
             )
         if (state["generator"] is None) != (self._generator is None):
             raise UsageError(
@@ -322,7 +327,7 @@ class DatasetMixture(AsDataset):
     def __repr__(self) -> str:
         members = ", ".join(type(member).__name__ for member in self.members)
         return (
-            f"DatasetMixture({len(self)} rows of {members}, weights={self.weights!r}, "
+            f"DatasetMixture({plural(len(self), 'row')} of {members}, weights={self.weights!r}, "
             f"batch_size={self._batch_size})"
         )
 
@@ -408,7 +413,9 @@ class DatasetMixture(AsDataset):
                     draw = member._draw(missing)
                 drawn = len(draw[0])  # rows, or sources
                 if not 0 < drawn <= missing:
-                    raise UsageError(f"{member!r} drew {drawn} rows; expected 1 to {missing}")
+                    raise UsageError(
+                        f"{member!r} drew {plural(drawn, 'row')}; expected 1 to {missing}"
+                    )
                 draws.append((number, draw))
                 missing -= drawn
         return MixtureDraw(source, tuple(draws))

@@ -17,6 +17,7 @@ from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import GrowingStorage
 from offline_data.buffers.writers import Writer
 from offline_data.errors import ImmutableError, OfflineDataError, UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,7 +64,9 @@ def member_index(
     try:
         numbers = rows_of(which, count)
     except IndexError as error:
-        raise IndexError(f"There are {count} members; found the index {which!r}") from error
+        raise IndexError(
+            f"There are {plural(count, 'member')}; found the index {which!r}"
+        ) from error
     except UsageError as error:
         raise no_index from error
     if numbers.ndim > 1 or not numbers.numel():
@@ -363,7 +366,7 @@ class SamplerEnsemble(Parts, Sampler):
             counts = [sampler.sampleable(storage, size) for sampler, storage in pairs]
             if not any(counts):
                 raise UsageError(
-                    f"No member of the ensemble can draw a sub-batch of {size} rows now"
+                    f"No member of the ensemble can draw a sub-batch of {plural(size, 'row')} now"
                 )
             p = torch.tensor(counts, dtype=torch.float64)
         return torch.multinomial(p, count, replacement=True, generator=generator)
@@ -384,7 +387,8 @@ class SamplerEnsemble(Parts, Sampler):
             raise UsageError(f"Member {number}: {error.message}", hint=error.shell_hint) from error
         if found != size:
             raise UsageError(
-                f"Member {number}: {sampler!r} gave {found} rows of the {size} of a sub-batch",
+                f"Member {number}: {sampler!r} gave {plural(found, 'row')} of the {size} of a "
+                "sub-batch",
                 hint="slices: slice_len=… and not num_slices=…, and drop_last=True or pad_output=True",
             )
         if len(draws) == 1:

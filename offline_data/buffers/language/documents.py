@@ -13,6 +13,7 @@ from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.samplers.base import ValidRows
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
@@ -213,5 +214,5 @@ def _numbers(numbers: NDArray[Any] | Sequence[int], count: int) -> NDArray[np.in
             f"numbers is {given.dtype}{list(given.shape)}; expected whole numbers, or a mask of {count}"
         )
     if given.size and not 0 <= given.min() <= given.max() < count:
-        raise UsageError(f"There are {count} documents; found a number beyond")
+        raise UsageError(f"There are {plural(count, 'document')}; found a number beyond")
     return given.astype(np.int64)

@@ -18,6 +18,7 @@ from offline_data.buffers.arguments import positive
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.config import resolve_settings
 from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
+from offline_data.plurals import plural
 from offline_data.preprocess.identity import UnknownIdentityError, digest_of
 from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
@@ -197,7 +198,7 @@ def pre_tokenization_hook(
         if dropped and role == "chosen":
             warnings.warn(
                 f"{dropped:,} of {count:,} pairs are dropped: their texts are equal, or one has fewer "
-                f"than {min_length} words",
+                f"than {plural(min_length, 'word')}",
                 stacklevel=2,
             )
 

@@ -12,6 +12,7 @@ from tensordict import LazyStackedTensorDict
 
 from offline_data.buffers.arguments import positive
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -110,7 +111,7 @@ class TopKRewardSelector(Transform):  # type: ignore[misc]
         if not len(last) or not last[-1]:
             raise UsageError(
                 f"The last dialog has no end: {self.done_key} is not True in the last of "
-                f"{len(last)} rows",
+                f"{plural(len(last), 'row')}",
                 hint="write whole dialogs at once",
             )
         ends = [0, *(last.nonzero()[:, 0] + 1).tolist()]

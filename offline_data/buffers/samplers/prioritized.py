@@ -13,6 +13,7 @@ from offline_data.buffers.samplers.reduce import check_reduction, one_per_row, o
 from offline_data.buffers.samplers.slices import SliceSampler
 from offline_data.buffers.samplers.sum_tree import SumTree
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -207,7 +208,8 @@ class PrioritizedSampler(Sampler):
         """Resume from a state of `state_dict`; raises `UsageError` for another capacity."""
         if state["priorities"].shape != self._stored.shape:
             raise UsageError(
-                f"The state has priorities of {len(state['priorities'])} rows, but the sampler's "
+                f"The state has priorities of {plural(len(state['priorities']), 'row')}, but the "
+                "sampler's "
                 f"max_capacity is {self.max_capacity}"
             )
         self._alpha, self._beta, self._eps = state["alpha"], state["beta"], state["eps"]
@@ -313,7 +315,7 @@ class PrioritizedSampler(Sampler):
         """Set the default priority for rows of the storage that have none."""
         if count > self.max_capacity:
             raise UsageError(
-                f"The storage has {count} transitions, but the sampler's max_capacity is "
+                f"The storage has {plural(count, 'transition')}, but the sampler's max_capacity is "
                 f"{self.max_capacity}",
                 hint=f"max_capacity={count}",
             )

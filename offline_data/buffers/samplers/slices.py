@@ -14,6 +14,7 @@ from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Samplea
 from offline_data.buffers.samplers.uniform import SamplerWithoutReplacement
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +76,8 @@ class SliceStarts:
             starts, lengths = starts[lengths >= length], lengths[lengths >= length]
         if not len(starts):
             raise UsageError(
-                f"No episode has {length} transitions; the longest of {len(episodes.lengths)} has "
+                f"No episode has {plural(length, 'transition')}; the longest of "
+                f"{len(episodes.lengths)} has "
                 f"{int(episodes.lengths.max())}",
                 hint="use shorter slices, or include short episodes as a whole with "
                 "strict_length=False",
@@ -92,7 +94,7 @@ class SliceStarts:
         counts = lengths - length + 1 + before + behind
         starts, lengths, counts = (part[counts > 0] for part in (starts, lengths, counts))
         if not len(starts):
-            raise UsageError(f"No episode has {length - before - behind} transitions")
+            raise UsageError(f"No episode has {plural(length - before - behind, 'transition')}")
         whole, ends = np.minimum(lengths, length), np.cumsum(counts)
         return cls(starts, counts, whole, ends, episodes.order, (before, lengths, length))
 
@@ -441,7 +443,8 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
         episodes = len(starts_at.starts)
         if self.drop_last and count > episodes:
             raise UsageError(
-                f"A batch of {count} slices is more than the {episodes} episodes of an epoch, and "
+                f"A batch of {plural(count, 'slice')} is more than the "
+                f"{plural(episodes, 'episode')} of an epoch, and "
                 "drop_last leaves out batches that are not full"
             )
         numbers, epoch, position = self._take(episodes, count)

@@ -11,6 +11,7 @@ import torch
 from offline_data.buffers.samplers.base import Sampleable, Sampler, nothing_to_draw, seeded
 from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,7 +121,8 @@ class SamplerWithoutReplacement(Sampler):
             raise nothing_to_draw(storage)
         if self.drop_last and batch_size > rows.count:
             raise UsageError(
-                f"A batch of {batch_size} is more than the {rows.count} transitions of an epoch, "
+                f"A batch of {batch_size} is more than the {plural(rows.count, 'transition')} of "
+                "an epoch, "
                 "and drop_last leaves out batches that are not full"
             )
         numbers, _, _ = self._take(rows.count, batch_size)

@@ -23,6 +23,7 @@ from offline_data.buffers.storage.trajectory_index import (
     rows_of_steps,
 )
 from offline_data.errors import BufferUsageError, UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -291,7 +292,7 @@ class GrowingStorage(Saves):
             width = math.prod(state["content"]["columns"])
         if count > -(-self.max_size // width) * width:
             raise UsageError(
-                f"The state has {count} rows; this storage has space for {self.max_size}"
+                f"The state has {plural(count, 'row')}; this storage has space for {self.max_size}"
             )
         self._restore(state["content"], count)
         self._index.load_state_dict(state["links"], count)
@@ -302,7 +303,7 @@ class GrowingStorage(Saves):
         self.load_state_dict(load_tree(Path(path)))  # copies the rows
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} of {self.max_size} rows)"
+        return f"{type(self).__name__}({len(self)} of {plural(self.max_size, 'row')})"
 
 
 class SelectedLeaves:

@@ -17,6 +17,7 @@ from offline_data.buffers.storage.trajectory_index import Marks, marks_of
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +106,9 @@ class ListStorage(GrowingStorage):
         if items and isinstance(items[0], TensorDictBase):
             check_index(items[0].get("index", None), items[0])
         if len(items) != len(numbers):
-            raise UsageError(f"Found {len(items)} objects for {len(numbers)} rows")
+            raise UsageError(
+                f"Found {plural(len(items), 'object')} for {plural(len(numbers), 'row')}"
+            )
         self._items.extend([None] * (max(numbers) + 1 - len(self._items)))
         for row, item in zip(numbers, items, strict=True):
             self._items[row] = item

@@ -36,6 +36,7 @@ from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import BufferUsageError, NotFoundError, UsageError
 from offline_data.files import disk_errors, is_unicode, require_bytes
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,7 +106,9 @@ class TensorStorage(GrowingStorage):
         leaves = leaves_of(storage, text=True)
         count = next(iter(leaves.values())).shape[:ndim].numel()
         if not count or max_size not in {None, count}:
-            raise UsageError(f"The tensors have {count} rows; expected {max_size or 'some'}")
+            raise UsageError(
+                f"The tensors have {plural(count, 'row')}; expected {max_size or 'some'}"
+            )
         self._begin(count, ndim, None)
         leaves, origin = self._converted(storage, ndim)
         self._use(leaves, self._shape)
@@ -205,7 +208,9 @@ class TensorStorage(GrowingStorage):
         if frame.template is not None:
             whole = tuple(next(iter(leaves.values())).shape[:dims])
         if len(whole) < dims:
-            raise UsageError(f"Rows must have at least {dims} dimensions; found {list(whole)}")
+            raise UsageError(
+                f"Rows must have at least {plural(dims, 'dimension')}; found {list(whole)}"
+            )
         shape = whole[dims:]
         if not self._leaves:
             self._shape, self._frame = shape, frame
@@ -451,7 +456,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 hint="choose another scratch_dir",
             )
         needed = self.max_size * sum(leaf[:1].nbytes for leaf in leaves.values())
-        require_bytes(self.scratch_dir, needed, f"Space for {self.max_size} rows")
+        require_bytes(self.scratch_dir, needed, f"Space for {plural(self.max_size, 'row')}")
         if self._remove:
             self._cleaner = weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         cells = (self.steps, *self._columns)

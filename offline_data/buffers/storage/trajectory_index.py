@@ -10,6 +10,7 @@ import torch
 from offline_data.buffers.samplers.base import EpisodeIndex
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +215,7 @@ class TrajectoryIndex:
         steps = count // self.width
         if len(state["after"]) != steps or len(state["ends"]) != count:
             raise UsageError(
-                f"The state has {len(state['after']) * self.width} rows; expected {count}"
+                f"The state has {plural(len(state['after']) * self.width, 'row')}; expected {count}"
             )
         self.clear()
         self._reserve(steps)

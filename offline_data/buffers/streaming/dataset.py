@@ -29,6 +29,7 @@ from offline_data.episodes.fields import join_key
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest.options import Options
 from offline_data.ingest.stream import ShardReader, StreamPlan, plan_stream
+from offline_data.plurals import plural
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ class StreamingDataset(IterableDataset[Any]):
         (rank, world), (worker, workers) = self._ranks.now(), _worker()
         if world > shards:
             raise UsageError(
-                f"{self.plan.id} has {shards} shards, and {world} ranks cannot have one each",
+                f"{self.plan.id} has {plural(shards, 'shard')}, and {plural(world, 'rank')} "
+                "cannot have one each",
                 hint="use fewer ranks",
             )
         used = min(workers, shards // world)
@@ -201,7 +203,8 @@ class StreamingDataset(IterableDataset[Any]):
             begin = begin or Position(number + (self.epoch if first is None else first))
             if used < workers and rank == worker == number == 0:
                 warnings.warn(
-                    f"{self.plan.id} has {shards} shards: {used} of {workers} workers read them, and "
+                    f"{self.plan.id} has {plural(shards, 'shard')}: {used} of "
+                    f"{plural(workers, 'worker')} read them, and "
                     "the others have nothing to do",
                     stacklevel=2,
                 )

@@ -28,6 +28,7 @@ from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_
 from offline_data.episodes.joining import concatenate
 from offline_data.errors import UsageError
 from offline_data.ingest.shards import naming
+from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
 from offline_data.store.tables import Schema, Vocabularies, encoded, schema_of
@@ -134,7 +135,7 @@ class BatchForm:
             return starts, lengths
         if self.strict_length and not self.padded and (lengths < width).any():
             raise UsageError(
-                f"An episode has {lengths.min()} transitions, and slices have {width}",
+                f"An episode has {plural(lengths.min(), 'transition')}, and slices have {width}",
                 hint="ask for shorter slices, take short episodes whole with strict_length=False, "
                 "or fill them up with pad=True",
             )

@@ -16,6 +16,7 @@ from offline_data.buffers.views.html import fields_html, leaves_html, leaves_of
 from offline_data.buffers.views.rows import whole_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -92,7 +93,8 @@ class Episode:
         name = as_key(key)
         if not self._contiguous:
             raise UsageError(
-                f"The view's {self.length} rows of episode {self.number} are not contiguous, so there "
+                f"The view's {plural(self.length, 'row')} of episode {self.number} are not "
+                "contiguous, so there "
                 "are no T + 1 observations",
                 hint="use transitions; ds.filter and ds.episodes_at make views of whole episodes",
             )

@@ -13,6 +13,7 @@ from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.views.html import ROWS, table_html
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
+from offline_data.plurals import plural
 from offline_data.preprocess.steps.episodes import Filter
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
@@ -158,7 +159,7 @@ class EpisodeTable:
 
     def __repr__(self) -> str:
         names = ", ".join(map(join_key, self.columns))
-        return f"EpisodeTable({len(self)} episodes: {names})"
+        return f"EpisodeTable({plural(len(self), 'episode')}: {names})"
 
     def _repr_html_(self) -> str:
         """Show the first episodes in a notebook."""

@@ -20,6 +20,7 @@ from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import MASK, TRAJ_IDS, TrajectoryStorage
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
@@ -431,6 +432,8 @@ def split_episodes(
         total += share
         end = min(math.floor(total * count + 0.5 + _ROUNDING), count)
         if end == begin:
-            raise UsageError(f"{name}={share} of {count} episodes is less than one episode")
+            raise UsageError(
+                f"{name}={share} of {plural(count, 'episode')} is less than one episode"
+            )
         parts[name], begin = order[begin:end].sort().values, end
     return parts

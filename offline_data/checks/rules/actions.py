@@ -11,6 +11,7 @@ from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.rules.values import RangeRule, listed
 from offline_data.episodes.fields import join_key
+from offline_data.plurals import plural
 from offline_data.store.spaces import declared_spaces, mismatched_spaces
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ class _OutsideSpace(Rule):
             )
             yield self.finding(
                 measured.reader,
-                f"{found.rows:,} rows are outside of {bounds[key].kind}({low:g}, {high:g}): "
+                f"{plural(found.rows, 'row is', 'rows are')} outside of "
+                f"{bounds[key].kind}({low:g}, {high:g}): "
                 f"{extremes}",
                 found.first,
                 count=found.rows,

@@ -18,6 +18,7 @@ from offline_data.checks.names import derived, related, split, unversioned
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import join_key
+from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import decode
 
@@ -91,7 +92,8 @@ class DuplicateEpisodes(Rule):
         if pairs:
             yield self.finding(
                 reader,
-                f"{len(pairs):,} of {reader.episode_count:,} episodes are copies of earlier ones: "
+                f"{len(pairs):,} of {plural(reader.episode_count, 'episode')} are copies of "
+                "earlier ones: "
                 f"{listed_copies(pairs)}",
                 episode=pairs[0][0],
                 row=int(reader.starts[pairs[0][0]]),
@@ -138,7 +140,8 @@ class Leakage(Rule):
                 name, (here, there) = unversioned(first.manifest.id), pairs[0]
                 yield self.finding(
                     second,
-                    f"{len(pairs):,} of {second.episode_count:,} episodes are also in {name}: "
+                    f"{len(pairs):,} of {plural(second.episode_count, 'episode')} are also in "
+                    f"{name}: "
                     f"episode {here} here is {there} there",
                     episode=here,
                     row=int(second.starts[here]),
@@ -218,7 +221,7 @@ class NearDuplicateEpisodes(Rule):
                 second = min(near)
                 yield self.finding(
                     reader,
-                    f"{len(near):,} of {reader.episode_count:,} episodes share at least "
+                    f"{len(near):,} of {plural(reader.episode_count, 'episode')} share at least "
                     f"{self.limits['similarity']:.0%} of their rows with an earlier one: "
                     f"{listed_copies(sorted(near.items()))}",
                     leaf=join_key(key),

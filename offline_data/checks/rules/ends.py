@@ -11,6 +11,7 @@ from offline_data.checks.block import RowPlace, is_numeric, zero_rows
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
+from offline_data.plurals import plural
 from offline_data.store.layout import STEPS, TED
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class _EpisodeRule(Rule):
         if len(found):
             first = int(found[0])
             row = int(reader.starts[first]) + (int(reader.lengths[first]) - 1) * at_end
-            subject = f"{len(found):,} of {reader.episode_count:,} episodes"
+            subject = f"{len(found):,} of {plural(reader.episode_count, 'episode')}"
             yield self.finding(
                 reader, f"{subject} {message}", episode=first, row=row, count=len(found)
             )
@@ -127,7 +128,7 @@ class DoneInsideEpisode(Rule):
         for key, found in measured.leaves.items():
             yield self.finding(
                 measured.reader,
-                f"{found.number:,} rows before the last of their episode are {key[-1]}",
+                f"{plural(found.number, 'row is', 'rows are')} {key[-1]} before the end of the episode",
                 found.first,
                 count=found.number,
             )
@@ -311,8 +312,8 @@ class Discontinuity(Rule):
         for found in measured.leaves.values():
             yield self.finding(
                 measured.reader,
-                f"{found.number:,} rows have a next observation that is not the following row's; "
-                f"the greatest difference is {found.greatest:.4g}",
+                f"{plural(found.number, 'row has', 'rows have')} a next observation that is not "
+                f"the following row's; the greatest difference is {found.greatest:.4g}",
                 found.first,
                 count=found.number,
             )

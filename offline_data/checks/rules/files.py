@@ -17,6 +17,7 @@ from offline_data.checks.names import derived, related, unversioned
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.run import DAMAGED
 from offline_data.episodes.fields import join_key
+from offline_data.plurals import plural
 from offline_data.store.library import foreign_files
 from offline_data.store.verify import verify_files
 from offline_data.strict_json import shown
@@ -226,7 +227,8 @@ class SkippedEpisodes(Rule):
         skipped = measured.reader.manifest.skipped
         if skipped:
             first = f"{skipped[0]['where']}: {_half_sentence(skipped[0]['reason'])}"
-            found = f"{len(skipped):,} episodes were skipped, the first in {first}"
+            episodes = plural(len(skipped), "episode was", "episodes were")
+            found = f"{episodes} skipped, the first in {first}"
             yield self.finding(measured.reader, found, count=len(skipped))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from offline_data.checks.block import RowPlace, all_leaves, is_image, zero_rows
 from offline_data.checks.rule import Measured, Rule
 from offline_data.episodes.fields import join_key, next_of
+from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import OBSERVATIONS, STEPS, TED
 
@@ -93,7 +94,7 @@ class BlackImages(Rule):
             if frames > self.limits["share"] * rows:
                 yield self.finding(
                     reader,
-                    f"{frames:,} of {rows:,} frames are black",
+                    f"{frames:,} of {plural(rows, 'frame')} are black",
                     first,
                     count=frames,
                     severity="error" if frames == rows else None,
@@ -157,7 +158,8 @@ class FrozenImages(Rule):
         if frozen:
             yield self.finding(
                 reader,
-                f"{len(frozen):,} of {len(some):,} episodes looked at show one frame from first to "
+                f"{len(frozen):,} of {plural(len(some), 'episode')} looked at show one frame from "
+                "first to "
                 "last",
                 leaf=join_key(key),
                 episode=frozen[0],
@@ -176,7 +178,7 @@ class FrozenImages(Rule):
             first = int(rows[flat.argmax()])
             yield self.finding(
                 reader,
-                f"{int(flat.sum()):,} of {len(rows):,} frames looked at have one colour",
+                f"{int(flat.sum()):,} of {plural(len(rows), 'frame')} looked at have one colour",
                 leaf=join_key(key),
                 episode=_episode(reader, first),
                 row=first,

@@ -12,6 +12,7 @@ from offline_data.checks.rules.values import RangeRule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import REWARD
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,7 +95,8 @@ class RewardOutliers(Rule):
                 usual = 2.0 ** float(below + _LEAST)
                 yield self.finding(
                     measured.reader,
-                    f"{above[exponent]:,} rewards are up to {found.greatest:.6g} in magnitude; the "
+                    f"{plural(above[exponent], 'reward is', 'rewards are')} up to "
+                    f"{found.greatest:.6g} in magnitude; the "
                     f"others are at most {usual:.3g}",
                     found.place,
                     count=int(above[exponent]),
@@ -150,7 +152,10 @@ class AllZeroReward(_RewardRange):
             if not (low.any() or high.any() or token_leaves(measured.reader)):
                 rows = measured.reader.transitions
                 yield self.finding(
-                    measured.reader, f"All {rows:,} rewards are 0", leaf="next/reward", count=rows
+                    measured.reader,
+                    f"All {plural(rows, 'reward is', 'rewards are')} 0",
+                    leaf="next/reward",
+                    count=rows,
                 )
 
 
@@ -211,7 +216,8 @@ class ShiftedReward(Rule):
         expected = np.asarray(self._reward(*given), np.float64).reshape(-1)
         if len(expected) != len(rows):
             raise UsageError(
-                f"The reward function returned {len(expected)} rewards for {len(rows)} rows"
+                f"The reward function returned {plural(len(expected), 'reward')} for "
+                f"{plural(len(rows), 'row')}"
             )
         rewards = block.numbers(key)[:, 0].astype(np.float64)
         offset = block.first - int(rows[0])
@@ -243,7 +249,7 @@ class ShiftedReward(Rule):
                 which = "before" if found.before >= found.after else "after"
                 yield self.finding(
                     measured.reader,
-                    f"{shifted:,} of {found.rows:,} rewards are those of the row {which}; "
+                    f"{shifted:,} of {plural(found.rows, 'reward')} are those of the row {which}; "
                     f"{found.same:,} are their own row's",
                     found.first,
                     count=shifted,

@@ -25,6 +25,7 @@ from offline_data.checks.tokens import (
 )
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ class PromptNotPrefix(_DocumentRule):
                 yield from self.of_documents(reader, key, wrong, message, "border")
             documents, chosen, rejected = _pairs(totals, reader)
             differ = documents[(chosen != rejected).any(0)]
-            message = f"of {len(documents):,} pairs have different tokens in their prompts"
+            message = f"of {plural(len(documents), 'pair')} have different tokens in their prompts"
             yield from self.of_documents(reader, key, differ, message, "pairs")
 
 
@@ -296,7 +297,7 @@ class EmptyCompletion(_DocumentRule):
         """Yield a finding for each leaf of tokens."""
         for key, (tokens, given) in self.totals(measured).items():
             empty = np.flatnonzero((given == tokens) & (tokens > 0))
-            message = f"of {len(tokens):,} documents have no token after their prompt"
+            message = f"of {plural(len(tokens), 'document')} have no token after their prompt"
             yield from self.of_documents(measured.reader, key, empty, message)
 
 
@@ -385,7 +386,7 @@ class SpecialTokensInside(Rule):
         for found in measured.leaves.values():
             yield self.finding(
                 measured.reader,
-                f"{found.number:,} tokens inside of documents mark a beginning, an end or padding: "
+                f"{plural(found.number, 'token')} of beginning, end or padding inside documents: "
                 f"{', '.join(sorted(found.roles))}",
                 found.first,
                 count=found.number,
@@ -468,7 +469,8 @@ class NoEndOfText(Rule):
         """Yield a finding for each leaf of tokens."""
         reader = measured.reader
         for found in measured.leaves.values():
-            message = f"{found.number:,} documents do not end with the end-of-text token"
+            ended = plural(found.number, "document does", "documents do")
+            message = f"{ended} not end with the end-of-text token"
             message += _describe_repair(reader.manifest)
             yield self.finding(reader, message, found.first, count=found.number)
 
@@ -525,7 +527,7 @@ class DocumentLengths(_DocumentRule):
             )
             yield self.finding(
                 reader,
-                f"Of {len(lengths):,} documents, 5 % have at most {few:,} tokens, half at most "
+                f"Of {plural(len(lengths), 'document')}, 5 % have at most {plural(few, 'token')}, half at most "
                 f"{half:,}, 95 % at most {most:,}, and the longest has {lengths.max():,}{padding}",
                 leaf=join_key(key),
                 count=len(lengths),

@@ -10,6 +10,7 @@ from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import TOKEN_ROOTS
 from offline_data.episodes.fields import join_key
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -95,7 +96,8 @@ class NonFiniteValues(Rule):
         for found in measured.leaves.values():
             yield self.finding(
                 measured.reader,
-                f"{found.rows:,} rows have {found.nan:,} NaN and {found.inf:,} infinite values",
+                f"{plural(found.rows, 'row has', 'rows have')} {found.nan:,} NaN and "
+                f"{plural(found.inf, 'infinite value')}",
                 found.first,
                 count=found.rows,
             )
@@ -169,7 +171,7 @@ class AllZeroLeaf(RangeRule):
                 continue
             yield self.finding(
                 measured.reader,
-                f"All {measured.reader.transitions:,} rows are 0",
+                f"All {plural(measured.reader.transitions, 'row is', 'rows are')} 0",
                 leaf=join_key(key),
                 count=measured.reader.transitions,
                 severity=_severity_of_zeros(measured.reader, key),

@@ -18,6 +18,7 @@ from offline_data.episodes.fields import (
     join_key,
 )
 from offline_data.errors import StepError
+from offline_data.plurals import plural
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.rows import (
     FunctionSchema,
@@ -115,7 +116,7 @@ class EpisodeStep(UserFunction):
                 table = table_of(chunk, part=slice(int(start), int(start + length)))
 
                 def place(number: int = number, length: int = int(length)) -> str:
-                    return f"episode {number} ({length} transitions)"
+                    return f"episode {number} ({plural(length, 'transition')})"
 
                 result = called(self.fn, table, number, place, self.seed)
                 if result is not None:

@@ -22,6 +22,7 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.episodes.fields import RESERVED_ROOTS, Key, check_key, join_key
 from offline_data.errors import FormatError, StepError
+from offline_data.plurals import plural
 from offline_data.store.layout import DTYPES
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _column(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
     except RuntimeError as error:
         raise StepError(
             f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
-            f"{rows} rows of that do not fit into memory"
+            f"{plural(rows, 'row')} of that do not fit into memory"
         ) from error
 
 
@@ -179,7 +180,7 @@ def run_block(
         if value.ndim < 1 or len(value) != rows:
             raise StepError(
                 f"The function returned {join_key(key)!r} as {list(value.shape)} for {place()}; "
-                f"expected {rows} rows",
+                f"expected {plural(rows, 'row')}",
                 hint="without batched=N a function gets one row at a time",
             )
     schema = schema or schema_of(leaves, place, rows)

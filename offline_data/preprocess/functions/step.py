@@ -9,6 +9,7 @@ import numpy as np
 
 from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError
+from offline_data.plurals import plural
 from offline_data.preprocess.functions.rows import own_randomness, run_block, run_rows
 from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
@@ -273,7 +274,7 @@ class FunctionStep(UserFunction):
             fresh = {key: values.copy() for key, values in given.items()}
 
             def where() -> str:
-                return f"the block of {rows} rows from {place(0)} to {place(rows - 1)}"
+                return f"the block of {plural(rows, 'row')} from {place(0)} to {place(rows - 1)}"
 
             made = run_block(self.fn, fresh, int(numbers[0]), where, self.seed, schema)
             same = {k for k, v in made.items() if k in fresh and _is_same(v, fresh[k], given[k])}

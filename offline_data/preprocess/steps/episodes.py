@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from offline_data.errors import StepError, UsageError
+from offline_data.plurals import plural
 from offline_data.preprocess.steps.base import Selection, episode_columns
 from offline_data.preprocess.steps.expressions import Expression
 from offline_data.preprocess.steps.parse import (
@@ -152,7 +153,7 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         chosen = self._expression.evaluate(fields, len(next(iter(table.values()))))
         if not chosen.any():
             raise StepError(
-                f"Step 'filter' leaves none of {len(chosen)} episodes by {self.where!r}: "
+                f"Step 'filter' leaves none of {plural(len(chosen), 'episode')} by {self.where!r}: "
                 + ", ".join(_range(name, one) for name, one in fields.items() if len(chosen))
             )
         return chosen
@@ -308,7 +309,7 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
             size = max(1, math.floor(self.fraction * count + 0.5 + _ROUNDING))
         elif size > count:
             raise StepError(
-                f"Step 'subsample' is to keep {size} episodes, and there are {count}",
+                f"Step 'subsample' is to keep {plural(size, 'episode')}, and there are {count}",
                 hint="subsample:fraction=1 keeps all",
             )
         chosen[EpochOrder(count, self.seed, 0).between(0, size)] = True

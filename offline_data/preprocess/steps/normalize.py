@@ -11,6 +11,7 @@ import numpy as np
 
 from offline_data.episodes.fields import REWARD, Key, join_key, next_of
 from offline_data.errors import StepError
+from offline_data.plurals import plural
 from offline_data.preprocess.steps.base import MeasuredStep
 from offline_data.preprocess.steps.leaves import (
     column,
@@ -153,8 +154,8 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     def notes(self) -> tuple[str, ...]:
         """Return the number of ignored values."""
         return tuple(
-            f"normalize: {one['not_finite']} values of {key!r} are NaN or infinite; they are not "
-            "in its statistics and stay as they are"
+            f"normalize: {key!r} has {plural(one['not_finite'], 'value')} that are NaN or infinite; "
+            "they are not in its statistics and are not changed"
             for key, one in self.state().get("leaves", {}).items()
             if one["not_finite"]
         )
@@ -291,5 +292,8 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
     def notes(self) -> tuple[str, ...]:
         """Return the number of ignored episodes."""
         missing = self.state().get("not_finite")
-        note = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
-        return (f"{note}, and are not in the range of returns",) if missing else ()
+        if not missing:
+            return ()
+        found = plural(missing, "episode has", "episodes have")
+        note = f"normalize_return: {found} a return that is NaN or infinite, outside of the range"
+        return (f"{note} of returns",)

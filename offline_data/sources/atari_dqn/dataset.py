@@ -13,6 +13,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.npy import open_rows
 from offline_data.sources.atari_dqn.log import file_of, read_whole
 from offline_data.sources.base import RawDataset, Shard
@@ -98,7 +99,8 @@ class _CheckpointReader:
                 shape = (length + 1, *frames.header.shape[1:])
                 if np.prod(shape, dtype=np.int64) > _EPISODE:
                     raise FormatError(
-                        f"{self._path('terminal')} has no terminal in {length} rows from {start}"
+                        f"{self._path('terminal')} has no terminal in {plural(length, 'row')} "
+                        f"from {start}"
                     )
                 seen = np.empty(shape, np.uint8)
                 own = min(length, self._checkpoint.fresh - start)
@@ -170,7 +172,8 @@ class _CheckpointReader:
             shape, dtype = frames.header.shape, frames.header.dtype
             if len(shape) != 3 or shape[0] != checkpoint.capacity or dtype != np.uint8:
                 raise FormatError(
-                    f"{path} is {list(shape)} of {dtype}; expected {checkpoint.capacity} frames of "
+                    f"{path} is {list(shape)} of {dtype}; expected "
+                    f"{plural(checkpoint.capacity, 'frame')} of "
                     "uint8, height by width"
                 )
             yield frames
@@ -185,7 +188,7 @@ class _CheckpointReader:
             if column.shape != (one.capacity,):
                 raise FormatError(
                     f"{path} is {list(column.shape)}, and {file_of('terminal', one.number)} has "
-                    f"{one.capacity} rows"
+                    f"{plural(one.capacity, 'row')}"
                 )
             if before is not None and column.dtype != before.dtype:
                 raise FormatError(f"{path} has items {column.dtype}, and {before.dtype} before it")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.npy import open_rows
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def read_checkpoint(folder: Path, number: int) -> Checkpoint:
         raise FormatError(f"{folder / file_of('add_count', number)} is no count: {added!r}")
     if around.ndim != 1 or len(around) < 2 or around[1] != added % capacity:
         raise FormatError(
-            f"{path} is {around.tolist()!r:.80}, which does not fit {added} rows added to a buffer "
+            f"{path} is {around.tolist()!r:.80}, which does not fit {plural(added, 'row')} added "
+            "to a buffer "
             f"of {capacity}: expected {int(added) % capacity} as the second"
         )
     ends = np.flatnonzero(terminal).astype(np.int64)
@@ -182,7 +184,7 @@ class CheckpointRun:
             where = int(np.searchsorted(offsets[1:], row, "right"))
             raise FormatError(
                 f"Checkpoint {checkpoints[where].number} is damaged: row {row - offsets[where]} is "
-                f"terminal, within the {pads} rows before an episode"
+                f"terminal, within the {plural(pads, 'row')} before an episode"
             )
         headless = not known and bool(len(starts))
         return cls(tuple(checkpoints), offsets[:-1], total, starts, stops, headless, cut)

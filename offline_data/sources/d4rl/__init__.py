@@ -11,6 +11,7 @@ from offline_data.episodes.cut import lengths_of
 from offline_data.episodes.fields import check_key
 from offline_data.errors import NotFoundError, OfflineDataError
 from offline_data.ids import nearest
+from offline_data.plurals import plural
 from offline_data.readers.flat_hdf5 import (
     FlatEpisodes,
     FlatFormat,
@@ -228,5 +229,8 @@ def _demonstrations(flat: FlatFile, file: Any, ends: NDArray[np.bool_]) -> list[
     numbers = flat.read(file, "infos", 0, flat.rows).reshape(flat.rows, -1)
     changes = (numbers[1:] != numbers[:-1]).any(axis=1)
     against = np.count_nonzero(changes != ends[:-1])
-    note = f"The demonstration's number (info/demo) and the episodes disagree in {against} rows."
+    note = (
+        "The demonstration's number (info/demo) and the episodes disagree in "
+        f"{plural(against, 'row')}."
+    )
     return [note] if against else []

@@ -9,6 +9,7 @@ import numpy as np
 
 from offline_data.episodes.cut import lengths_of, with_horizon
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def episode_ends(
         also = "terminals and " if marked.any() else ""
         return with_horizon(marked, rule.horizon), (
             f"The ends of episodes are inferred, as the file has no timeouts: from {also}"
-            f"the environment's limit of {rule.horizon} steps, counted from the last end."
+            f"the environment's limit of {plural(rule.horizon, 'step')}, counted from the last end."
         )
     if marked.any():
         return marked, f"{RULES['terminals']} The file has no timeouts."
@@ -73,5 +74,5 @@ def end_notes(ends: NDArray[np.bool_], applied: str) -> tuple[str, ...]:
     """Return the applied rule and its findings, as sentences."""
     if ends[-1]:
         return (applied,)
-    last = f"The file stops inside its last episode, of {lengths_of(ends)[-1]} rows"
+    last = f"The file stops inside its last episode, of {plural(lengths_of(ends)[-1], 'row')}"
     return (applied, f"{last}, marked truncated.")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import AccessError, FormatError
+from offline_data.plurals import plural
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
 from offline_data.readers.images import decode_jpeg, decode_jpegs, is_jpeg
 from offline_data.sources.minari.leaves import (
@@ -89,7 +90,7 @@ class ArrowStorage:
         steps = count_of(values.get("total_steps", rows - 1), f"total_steps of {folder}")
         if steps not in {rows - 1, rows}:
             raise FormatError(
-                f"{folder} has {rows} rows, but its metadata say total_steps is {steps}; "
+                f"{folder} has {plural(rows, 'row')}, but its metadata say total_steps is {steps}; "
                 f"expected {rows - 1}"
             )
         kept = (leaf for leaf in leaves if leaf.path[0] != "episode_id")

@@ -11,6 +11,7 @@ import numpy as np
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.sources.base import Part, RandomAccess
 from offline_data.sources.minari.leaves import DescribedEpisode, LeafPlan, make_plan, nothing
 
@@ -96,7 +97,7 @@ class MinariDataset(RandomAccess):
         expected = self.info.episodes or 1
         if len(numbers) < expected:
             raise FormatError(
-                f"{self._storage.where} has {len(numbers)} episodes; expected {expected}",
+                f"{self._storage.where} has {plural(len(numbers), 'episode')}; expected {expected}",
                 hint="fetch or copy it again; a flat file (D4RL's) is read with --from d4rl",
             )
         return numbers

@@ -11,6 +11,7 @@ import numpy as np
 from offline_data.episodes import Dropped, join_key
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -354,7 +355,7 @@ def _reason(leaf: FoundLeaf, planned: PlannedLeaf, steps: int, *, in_first: bool
     if not in_first and leaf.section != "infos":
         return "Only some episodes have it, and not the first."
     if leaf.section == "infos" and leaf.rows not in {steps, steps + 1}:
-        return f"It has {leaf.rows} rows in an episode of {steps} actions."
+        return f"It has {plural(leaf.rows, 'row')} in an episode of {plural(steps, 'action')}."
     try:
         check_key(planned.key)
     except FormatError:

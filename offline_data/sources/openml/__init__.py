@@ -16,6 +16,7 @@ from offline_data.errors import FormatError, NetworkError, NotFoundError, Offlin
 from offline_data.fetch.client import get_document
 from offline_data.files import is_file
 from offline_data.ids import nearest
+from offline_data.plurals import plural
 from offline_data.readers.arff import ArffFile, is_arff, open_arff
 from offline_data.sources.base import (
     CatalogEntry,
@@ -325,7 +326,7 @@ def _notes_of(
 ) -> Iterator[str]:
     """Return notes on the contents of a table."""
     if encoder.dropped:
-        yield f"{encoder.dropped:,} rows have a missing value."
+        yield f"{plural(encoder.dropped, 'row has', 'rows have')} a missing value."
     if unused:
         yield f"Columns that are not used: {', '.join(map(shown, unused))}."
     if guessed:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.store.statistics import Moments, moments_of
 from offline_data.strict_json import shown
 
@@ -253,7 +254,9 @@ class Encoder:
                 feature.moments = weighted_moments(ranks, feature.words.weights)
             width += feature.width
         if self._encoding == "onehot" and width > _WIDEST:
-            raise FormatError(f"{self._table.path} would have {width:,} columns of categories")
+            raise FormatError(
+                f"{self._table.path} would have {plural(width, 'column')} of categories"
+            )
         self.width = width
 
     def _blocks(self) -> Iterator[tuple[list[NDArray[Any]], Block]]:

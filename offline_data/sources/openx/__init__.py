@@ -18,6 +18,7 @@ from offline_data.fetch.client import get_json
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
+from offline_data.plurals import plural
 from offline_data.sources.base import CatalogEntry, Release, RemoteFile, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
@@ -129,7 +130,8 @@ class OpenX(Source):
         missing = [file for file in needed if not is_file(folder / file)]
         if missing:
             raise FormatError(
-                f"{folder} lacks {len(missing)} of the {len(needed)} files that {INFO} names: "
+                f"{folder} lacks {len(missing)} of the {plural(len(needed), 'file')} that {INFO} "
+                "names: "
                 f"{missing[0]}{' …' if len(missing) > 1 else ''}",
                 hint="copy the whole dataset",
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.tfrecord import read_records
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.openx.catalog import CITATION, LICENCE, listed
@@ -106,7 +107,7 @@ class RldsDataset(RawDataset):
                 )
         if number + 1 != piece.stop:
             raise FormatError(
-                f"{path} has {number + 1} records; {INFO} says {piece.length}",
+                f"{path} has {plural(number + 1, 'record')}; {INFO} says {piece.length}",
                 hint="fetch or copy the whole dataset again",
             )
 

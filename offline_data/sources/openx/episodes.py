@@ -24,6 +24,7 @@ import numpy as np
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.tf_example import parse_example
 from offline_data.sources.openx.features import STEPS
 from offline_data.sources.openx.values import column_of, row_count
@@ -153,7 +154,7 @@ def _rows(record: Mapping[str, Value], features: Sequence[Feature]) -> int:
     other = next((name for name, count in known.items() if count != most), None)
     if other is not None:
         longest = next(name for name, count in known.items() if count == most)
-        raise FormatError(f"{other} has {known[other]} steps, and {longest} {most}")
+        raise FormatError(f"{other} has {plural(known[other], 'step')}, and {longest} {most}")
     return most
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.files import check_relative
+from offline_data.plurals import plural
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
@@ -164,7 +165,9 @@ def _range_of(
     first, stop = _numbers(bounds, text, total, unit)
     first, stop = first or 0, total if stop is None else stop
     if max(abs(first), abs(stop)) > total:
-        raise UsageError(f"{text!r} goes beyond the {total} episodes of {split.name}", hint=_HINT)
+        raise UsageError(
+            f"{text!r} goes beyond the {plural(total, 'episode')} of {split.name}", hint=_HINT
+        )
     return split, first + total * (first < 0), stop + total * (stop < 0)
 
 

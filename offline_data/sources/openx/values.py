@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.images import image_head, is_jpeg
 from offline_data.readers.tf_example import BytesValues
 from offline_data.store.encoded import EncodedColumn
@@ -77,7 +78,8 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
     expected = rows * prod(feature.row_shape)
     if len(items) != expected and np.size(items) != expected:
         raise FormatError(
-            f"{feature.name} has {np.size(items):,} values; expected {rows} of {list(feature.row_shape)}"
+            f"{feature.name} has {plural(np.size(items), 'value')}; expected {rows} of "
+            f"{list(feature.row_shape)}"
         )
     return np.asarray(items).reshape(rows, *feature.row_shape)
 
@@ -172,7 +174,8 @@ def _unpacked(values: BytesValues, feature: Feature, record: Mapping[str, Value]
         left -= len(raw)
         if (size is not None and len(raw) != size) or len(raw) % dtype.itemsize:
             raise FormatError(
-                f"{feature.name} of row {row} has {len(raw):,} bytes; expected {size or 'whole items'}"
+                f"{feature.name} of row {row} has {plural(len(raw), 'byte')}; expected "
+                f"{size or 'whole items'}"
             )
         array = np.frombuffer(raw, dtype)
         if feature.dtype == "bfloat16":
@@ -202,7 +205,7 @@ def _inflated(raw: bytes, most: int, feature: Feature) -> bytes:
         raise FormatError(f"{feature.name} has a value that zlib cannot read: {error}") from None
     if len(found) > most or not inflater.eof:
         raise FormatError(
-            f"{feature.name} has a value of more than {most:,} bytes, or that is cut off"
+            f"{feature.name} has a value of more than {plural(most, 'byte')}, or that is cut off"
         )
     return found
 
@@ -218,7 +221,7 @@ def _images(values: BytesValues, feature: Feature, rows: int) -> Any:
     ```
     """
     if len(values) != rows:
-        raise FormatError(f"{feature.name} has {len(values)} images; expected {rows}")
+        raise FormatError(f"{feature.name} has {plural(len(values), 'image')}; expected {rows}")
     first, data = values[0], values.data
     encoding = "jpeg" if is_jpeg(first) else "png"
     size, header = image_head(first)
@@ -267,7 +270,7 @@ def _as_json(items: Any, feature: Feature, rows: int, lengths: list[Any]) -> NDA
         stops = np.cumsum(one).tolist()
         nested = [nested[stop - n : stop] for n, stop in zip(one.tolist(), stops, strict=True)]
     if len(nested) != rows:
-        raise FormatError(f"{feature.name} has {len(nested)} values; expected {rows}")
+        raise FormatError(f"{feature.name} has {plural(len(nested), 'value')}; expected {rows}")
     out = np.empty(rows, object)
     out[:] = [json.dumps(value, ensure_ascii=False) for value in nested]
     return out

@@ -19,6 +19,7 @@ from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
+from offline_data.plurals import plural
 from offline_data.readers.archive import open_members
 from offline_data.readers.images import header_shapes, is_jpeg
 from offline_data.readers.restricted_pickle import load
@@ -252,6 +253,6 @@ def _check_numbers(names: Sequence[str], where: str) -> None:
     for name, found in numbers.items():
         if missing := sorted(set(range(max(found) + 1)) - found):
             raise FormatError(
-                f"{where} lacks {len(missing)} files, {name}{missing[0]:05d}.tar for one",
+                f"{where} lacks {plural(len(missing), 'file')}, {name}{missing[0]:05d}.tar for one",
                 hint="copy the whole dataset, or convert single files",
             )

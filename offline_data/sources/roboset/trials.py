@@ -30,6 +30,7 @@ from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
@@ -150,7 +151,7 @@ def _read_trial(
             found = list(columns[path].shape)
             raise FormatError(f"{path[0]!r} has shape {found}, expected [{rows}]")
     if rows < 2:
-        raise FormatError(f"it has {rows} rows, which is no step; expected at least 2")
+        raise FormatError(f"it has {plural(rows, 'row')}, which is no step; expected at least 2")
     actions = {path: columns.pop(path) for path in list(columns) if path[0] == "actions"}
     last = [column[-1] for column in actions.values()]
     old = not all(row.dtype.kind == "f" and np.isnan(row).all() for row in last)
@@ -199,7 +200,7 @@ def _columns(group: Any) -> tuple[dict[tuple[str, ...], NDArray[Any]], tuple[Dro
         if leaf.form != "array":
             reason = f"It has HDF5 type {dataset.dtype}, which is no number."
         elif leaf.rows != count:
-            reason = f"It has {leaf.rows or 'no'} rows, and rewards have {count}."
+            reason = f"It has {plural(leaf.rows or 0, 'row')}, and rewards have {count}."
         else:
             values = hdf5_tree.read_numbers(dataset)
             if values.dtype == np.float16 and not needed and np.isnan(values).all():

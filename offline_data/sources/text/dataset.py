@@ -20,6 +20,7 @@ import numpy as np
 from offline_data.episodes import EpisodeBatch, Skipped
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.processes.limits import limited
 from offline_data.readers.text_rows import column_names, read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
@@ -124,7 +125,7 @@ class TextDataset(RawDataset):
             )
             yield EpisodeBatch.without_episodes(warnings=(said,))
         if empty:
-            said = f"{empty:,} rows have no text, or text without tokens"
+            said = f"{plural(empty, 'row has', 'rows have')} no text, or text without tokens"
             yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
 
     def _resolved(self, path: Path, names: Sequence[str]) -> TextOptions:

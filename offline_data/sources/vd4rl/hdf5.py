@@ -27,6 +27,7 @@ import numpy as np
 from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 from offline_data.episodes.joining import join_episodes, located
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in, dtype_of, lies_elsewhere
 from offline_data.readers.inflate import read_rows
@@ -219,7 +220,9 @@ class _File:
             elif dtype is None or dtype.kind not in "biuf":
                 reason = f"has dtype {dtype or 'unknown to numpy'}, which is no number"
             elif not dataset.shape or dataset.shape[0] != self.rows:
-                reason = f"has shape {list(dataset.shape or ())}, expected {self.rows} rows"
+                reason = (
+                    f"has shape {list(dataset.shape or ())}, expected {plural(self.rows, 'row')}"
+                )
             if reason is None:
                 self._columns[one] = _Column(dataset)
             elif one in REQUIRED:

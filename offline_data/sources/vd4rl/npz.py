@@ -19,6 +19,7 @@ from offline_data.episodes.cut import runs_within
 from offline_data.episodes.joining import join_episodes, located
 from offline_data.errors import FormatError
 from offline_data.files import check_magic
+from offline_data.plurals import plural
 from offline_data.readers.npy import open_npz
 from offline_data.sources.base import Part, RandomAccess, SourceInfo
 from offline_data.sources.vd4rl.rows import DISCOUNT, FLAGS, IMAGE, REQUIRED, episode_of
@@ -69,7 +70,9 @@ class Header:
             if header.dtype.kind not in "biufc":
                 others[name] = f"has dtype {header.dtype}, which is no number"
             elif header.shape[:1] != (rows,):
-                others[name] = f"has shape {list(header.shape)}, and {IMAGE!r} has {rows} rows"
+                others[name] = (
+                    f"has shape {list(header.shape)}, and {IMAGE!r} has {plural(rows, 'row')}"
+                )
             else:
                 columns[name] = ArrayColumn(header.dtype.newbyteorder("="), header.shape[1:])
             if name in others and name in {*REQUIRED, DISCOUNT, *FLAGS}:
@@ -113,7 +116,9 @@ class NpzEpisodes(RandomAccess):
                     raise located(error, path.name) from error
                 skipped.append(Skipped(path.name, error.message))
         if not found:
-            raise FormatError(f"None of the {len(files)} files can be read: {skipped[0].reason}")
+            raise FormatError(
+                f"None of the {plural(len(files), 'file')} can be read: {skipped[0].reason}"
+            )
         self._files = found
         self._columns, notes, dropped = _common(found)
         self.info = SourceInfo(
@@ -167,7 +172,7 @@ def _common(
         if len(having) < len(files):
             reasons = [file.others[name] for file in files if name in file.others]
             if name not in FLAGS:
-                some = f"is in {len(having)} of the {len(files)} files; what all have is kept"
+                some = f"is in {len(having)} of the {plural(len(files), 'file')}; what all have is kept"
                 dropped.append(Dropped(name, f"It {reasons[0] if reasons else some}."))
             continue
         dtypes = {column.dtype for column in having}

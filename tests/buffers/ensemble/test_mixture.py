@@ -378,7 +378,7 @@ def test_invalid_arguments(three: list[Dataset]) -> None:
         ("Member 0 has 2 weights", tuple(three), {"weights": {0: 1, "local:d0": 1, 1: 1, 2: 1}}),
         ("no member for the weights of", tuple(three), {"weights": {0: 1, 1: 1, 2: 1, 3: 1}}),
         ("0 or more", tuple(three), {"weights": [1, 2, -1]}),
-        ("rename has 1 items", tuple(three), {"rename": [None]}),
+        ("rename has 1 item ", tuple(three), {"rename": [None]}),
     ]
     for words, members, options in wrong:
         with pytest.raises(UsageError, match=words):

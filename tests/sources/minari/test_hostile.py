@@ -421,7 +421,7 @@ def test_episodes_that_are_not_as_stated(tmp_path: Path) -> None:
     folder = two(tmp_path / "b-v0")
     with hdf5(folder) as file:
         del file["episode_1"]
-    fails(folder, "main_data.hdf5", "1 episodes", "expected 2")
+    fails(folder, "main_data.hdf5", "1 episode;", "expected 2")
 
 
 def test_a_damaged_object_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:

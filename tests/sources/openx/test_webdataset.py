@@ -270,7 +270,7 @@ def test_bad_archives(tmp_path: Path, settings: Settings) -> None:
     )
     assert [one["key"] for one in stored(raw, settings).manifest.dropped] == [".json"]
     write_tar(raw / "x_00002.tar", [("c.data.pickle", GOOD)])
-    with pytest.raises(FormatError, match=r"lacks 1 files, x_00001\.tar"):
+    with pytest.raises(FormatError, match=r"lacks 1 file, x_00001\.tar"):
         stored(raw, settings, force=True)
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 9\n".format("0" * 64)
     for content, said in [(pointer, "LFS"), ("<html>no</html>", "web page"), ("", "empty|no ")]:

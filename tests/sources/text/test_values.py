@@ -97,7 +97,7 @@ def test_formats_of_files(convert: Convert, tokens: Any, tmp_path: Path, name: s
     assert np.asarray(reader.episodes["row",]).tolist() == [0, 1, 3, 4, 5]
     (skipped,) = reader.manifest.skipped
     assert skipped["where"] == name
-    assert skipped["reason"].startswith("1 rows have no text")
+    assert skipped["reason"].startswith("1 row has no text")
 
 
 def test_missing_texts_are_counted(convert: Convert, tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_rows_that_lack_a_column(convert: Convert, tokens: Any, tmp_path: Path) 
     reader = convert(path)
     assert documents(reader) == [tokens("the cat")] * 1000 + [tokens("a")]
     (skipped,) = reader.manifest.skipped
-    assert "1 rows have no text" in skipped["reason"]
+    assert "1 row has no text" in skipped["reason"]
 
 
 def test_rows_of_nothing(convert: Convert, tokens: Any, tmp_path: Path) -> None:
