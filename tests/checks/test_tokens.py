@@ -357,8 +357,8 @@ def test_documents_without_an_end(write: Write, form: str, pad: bool, layout: st
     episode, row = begin(documents, 4, pad=pad, pairs=form == "pairs")
     row += 0 if pad else len(documents[4]) - 1
     assert (reports[0].episode, reports[0].row) == (episode, row)
-    said = "1 document does" if halves else "2 documents"
-    assert reports[0].message == f"{said} do not end with the end-of-text token"
+    said = "1 document does" if halves else "2 documents do"
+    assert reports[0].message == f"{said} not end with the end-of-text token"
 
 
 def test_where_no_end_is_expected(write: Write) -> None:
