@@ -1,0 +1,291 @@
+"""Digests of every value that is converted or sampled: refactoring changes none of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from tensordict import TensorDict
+
+import offline_data as od
+from offline_data.store.reader import DatasetReader
+from offline_data.testing.atari_toy import write_replay_log
+from offline_data.testing.d4rl_toy import ToyD4RL, write_published
+from offline_data.testing.gen_dgrl_toy import toy_files, write_archive
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.openml_toy import toy_of_torchrl, toy_table
+from offline_data.testing.rlds_toy import write_toy_rlds
+from offline_data.testing.roboset_toy import write_roboset
+from offline_data.testing.text_toy import write_tokenizer
+from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.vd4rl_toy import write_vd4rl_hdf5, write_vd4rl_npz
+from offline_data.testing.webdataset_toy import write_webdataset
+
+Digests = dict[str, str]
+
+
+def digest(values: Any) -> str:
+    """Return dtype, shape and digest of an array, a tensor, or a list."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        content = np.ascontiguousarray(values).tobytes()
+        kind = f"{values.dtype} {list(values.shape)}"
+    else:
+        listed = values.tolist() if hasattr(values, "tolist") else list(values)
+        content, kind = repr(listed).encode(), f"list [{len(listed)}]"
+    return f"{kind} {hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def of_batch(batch: Any) -> Digests:
+    """Return the digest of each leaf of a TensorDict."""
+    leaves = batch.items(include_nested=True, leaves_only=True)
+    names = {"/".join((key,) if isinstance(key, str) else key): value for key, value in leaves}
+    return {name: digest(_data(names[name])) for name in sorted(names)}
+
+
+def _data(value: Any) -> Any:
+    return getattr(value, "data", value) if not isinstance(value, torch.Tensor) else value
+
+
+# ---- conversions ----------------------------------------------------------------------------------
+
+
+def _gen_dgrl(folder: Path) -> Path:
+    return write_archive(folder / "bigfish.tar.xz", toy_files((5, 1, 12, 3), kind="npz"))
+
+
+def _atari(folder: Path) -> Path:
+    write_replay_log(folder, (5, 30, 1, 20))
+    return folder
+
+
+def _d4rl(name: str, **more: Any) -> Callable[[Path], Path]:
+    episodes = ((4, "timeout"), (3, "terminal"), (1, "timeout"), (5, "none"))
+    return lambda folder: write_published(folder, ToyD4RL(name, episodes, **more))
+
+
+def _text(rows: list[dict[str, Any]]) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        folder.mkdir()
+        pq.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet", row_group_size=2)
+        return folder / "rows.parquet"
+
+    return write
+
+
+CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
+    "minari hdf5": (
+        "minari",
+        lambda to: write_minari(to, [toy_episode(e, 3 + e) for e in range(4)]),
+        {},
+    ),
+    "minari arrow": (
+        "minari",
+        lambda to: write_minari(to, [toy_episode(e, 3 + e) for e in range(4)], "arrow"),
+        {},
+    ),
+    "minari in TED": (
+        "minari",
+        lambda to: write_minari(to, [toy_episode(e, 3 + e) for e in range(4)]),
+        {"layout": "ted"},
+    ),
+    "d4rl": ("d4rl", _d4rl("hopper-medium-v2", metadata=True), {}),
+    "d4rl with next observations": (
+        "d4rl",
+        _d4rl("hopper-medium-v2", next_observations=True),
+        {"keep_episodes": True},
+    ),
+    "atari_dqn": ("atari_dqn", _atari, {}),
+    "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),
+    "openml": ("openml", lambda to: toy_table().write(to), {}),
+    "openml as TorchRL's": ("openml", lambda to: toy_of_torchrl("adult_onehot").write(to), {}),
+    "openx": ("openx", write_toy_rlds, {"images": "raw"}),
+    "openx encoded": ("openx", write_toy_rlds, {"images": "encoded"}),
+    "openx webdataset": (
+        "openx",
+        lambda to: write_webdataset(to, "toy", "file", [[4, 1], [6]]),
+        {},
+    ),
+    "roboset": ("roboset", write_roboset, {}),
+    "vd4rl npz": ("vd4rl", lambda to: write_vd4rl_npz(to, terminal=[1], old=[2]), {}),
+    "vd4rl hdf5": ("vd4rl", lambda to: write_vd4rl_hdf5(to, (5, 3, 4)), {}),
+    "text": (
+        "text",
+        _text([{"text": t} for t in ("the cat sat", "", "why? because", "x" * 40)]),
+        {},
+    ),
+    "text padded": (
+        "text",
+        _text([{"text": t} for t in ("the cat sat", "why? because", "x" * 40)]),
+        {"text": {"max_length": 8, "pad": True}},
+    ),
+    "prompts": (
+        "text",
+        _text(
+            [{"prompt": "why did", "completion": " the cat"}, {"prompt": "a", "completion": " b"}]
+        ),
+        {},
+    ),
+    "pairs": (
+        "text",
+        _text([{"prompt": "why", "chosen": " a cat", "rejected": " road"} for _ in range(3)]),
+        {},
+    ),
+}
+"""Source, what writes its raw files to a folder that does not exist, and options of `convert`."""
+
+
+def converted(name: str, folder: Path) -> Digests:
+    """Convert one of `CONVERSIONS` and return the digests of what is stored and what is loaded."""
+    source, write, options = CONVERSIONS[name]
+    options = dict(options)
+    if source == "text":
+        (folder / "tokenizer").mkdir()
+        tokenizer = write_tokenizer(folder / "tokenizer")
+        options["text"] = od.TextOptions(str(tokenizer), **options.pop("text", {}))
+    raw = write(folder / "hopper-raw-v0")
+    stored = od.convert(
+        raw, "frozen", source=source, root=folder / "root", progress=False, **options
+    )
+    manifest = json.loads((stored.path / "manifest.json").read_text())
+    dataset = od.load_dataset("local:frozen", 8, root=folder / "root", download=False)
+    reader = DatasetReader(stored.path)
+    files = sorted((name, file["sha256"]) for name, file in manifest["digests"].items())
+    found = {
+        "counts": json.dumps(manifest["counts"], sort_keys=True),
+        "files": digest(files),
+        "lengths": digest(np.asarray(reader.lengths)),
+    }
+    return found | of_batch(dataset[:])
+
+
+# ---- batches by seed --------------------------------------------------------------------------------
+
+
+def _toy(folder: Path, name: str = "toy", first: int = 0) -> Any:
+    path = folder / "root" / "local" / name / "1"
+    if not path.exists():
+        path.mkdir(parents=True)
+        lengths = [7, 3, 12, 1, 9, 5][first:]
+        write_toy(path, [toy_batch(lengths)], dataset=f"local:{name}@1", audit="none")
+    return path
+
+
+def _loaded(
+    folder: Path, sampler: Any = None, name: str = "toy", first: int = 0, **options: Any
+) -> Any:
+    _toy(folder, name, first)
+    options.setdefault("batch_size", 6)
+    return od.load_dataset(
+        f"local:{name}", root=folder / "root", download=False, sampler=sampler, **options
+    )
+
+
+def _draws(buffer: Any, count: int = 4, **options: Any) -> Digests:
+    """Return digests of batches drawn one after another from seed 5."""
+    torch.manual_seed(5)
+    found: Digests = {}
+    for number in range(count):
+        batch = buffer.sample(**options)
+        batch = batch[0] if isinstance(batch, tuple) else batch
+        found |= {f"{number} {name}": value for name, value in of_batch(batch).items()}
+    return found
+
+
+def samplers() -> dict[str, Callable[[], Any]]:
+    """Return what makes each sampler."""
+    return {
+        "default": lambda: None,
+        "RandomSampler": od.RandomSampler,
+        "SamplerWithoutReplacement": od.SamplerWithoutReplacement,
+        "SamplerWithoutReplacement, in order": lambda: od.SamplerWithoutReplacement(shuffle=False),
+        "PrioritizedSampler": lambda: od.PrioritizedSampler(37, alpha=0.7, beta=0.9),
+        "SliceSampler": lambda: od.SliceSampler(
+            num_slices=2, end_key=("next", "done"), strict_length=False
+        ),
+        "SliceSamplerWithoutReplacement": lambda: od.SliceSamplerWithoutReplacement(
+            num_slices=2, end_key=("next", "done"), strict_length=False
+        ),
+        "PrioritizedSliceSampler": lambda: od.PrioritizedSliceSampler(
+            37, alpha=0.7, beta=0.9, num_slices=2, end_key=("next", "done"), strict_length=False
+        ),
+    }
+
+
+def on_dataset(name: str, folder: Path) -> Digests:
+    """Return the batches that a sampler draws from a dataset."""
+    return _draws(_loaded(folder, samplers()[name]()))
+
+
+def growing(name: str, storage: str, folder: Path) -> Digests:
+    """Return the batches that a sampler draws from a buffer that was written over once."""
+    make: dict[str, Callable[[], Any]] = {
+        "LazyTensorStorage": lambda: od.LazyTensorStorage(29),
+        "LazyMemmapStorage": lambda: od.LazyMemmapStorage(29, scratch_dir=str(folder / "memmap")),
+        "ListStorage": lambda: od.ListStorage(29),
+    }
+    buffer = od.TensorDictReplayBuffer(
+        storage=make[storage](), sampler=samplers()[name](), batch_size=6
+    )
+    data = _loaded(folder)[:].exclude("index")
+    rows = TensorDict(data.to_dict(), [len(data)])
+    for start in range(0, len(rows), 20):
+        buffer.extend(rows[start : start + 20])
+    return _draws(buffer)
+
+
+DERIVED: dict[str, Callable[[], Any]] = {
+    "n_step": lambda: od.n_step(3, gamma=0.9),
+    "frame_stack": lambda: od.frame_stack(3),
+    "return_to_go": lambda: od.return_to_go(gamma=0.9),
+    "timestep": lambda: od.timestep(),
+    "normalize": lambda: od.normalize("observation"),
+    "action_chunk": lambda: od.action_chunk(3),
+}
+
+
+def derived(name: str, folder: Path) -> Digests:
+    """Return batches of a dataset with a derived leaf."""
+    return _draws(_loaded(folder, derived=[DERIVED[name]()]), 2)
+
+
+def _pair(folder: Path) -> list[Any]:
+    return [_loaded(folder), _loaded(folder, name="other", first=2)]
+
+
+def _iterated(batches: Any, count: int = 6) -> Digests:
+    found: Digests = {}
+    for number, batch in zip(range(count), batches, strict=False):
+        found |= {f"{number} {name}": value for name, value in of_batch(batch).items()}
+    return found
+
+
+MIXED: dict[str, Callable[[Path], Digests]] = {
+    "DatasetMixture": lambda to: _draws(
+        od.DatasetMixture(*_pair(to), weights=[0.3, 0.7], batch_size=6)
+    ),
+    "ReplayBufferEnsemble": lambda to: _draws(
+        od.ReplayBufferEnsemble(*_pair(to), batch_size=6, p=[0.4, 0.6])
+    ),
+    "ReplayBufferEnsemble of parts": lambda to: _draws(
+        od.ReplayBufferEnsemble(*_pair(to), batch_size=6)
+    ),
+    "dataloader": lambda to: _iterated(_loaded(to).dataloader(5, seed=3)),
+    "dataloader of a mixture": lambda to: _iterated(
+        od.DatasetMixture(*_pair(to), weights=[0.3, 0.7], batch_size=6).dataloader(5, seed=3)
+    ),
+    "split": lambda to: {
+        f"{part} {name}": value
+        for part, view in _loaded(to).split(train=0.6, val=0.4, seed=3).items()
+        for name, value in of_batch(view[:]).items()
+    },
+}
+"""What draws from several datasets, or through a loader."""
