@@ -16,6 +16,7 @@ from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage, ListStorage
+from offline_data.buffers.storage.base import InTime
 from offline_data.buffers.storage.dataset import pinnable
 from offline_data.buffers.storage.rows import plain
 from offline_data.buffers.storage.tensors import shaped
@@ -51,6 +52,7 @@ class BatchSource(Saves, Generic[Batch]):
     _tensorclass: Any = None  # of the rows that were written last, if they were one
     _first: tuple[Transform, ...] = ()
     """Applied to batches before the transforms; set by subclasses and `collate_fn`."""
+    _in_time: tuple[Storage, InTime] | None = None  # the storage as derived functions see it
     _indexed: bool
     """Whether batches have the leaf `index`."""
     _dim_extend: int
@@ -328,11 +330,21 @@ class BatchSource(Saves, Generic[Batch]):
     def _gather(self, rows: Tensor, *, indexed: bool = False) -> Any:
         if self._collates and isinstance(self._storage, ListStorage):
             return self._storage.get(rows)
-        batch = self._storage.gather(rows)
-        for derive in self._derived:
-            batch = derive(batch, rows, self._storage)
+        batch = self._with_derived(self._derived, self._storage.gather(rows), rows)
         if not (self._indexed or indexed) and isinstance(batch, TensorDictBase):
             batch.pop(INDEX)
+        return batch
+
+    def _with_derived(self, functions: Iterable[Derived], batch: Any, rows: Tensor) -> Any:
+        """Apply derived functions to the batch of `rows`."""
+        storage: Any = self._storage
+        if functions and isinstance(storage, GrowingStorage):
+            if self._in_time is None or self._in_time[0] is not storage:
+                self._in_time = storage, InTime(storage)
+            storage = self._in_time[1]
+            rows = storage.positions(rows)
+        for derive in functions:
+            batch = derive(batch, rows, storage)
         return batch
 
     def _cells(self, index: Any) -> Tensor:

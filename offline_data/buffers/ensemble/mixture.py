@@ -516,9 +516,7 @@ class DatasetMixture(AsDataset):
         if isinstance(draw, MixtureDraw):
             return member._make(draw)
         with member._lock:
-            batch = member._gather(draw.rows)
-            for derive in self._derived:
-                batch = derive(batch, draw.rows, member.storage)
+            batch = member._with_derived(self._derived, member._gather(draw.rows), draw.rows)
         return member._finish(draw, batch)
 
     def _is_stored(self, number: int, draw: Any) -> bool:

@@ -45,6 +45,53 @@ class ValidRows:
         return numbers + torch.searchsorted(self._from, numbers, right=True)
 
 
+class RowOrder(Protocol):
+    """Maps positions in an order of all rows to row numbers, and back; int64 of any shape."""
+
+    def rows(self, positions: Tensor) -> Tensor:
+        """Return the rows at positions."""
+
+    def positions(self, rows: Tensor) -> Tensor:
+        """Return the positions of rows."""
+
+    def by_row(self, values: Tensor) -> Tensor:
+        """Return one value for each position, `[n]`, as one for each row."""
+
+
+@dataclass(frozen=True)
+class RingOrder:
+    """Rows of a ring buffer in order of time, one environment after the other.
+
+    Attributes:
+        steps: Number of steps in the ring, of `width` rows each.
+        first: The step that comes first.
+        width: Number of parallel environments.
+
+    Example:
+        >>> order = RingOrder(steps=4, first=3)
+        >>> order.rows(torch.arange(4)), order.positions(torch.tensor([3, 0]))
+        (tensor([3, 0, 1, 2]), tensor([0, 1]))
+    """
+
+    steps: int
+    first: int = 0
+    width: int = 1
+
+    def rows(self, positions: Tensor) -> Tensor:
+        """See `RowOrder`."""
+        column, step = positions // self.steps, positions % self.steps
+        return (step + self.first) % self.steps * self.width + column
+
+    def positions(self, rows: Tensor) -> Tensor:
+        """See `RowOrder`."""
+        step, column = rows // self.width, rows % self.width
+        return column * self.steps + (step - self.first) % self.steps
+
+    def by_row(self, values: Tensor) -> Tensor:
+        """See `RowOrder`."""
+        return values.reshape(self.width, self.steps).T.roll(self.first, 0).reshape(-1)
+
+
 @dataclass(frozen=True)
 class EpisodeIndex:
     """Runs of consecutive rows: the episodes of a storage, or pieces of them.
@@ -56,17 +103,17 @@ class EpisodeIndex:
         lengths: Number of rows of each episode, int64 `[E]`, at least one.
         final: Whether the observation after each episode's last row is known, bool `[E]`; None:
             known for all.
-        order: Rows in episode order, int64 `[rows]`, if those of an episode are not adjacent;
-            `starts` and `lengths` are then positions in `order`.
+        order: Order in which the rows of an episode are adjacent, if row numbers are not such an
+            order; `starts` are then positions in it.
     """
 
     starts: Tensor
     lengths: Tensor
     final: Tensor | None = None
-    order: Tensor | None = None
+    order: RowOrder | None = None
 
     def of(self, rows: Tensor) -> Tensor:
-        """Return the number of the episode of each row, int64 of the same shape."""
+        """Return the number of the episode of each row (or position), int64 of the same shape."""
         return torch.searchsorted(self.starts, rows, right=True) - 1
 
 

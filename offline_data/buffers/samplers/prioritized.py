@@ -407,16 +407,14 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
         starts_at = self.starts_in(storage, length)
         if starts_at is not self._followed:
             self._fill(len(storage))
-            self._allow(torch.from_numpy(starts_at.mask(self.max_capacity)))
+            self._allow(torch.from_numpy(starts_at.mask(len(storage), self.max_capacity)))
             self._followed = starts_at
         starts, weights = self._draw(count)
-        places = starts_at.places(starts)
+        places = starts_at.positions(starts)
         lengths = starts_at.lengths_from(places)
-        rows, leaves = self.batch_of(places, lengths, length)
-        each = torch.from_numpy(lengths) if len(rows) < batch_size else length
-        if starts_at.order is not None:
-            rows = starts_at.order[rows]
-        return rows, {**leaves, WEIGHT: weights.repeat_interleave(each)}
+        positions, leaves = self.batch_of(places, lengths, length)
+        each = torch.from_numpy(lengths) if len(positions) < batch_size else length
+        return starts_at.rows(positions), {**leaves, WEIGHT: weights.repeat_interleave(each)}
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> None:
         """Return None: priorities may change before the next batch."""

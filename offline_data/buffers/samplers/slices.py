@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.keys import NestedKey
+    from offline_data.buffers.samplers.base import RowOrder
 
 Distribution: TypeAlias = Literal["episodes", "starts"]
 """Unit that is drawn uniformly."""
@@ -53,7 +54,7 @@ class SliceStarts:
     counts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     ends: NDArray[np.int64]
-    order: Tensor | None = None
+    order: RowOrder | None = None
     """See `EpisodeIndex.order`: numbers here are positions in it, converted to rows at the end."""
     span: tuple[int, NDArray[np.int64], int] | None = None
     """Steps before an episode at which slices may begin, episode lengths, and slice length."""
@@ -140,22 +141,25 @@ class SliceStarts:
         _, lengths, length = self.span
         return np.minimum(lengths[episodes] - (rows - self.starts[episodes]), length)
 
-    def mask(self, count: int) -> NDArray[np.bool_]:
-        """Return whether a slice may begin at each of the rows `[0, count)`."""
+    def mask(self, count: int, size: int) -> NDArray[np.bool_]:
+        """Return whether a slice may begin at each of the rows `[0, count)`; False up to `size`."""
         change = np.zeros(count + 1, np.int8)
         change[self.starts] += 1
         change[self.starts + self.counts] -= 1
-        mask = np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
+        mask = np.zeros(size, np.bool_)
+        mask[:count] = np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
         if self.order is not None:
-            mask[self.order.numpy()] = mask[: len(self.order)].copy()
+            mask[:count] = self.order.by_row(torch.from_numpy(mask[:count])).numpy()
         return mask
 
-    def places(self, rows: Tensor) -> NDArray[np.int64]:
-        """Return the position of each row in `order`."""
-        if self.order is None:
-            return rows.numpy()
-        found: NDArray[np.int64] = torch.argsort(self.order)[rows].numpy()
+    def positions(self, rows: Tensor) -> NDArray[np.int64]:
+        """Return the positions of rows in `order`."""
+        found: NDArray[np.int64] = (self.order.positions(rows) if self.order else rows).numpy()
         return found
+
+    def rows(self, positions: Tensor) -> Tensor:
+        """Return the rows at positions in `order`."""
+        return self.order.rows(positions) if self.order else positions
 
 
 class SliceSampler(Sampler):
@@ -282,8 +286,8 @@ class SliceSampler(Sampler):
         starts_at = self.starts_in(storage, length)
         fractions = torch.rand(2, count, dtype=torch.float64, generator=self._generator).numpy()
         drawn = starts_at.draw(self.over, fractions[0], fractions[1])
-        rows, leaves = self.batch_of(*drawn, length)
-        return rows if starts_at.order is None else starts_at.order[rows], leaves
+        positions, leaves = self.batch_of(*drawn, length)
+        return starts_at.rows(positions), leaves
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
         """Return the number of rows at which a slice may begin; see `Sampler.sampleable`."""
@@ -361,7 +365,7 @@ class SliceSampler(Sampler):
     def batch_of(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
     ) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Return rows and leaves of concatenated slices `[S]`, padded to `width` if needed."""
+        """Return positions and leaves of concatenated slices `[S]`, padded to `width` if needed."""
         first: Any
         last: Any
         if (self.strict_length and not any(self.span)) or self.pad_output:
@@ -454,8 +458,8 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
             np.random.PCG64(seed).advance(position).random_raw(len(numbers)), np.uint64
         )
         fractions = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        rows, leaves = self.batch_of(*starts_at.at(numbers, fractions), length)
-        return rows if starts_at.order is None else starts_at.order[rows], leaves
+        positions, leaves = self.batch_of(*starts_at.at(numbers, fractions), length)
+        return starts_at.rows(positions), leaves
 
     def __repr__(self) -> str:
         given = "num_slices" if self.num_slices else "slice_len"

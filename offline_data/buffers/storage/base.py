@@ -76,7 +76,7 @@ class GrowingStorage(Saves):
         self.max_size = max_size
         self._process: int | None = os.getpid()
         self._count = 0
-        self._index = TrajectoryIndex()
+        self._index = TrajectoryIndex(max_size)
         self._all = ValidRows(0, np.zeros(0, np.int64))
 
     def __len__(self) -> int:
@@ -247,9 +247,10 @@ class GrowingStorage(Saves):
           number in `("collector", "traj_ids")`, `traj_ids` or `episode` changes;
         - where written rows were not adjacent in their source (`dataset_index` or `index` does not
           increase by one: randomly drawn rows);
-        - at the cursor of a ring buffer, where newer rows meet older ones, and at the last row.
+        - at the cursor of a ring buffer, where newer rows meet older ones.
 
-        Rows without leaves of trajectories are separate runs. Direct changes to the tensors that a
+        In a full ring buffer a run may continue from the last row to row 0 (see
+        `EpisodeIndex.order`). Rows without leaves of trajectories are separate runs. Direct changes to the tensors that a
         storage was created from are not noticed.
         """
         return self._index.runs(self._count, self._leaf)
@@ -257,8 +258,8 @@ class GrowingStorage(Saves):
     def runs_by(self, boundaries: Boundaries) -> EpisodeIndex:
         """Return the trajectories delimited by other leaves; raises `UsageError` without them.
 
-        Rows that were not written consecutively, or wrap around the ring buffer, are separated here
-        too. Rows that are whole trajectories are separate runs.
+        Rows that were not written consecutively are separated here too. Rows that are whole
+        trajectories are separate runs.
         """
         by = None if self._of_trajectories else boundaries
         return self._index.runs(self._count, self._leaf, by)
@@ -325,6 +326,33 @@ class SelectedLeaves:
     def gather(self, rows: Tensor) -> Any:
         """Return the batch of `rows`; see `Storage`."""
         return self._storage._take(rows, self._keys)
+
+
+class InTime:
+    """A live view of a storage whose rows are numbered so that those of a run are adjacent."""
+
+    def __init__(self, storage: GrowingStorage | SelectedLeaves) -> None:
+        self._storage = storage
+        self.runs, self.rows = storage.runs, storage.rows
+
+    def __len__(self) -> int:
+        """Return the number of rows that have been written."""
+        return len(self._storage)
+
+    def positions(self, rows: Tensor) -> Tensor:
+        """Return the numbers in this view of rows of the storage."""
+        order = self.runs().order
+        return rows if order is None else order.positions(rows)
+
+    def only(self, keys: Iterable[KeyLike]) -> InTime:
+        """Return the same rows with only some leaves; see `Storage`."""
+        selected: Any = self._storage.only(keys)
+        return InTime(selected)
+
+    def gather(self, rows: Tensor) -> Any:
+        """Return the batch of `rows` of this view; see `Storage`."""
+        order = self.runs().order
+        return self._storage.gather(rows if order is None else order.rows(rows))
 
 
 def _is_int(index: Any) -> bool:

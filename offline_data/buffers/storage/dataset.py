@@ -121,7 +121,8 @@ class DatasetStorage:
     def _runs(self) -> EpisodeIndex:
         reader = self.reader
         final = np.array(reader.episodes[("final_observation",)], dtype=bool)
-        return EpisodeIndex(*map(torch.from_numpy, (reader.starts, reader.lengths, final)))
+        starts, lengths = torch.from_numpy(reader.starts), torch.from_numpy(reader.lengths)
+        return EpisodeIndex(starts, lengths, torch.from_numpy(final))
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the batch of `rows`; see `Storage`."""

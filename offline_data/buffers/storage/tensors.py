@@ -231,6 +231,7 @@ class TensorStorage(GrowingStorage):
         self._columns = columns
         self._index.width = self.width
         self.max_size = -(-self.max_size // self.width) * self.width
+        self._index.steps = self.steps
 
     def _coded(self, key: Key, leaf: Any) -> Tensor:
         """Return the int32 codes of strings, adding new ones."""

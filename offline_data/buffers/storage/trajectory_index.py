@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from offline_data.buffers.samplers.base import EpisodeIndex
+from offline_data.buffers.samplers.base import EpisodeIndex, RingOrder
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
@@ -24,6 +24,22 @@ TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("epi
 
 MARKS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED, *TRAJECTORIES)
 """Leaves that delimit trajectories."""
+
+
+class _Sorted(NamedTuple):
+    """Any order of rows; see `RowOrder`."""
+
+    numbers: Tensor
+    places: Tensor
+
+    def rows(self, positions: Tensor) -> Tensor:
+        return self.numbers[positions]
+
+    def positions(self, rows: Tensor) -> Tensor:
+        return self.places[rows]
+
+    def by_row(self, values: Tensor) -> Tensor:
+        return values[self.places]
 
 
 class Marks(NamedTuple):
@@ -94,7 +110,7 @@ class TrajectoryIndex:
     ```
     rows of a ring of 6     0   1   2 | 3   4   5       | cursor: 3 is the oldest row
     written as number       7   8   9   4   5   6
-    continues               –   ✓   ✓   ✗   ✓   ✓       row 0 continues row 5, and starts a run
+    continues               ✓   ✓   ✓   ✗   ✓   ✓       row 0 continues row 5
     ```
 
     It does if it was written directly after it, no trajectory ended there, the trajectory's number
@@ -105,7 +121,9 @@ class TrajectoryIndex:
     width = 1
     """Number of rows per step, one per environment; each column has separate trajectories."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        """Capacity in steps: step 0 may continue the last one."""
         self.clear()
 
     def clear(self) -> None:
@@ -127,15 +145,17 @@ class TrajectoryIndex:
         written = rows_of_steps(rows, self.width)
         if isinstance(rows, slice):
             self._reserve(rows.stop + 1)
+            known = self._last >= 0 and not rows.start <= self._last < rows.stop  # not overwritten
             self._after[rows] = linked
-            self._after[rows.start] = linked and rows.start == self._last + 1
-            self._after[rows.stop] = False
+            self._after[rows.start] = linked and known and rows.start == self._next(self._last)
+            self._after[self._next(rows.stop - 1)] = False
             self._last = rows.stop - 1 if linked else -1
         else:
             self._reserve(int(rows.max()) + 2)
-            last = -1 if bool((rows == self._last).any()) else self._last  # overwritten
-            follows = rows == torch.cat([torch.tensor([last]), rows[:-1]]) + 1
-            self._after[rows + 1] = False
+            known = self._last >= 0 and not bool((rows == self._last).any())
+            follows = rows == self._next(torch.cat([torch.tensor([self._last]), rows[:-1]]))
+            follows[0] &= known
+            self._after[self._next(rows)] = False
             self._after[rows] = follows & linked
             self._last = int(rows[-1]) if linked else -1
         before, origin = self._origin, marks.origin if self.width == 1 else None
@@ -174,27 +194,29 @@ class TrajectoryIndex:
         if boundaries is not None and boundaries.step is not None:
             self._runs[boundaries] = _by_step(count, leaf, boundaries)
             return self._runs[boundaries]
-        width = self.width
-        first = ~self._after[: count // width].repeat_interleave(width)
+        width, steps = self.width, count // self.width
+        first = ~self._after[:steps].repeat_interleave(width)
         if boundaries is None:
-            first[width:] |= self._ends[: count - width]
+            first |= self._ends[:count].roll(width)
             if self._numbered:
-                first[width:] |= self._trajectory[width:count] != self._trajectory[: count - width]
+                first |= self._trajectory[:count] != self._trajectory[:count].roll(width)
         else:
             flags = [flag for key in boundaries.ends if (flag := leaf(key)) is not None]
             number = None if boundaries.trajectory is None else leaf(boundaries.trajectory)
             if number is None and not flags:
                 raise _missing(boundaries)
             for flag in flags:
-                first[width:] |= _of_rows(flag, count)[:-width]
+                first |= _of_rows(flag, count).roll(width)
             if number is not None:
                 number = _elements(number, count)
-                first[width:] |= (number[width:] != number[:-width]).any(1).cpu()
-        first[:width] = True
-        order = None
-        if width > 1:  # in each column, rows are consecutive in time
-            order = torch.arange(count).reshape(-1, width).T.reshape(-1)
-            first = first[order]
+                first |= (number != number.roll(width, 0)).any(1).cpu()
+        begin = 0
+        if steps == self.steps and not first[:width].all():  # runs continue over the end
+            begin = int(self._after[:steps].int().argmin())
+        order = RingOrder(steps, begin, width) if begin or width > 1 else None
+        if order is not None:  # in each column, rows are consecutive in time
+            first = first.reshape(steps, width).roll(-begin, 0).T.reshape(-1)
+        first[::steps] = True
         starts = first.nonzero()[:, 0]
         lengths = torch.diff(starts, append=torch.tensor([count]))
         self._runs[boundaries] = EpisodeIndex(starts, lengths, order=order)
@@ -208,6 +230,7 @@ class TrajectoryIndex:
             "trajectory": self._trajectory[:count].clone() if self._numbered else None,
             "last": self._last,
             "place": self._origin,
+            "steps": self.steps,
         }
 
     def load_state_dict(self, state: dict[str, Any], count: int) -> None:
@@ -220,10 +243,15 @@ class TrajectoryIndex:
         self.clear()
         self._reserve(steps)
         self._after[:steps], self._ends[:count] = state["after"], state["ends"]
+        self._after[:1] &= state.get("steps") == self.steps  # in older states it means nothing
         self._last, self._origin = state["last"], state.get("place")
         if state["trajectory"] is not None:
             self._numbered = True
             self._trajectory[:count] = state["trajectory"]
+
+    def _next(self, step: Any) -> Any:
+        """Return the step after `step`, an int or int64 of any shape."""
+        return (step + 1) % self.steps
 
     def _reserve(self, count: int) -> None:
         missing = count - len(self._after)
@@ -257,7 +285,8 @@ def _by_step(
     first = torch.ones(count, dtype=torch.bool)
     first[1:] = (number[order].diff() != 0) | (step[order].diff() != 1)
     starts = first.nonzero()[:, 0]
-    return EpisodeIndex(starts, torch.diff(starts, append=torch.tensor([count])), order=order)
+    lengths = torch.diff(starts, append=torch.tensor([count]))
+    return EpisodeIndex(starts, lengths, order=_Sorted(order, torch.argsort(order)))
 
 
 def _missing(boundaries: Boundaries) -> UsageError:

@@ -289,12 +289,9 @@ class WindowStorage:
     @cached_property
     def _runs(self) -> EpisodeIndex:
         batch = self._window.episodes
-        return EpisodeIndex(
-            *(
-                torch.from_numpy(np.array(x))
-                for x in (batch.starts, batch.lengths, batch.final_observation)
-            )
-        )
+        columns = batch.starts, batch.lengths, batch.final_observation
+        starts, lengths, final = (torch.from_numpy(np.array(column)) for column in columns)
+        return EpisodeIndex(starts, lengths, final)
 
     def only(self, keys: Iterable[KeyLike]) -> WindowStorage:
         """Return the same rows with only some leaves; see `Storage`."""

@@ -32,8 +32,9 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 def runs_in(storage: Any) -> list[list[int]]:
     runs = storage.runs()
-    pairs = zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True)
-    return [list(range(start, start + length)) for start, length in pairs]
+    rows = torch.arange(len(storage))
+    rows = rows if runs.order is None else runs.order.rows(rows)
+    return [part.tolist() for part in rows.split(runs.lengths.tolist())]
 
 
 def bounds_in(buffer: Any) -> list[tuple[int, int]]:
@@ -51,36 +52,55 @@ def filled(rows: Any, kind: Any = LazyTensorStorage) -> Any:
     return storage
 
 
-def naive(slots: list[tuple[int, bool]]) -> list[list[int]]:
-    """Cut a ring, slot by slot, whose slots have (number of the write, whether it ends)."""
-    runs = [[0]]
-    for row in range(1, len(slots)):
-        (before, ended), (number, _) = slots[row - 1], slots[row]
-        if ended or number != before + 1:
-            runs.append([])
-        runs[-1].append(row)
+def naive(ends: list[list[bool]], size: int) -> list[list[int]]:
+    """Cut the last `size` steps of each environment into episodes, in order of time."""
+    runs: list[list[int]] = []
+    for column, flags in enumerate(zip(*ends, strict=True)):
+        ended = True
+        for step in range(max(len(ends) - size, 0), len(ends)):
+            if ended:
+                runs.append([])
+            runs[-1].append(step % size * len(ends[0]) + column)
+            ended = flags[step]
     return runs
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    size=st.integers(1, 9),
-    writes=st.lists(st.lists(st.booleans(), min_size=1, max_size=14), min_size=1, max_size=8),
-)
-def test_runs_of_a_ring_are_those_of_a_naive_loop(size: int, writes: list[list[bool]]) -> None:
-    storage, writer = LazyTensorStorage(size), RoundRobinWriter()
-    writer.register_storage(storage)
-    slots: list[tuple[int, bool]] = []
-    number = 0
-    for ends in writes:
-        writer.extend(flagged([int(end) for end in ends]))
-        for end in ends:
-            if len(slots) < size:
-                slots.append((number, end))
-            else:
-                slots[number % size] = (number, end)
-            number += 1
-        assert runs_in(storage) == naive(slots)
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), size=st.integers(1, 9), width=st.integers(1, 3))
+def test_runs_of_a_ring_are_those_of_a_naive_loop(data: Any, size: int, width: int) -> None:
+    def ring() -> tuple[Any, Any]:
+        storage = LazyTensorStorage(size * width, ndim=1 if width == 1 else 2)
+        writer = RoundRobinWriter()
+        writer.register_storage(storage)
+        return storage, writer
+
+    storage, writer = ring()
+    steps: list[list[bool]] = []
+    step = st.lists(st.booleans(), min_size=width, max_size=width)
+    for ends in data.draw(st.lists(st.lists(step, min_size=1, max_size=14), max_size=8)):
+        flags = torch.tensor(ends)[..., None] if width > 1 else torch.tensor(ends)
+        writer.extend(TensorDict({"next": {"done": flags}}, flags.shape[:-1]))
+        steps += ends
+        assert sorted(runs_in(storage)) == sorted(naive(steps, size))
+        if data.draw(st.booleans()):
+            (after, following), state = ring(), storage.state_dict()
+            after.load_state_dict(state)
+            following.load_state_dict(writer.state_dict())
+            storage, writer = after, following
+
+
+def test_older_states_and_other_capacities_do_not_join_the_ends() -> None:
+    storage = LazyTensorStorage(4)
+    storage.set(slice(0, 4), flagged([0, 0, 0, 0]))
+    storage.set(slice(0, 2), flagged([0, 0]))
+    assert runs_in(storage) == [[2, 3, 0, 1]]
+    state = storage.state_dict()
+    larger = LazyTensorStorage(5)
+    larger.load_state_dict(state)
+    assert runs_in(larger) == [[0, 1], [2, 3]]
+    del state["links"]["steps"]
+    storage.load_state_dict(state)
+    assert runs_in(storage) == [[0, 1], [2, 3]]
 
 
 @kinds
