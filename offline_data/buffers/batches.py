@@ -91,7 +91,8 @@ class BatchSource(Saves, Generic[Batch]):
         self._lock = self._new_lock()
         if getattr(sampler, "drop_last", False) and self._batch_size is None and self._grows:
             raise UsageError(
-                "A sampler with drop_last=True needs a fixed batch size",
+                "Samplers with drop_last=True must work with a predictable batch-size, and the buffer "
+                "has none",
                 hint="give batch_size to the buffer",
             )
         if getattr(storage, "ndim", 1) > 1 and self._derived:
@@ -177,7 +178,7 @@ class BatchSource(Saves, Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches until the epoch ends, which with a `RandomSampler` it never does."""
-        size = self._size(None)
+        size = self._size_of_iteration()
         last = False
         while not last:
             draw, batch = self._take(size)
@@ -190,7 +191,7 @@ class BatchSource(Saves, Generic[Batch]):
             self._ended = False
             raise StopIteration
         batch: Batch
-        draw, batch = self._take(self._size(None))
+        draw, batch = self._take(self._size_of_iteration())
         self._ended = draw.last
         return batch
 
@@ -284,7 +285,8 @@ class BatchSource(Saves, Generic[Batch]):
         if batch_size is None or batch_size == self._batch_size:
             if self._batch_size is None:
                 raise BufferUsageError(
-                    "No batch size: give one to the buffer or to sample(batch_size)"
+                    "batch_size not specified; expected one of the buffer, or of this call",
+                    hint="give one to the buffer, or call sample(batch_size)",
                 )
             return self._batch_size
         if self._prefetch:
@@ -292,6 +294,14 @@ class BatchSource(Saves, Generic[Batch]):
                 f"Batch size is {batch_size}, but batches of {self._batch_size} are prefetched"
             )
         return positive(batch_size, "batch_size")
+
+    def _size_of_iteration(self) -> int:
+        if self._batch_size is None:
+            raise BufferUsageError(
+                "Cannot iterate over the replay buffer. Batch_size was not specified",
+                hint="give batch_size to the buffer",
+            )
+        return self._batch_size
 
     def _take(self, size: int) -> tuple[Draw, Any]:
         with self._lock:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from tensordict import is_tensor_collection
 
 from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.keys import KeyLike, as_key
@@ -204,7 +205,9 @@ class TensorDictMaxValueWriter(Writer):
         """Set the storage; raises `UsageError` if it has more than one dimension."""
         if storage.ndim > 1:
             raise UsageError(
-                f"{type(self).__name__} keeps single rows, and the storage has ndim={storage.ndim}"
+                f"{type(self).__name__} is not compatible with storages with more than one dimension: "
+                f"it keeps single rows, and the storage has ndim={storage.ndim}",
+                hint="a storage with ndim=1 takes trajectories [B, T] as rows",
             )
         super().register_storage(storage)
 
@@ -214,7 +217,13 @@ class TensorDictMaxValueWriter(Writer):
         self._heap = list(zip(state["ranks"].tolist(), state["rows"].tolist(), strict=True))
 
     def _ranks(self, data: Any) -> Tensor:
-        leaf = data.get(self.rank_key, None) if hasattr(data, "batch_dims") else None
+        if not is_tensor_collection(data):
+            raise BufferUsageError(
+                f"{type(self).__name__} expects data to be a tensor collection, a TensorDict or a "
+                f"tensorclass; found a {type(data).__name__}",
+                hint="a RoundRobinWriter writes rows of any kind",
+            )
+        leaf = data.get(self.rank_key, None)
         if leaf is None:
             raise BufferUsageError(
                 f"Rows are ranked by {join_key(self.rank_key)}, which they do not have",

@@ -295,7 +295,7 @@ def test_wrong_arguments(ds: Any) -> None:
     cases: dict[str, dict[str, Any]] = {
         "batch_size is '256'; expected a whole number": {"batch_size": "256"},
         "batch_size is 0": {"batch_size": 0},
-        "No batch size": {},
+        "batch_size not specified": {},
         "rank is 2; expected 0 <= rank < world, which is 2": {
             "batch_size": 4,
             "rank": 2,

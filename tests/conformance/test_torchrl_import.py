@@ -109,7 +109,7 @@ def test_rows_that_are_no_tensordicts(
 
 def test_a_list_of_rows_that_cannot_be_stacked_is_a_runtime_error() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(8))
-    with pytest.raises(RuntimeError, match="cannot be stacked"):
+    with pytest.raises(RuntimeError, match="Stacking the elements of the list"):
         buffer.extend([torch.rand(4), torch.rand(1)])
     with pytest.raises(UsageError, match="leaf a is object"):
         buffer.extend({"a": object()})
@@ -235,7 +235,7 @@ def test_what_cannot_be_sampled_is_a_runtime_error(storage: Any, empty: bool) ->
 def test_rows_without_a_rank_and_epochs_without_a_size() -> None:
     for data in (torch.arange(3), {"a": torch.arange(3)}):
         buffer = ReplayBuffer(storage=LazyTensorStorage(3), writer=TensorDictMaxValueWriter())
-        with pytest.raises(RuntimeError, match="ranked"):
+        with pytest.raises(RuntimeError, match="tensor collection"):
             buffer.extend(data)
     with pytest.raises(ValueError, match="drop_last"):
         ReplayBuffer(storage=ListStorage(3), sampler=SamplerWithoutReplacement(drop_last=True))

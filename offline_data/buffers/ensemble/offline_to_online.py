@@ -75,17 +75,23 @@ class OfflineToOnlineReplayBuffer:
         **dataset_kwargs: Any,
     ) -> None:
         if (online_storage is None) == (online_capacity is None):
-            raise UsageError("Give either online_storage or online_capacity")
+            raise UsageError(
+                "Give one of online_storage and online_capacity, not both; found "
+                f"{'neither' if online_storage is None else 'both'}"
+            )
         if not 0 < offline_fraction < 1:
             raise UsageError(f"offline_fraction is {offline_fraction}; expected between 0 and 1")
         if isinstance(offline_dataset, str):
             size = dataset_kwargs.pop("batch_size", batch_size)
             if size is None:
-                raise UsageError("A dataset that is named by its id needs a batch_size")
+                raise UsageError(
+                    "batch_size must be provided for a dataset that is named by its id"
+                )
             offline_dataset = _dataset(offline_dataset, size, **dataset_kwargs)
         elif dataset_kwargs:
             raise UsageError(
-                f"{', '.join(dataset_kwargs)} is for a dataset named by its id; found a buffer"
+                f"{', '.join(dataset_kwargs)} would be ignored: options of load_dataset are only "
+                "forwarded when offline_dataset is an id, and it is a buffer"
             )
         if online_capacity is not None:
             online_storage = LazyTensorStorage(positive(online_capacity, "online_capacity"))
@@ -111,7 +117,9 @@ class OfflineToOnlineReplayBuffer:
         """Return a random batch `[B]`; see the class. Raises `UsageError` without a batch size."""
         size = self.batch_size if batch_size is None else positive(batch_size, "batch_size")
         if size is None:
-            raise BufferUsageError("No batch size: give one to the buffer or to sample(batch_size)")
+            raise BufferUsageError(
+                "batch_size must be provided: give one to the buffer, or to sample(batch_size)"
+            )
         offline = round(self.offline_fraction * size) if len(self.online_buffer) else size
         counts = offline, size - offline
         parts, leaves = {}, {}

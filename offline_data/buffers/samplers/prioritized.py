@@ -427,7 +427,7 @@ def _right(span: Any) -> Any:
 
 def _not_negative(value: float, name: str) -> float:
     if not 0 <= value < float("inf"):
-        raise UsageError(f"{name} is {value}; expected a finite number, 0 or more")
+        raise UsageError(f"{name} must be greater or equal to 0, and finite; found {value}")
     return value
 
 

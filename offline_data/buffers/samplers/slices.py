@@ -263,7 +263,11 @@ class SliceSampler(Sampler):
                 raise UsageError("pad cannot be combined with span")
             strict_length, pad_output, self.span = False, True, (0, True)
         if pad_output and strict_length:
-            raise UsageError("pad_output=True pads short episodes and needs strict_length=False")
+            raise UsageError(
+                "pad_output=True is incompatible with strict_length=True, which leaves out the short "
+                "episodes that it would pad",
+                hint="strict_length=False",
+            )
         if over not in ("episodes", "starts"):
             raise UsageError(f"over is {over!r}; expected 'episodes' or 'starts'")
         self.num_slices = num_slices

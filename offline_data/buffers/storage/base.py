@@ -231,7 +231,7 @@ class GrowingStorage(Saves):
         """Return all rows, which include their next observations; raises `UsageError` if empty."""
         if not self._count:
             raise BufferUsageError(
-                "There is nothing to sample: the storage is empty",
+                "Cannot sample from an empty storage",
                 hint="buffer.extend(…) or buffer.add(…) writes rows",
             )
         if self._all.count != self._count:

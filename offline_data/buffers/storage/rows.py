@@ -230,7 +230,7 @@ def stacked(rows: list[Any]) -> Any:
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         kinds = ", ".join(sorted({type(row).__name__ for row in rows}))
         raise BufferUsageError(
-            f"A list of {kinds} cannot be stacked to rows: {error}",
+            f"Stacking the elements of the list resulted in an error: they are {kinds}; {error}",
             hint="rows are TensorDicts with the same leaves, tensors of one shape, or dicts and tuples "
             "of them; a ListStorage accepts anything",
         ) from error

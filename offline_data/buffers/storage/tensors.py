@@ -98,6 +98,11 @@ class TensorStorage(GrowingStorage):
         **torchrl: Any,
     ) -> None:
         refuse(type(self).__name__, torchrl, "compilable")
+        if storage is None:
+            raise UsageError(
+                "Expected storage to be non-null, a TensorDict, a tensor or a tree of tensors",
+                hint="LazyTensorStorage(max_size) allocates memory when the first row is written",
+            )
         if device is not None:
             storage = pytree.tree_map(lambda part: part.to(device), storage, is_leaf=_moves)
         if isinstance(storage, TensorDictBase) and storage.is_empty():
@@ -105,9 +110,12 @@ class TensorStorage(GrowingStorage):
             return
         leaves = leaves_of(storage, text=True)
         count = next(iter(leaves.values())).shape[:ndim].numel()
-        if not count or max_size not in {None, count}:
+        if not count:
+            raise UsageError("The tensors have no rows; expected at least one")
+        if max_size not in {None, count}:
             raise UsageError(
-                f"The tensors have {plural(count, 'row')}; expected {max_size or 'some'}"
+                f"The max-size and the storage shape mismatch: max_size is {max_size}, and the tensors "
+                f"have {plural(count, 'row')}"
             )
         self._begin(count, ndim, None)
         leaves, origin = self._converted(storage, ndim)

@@ -218,7 +218,7 @@ def test_a_member_that_grows_is_sampled_as_it_is_by_then(
     three: list[Dataset], steps: Callable[..., TensorDict]
 ) -> None:
     ensemble = ReplayBufferEnsemble(three[0], growing(), sample_from_all=True)
-    with pytest.raises(UsageError, match="Member 1: There is nothing to sample") as caught:
+    with pytest.raises(UsageError, match="Member 1: Cannot sample from an empty storage") as caught:
         ensemble.sample(4)
     assert "extend" in str(caught.value.hint)
     data = steps([4], first_episode=30).exclude("info", ("next", "info"))
@@ -345,7 +345,7 @@ def test_invalid_arguments(three: list[Dataset]) -> None:
     text = repr(ReplayBufferEnsemble(*three, p=[1, 1, 2]))
     assert "10 rows" in text
     assert "p=[0.25, 0.25, 0.5]" in text
-    with pytest.raises(UsageError, match="No batch size"):
+    with pytest.raises(UsageError, match="batch_size not specified"):
         ReplayBufferEnsemble(*three).sample()
     with pytest.raises(UsageError, match="A batch of 7 cannot be cut into 3"):
         ReplayBufferEnsemble(*three).sample(7)

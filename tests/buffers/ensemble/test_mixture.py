@@ -271,7 +271,7 @@ def test_a_member_that_grows_is_taken_up(three: list[Dataset]) -> None:
     assert 200 < counts_of(batch, 2)[1] < 380
     assert len(mixture) == 40
     assert_true(batch.set("source", batch["source"] * 2))
-    with pytest.raises(UsageError, match="nothing to sample"):
+    with pytest.raises(UsageError, match="Cannot sample from an empty storage"):
         DatasetMixture(three[0], empty(), weights="equal").sample()
     with pytest.raises(UsageError, match="No member"):
         DatasetMixture(empty()).sample()

@@ -90,8 +90,8 @@ def test_rows_come_in_every_form_that_has_them(storage: Any) -> None:
     ("given", "match"),
     [
         (TensorDict({"deep": {}}, [3]), "have no leaves"),
-        ([1, 2], "list of int cannot be stacked"),
-        ([rows()[0], rows(2)], "list of TensorDict cannot"),
+        ([1, 2], "the elements of the list resulted in an error: they are int"),
+        ([rows()[0], rows(2)], "resulted in an error: they are TensorDict"),
         (rows().rename_key_("action", "other"), "lack action and also have other"),
         (rows().float(), "The leaf action is torch.float32; stored rows have torch.int64"),
         (TensorDict({"action": torch.zeros(3, 2)}, [3]), r"\[3, 2\]; expected \[3\]"),

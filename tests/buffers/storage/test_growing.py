@@ -161,7 +161,7 @@ def test_a_tensor_storage_uses_the_tensors_it_was_made_of(steps: Any) -> None:
     storage.set(0, steps([1], first_episode=8)[0])
     assert rows["action"][0].item() == -9001.0
     assert TensorStorage(torch.arange(5)).get(3) == 3
-    with pytest.raises(UsageError, match="6 rows; expected 7"):
+    with pytest.raises(UsageError, match="max_size is 7, and the tensors have 6 rows"):
         TensorStorage(rows, 7)
 
 
