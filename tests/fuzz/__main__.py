@@ -21,7 +21,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.fuzz.harness import Verdict, run_case
+from tests.fuzz.harness import Verdict, adopt_orphans, run_case
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
 
@@ -68,6 +68,7 @@ def run(counts: dict[str, int], first: int, *, keep: bool = False) -> list[Verdi
     verdicts = []
     work = Path(tempfile.mkdtemp(prefix="offline-data-fuzz-"))
     isolate(work)
+    adopt_orphans()
     import_all(counts)
     gc.collect()
     gc.freeze()  # else the collector writes to every page that children share

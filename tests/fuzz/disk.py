@@ -73,6 +73,7 @@ def _leaf(folder: Path, table: str, leaf: dict[str, Any], rows: int) -> Any:
     words = next(
         entry["words"]
         for entry in json.loads((folder / "text.json").read_text())
-        if entry["table"] == table and entry["key"] == leaf["key"]
+        # `next` of layout `ted` has the words of its root
+        if entry["table"] == table and entry["key"] in (leaf["key"], leaf["key"][1:])
     )
     return np.array([*words, None], object)[values]

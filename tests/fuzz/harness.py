@@ -1,7 +1,9 @@
 """Run one hostile input in child processes with limits, and hold what happened to the promise.
 
 The promise: the right data, or an error of one or two sentences with a documented exit code;
-nothing half-published, nothing written outside the root, no process left, no secret in any output.
+nothing half-published, nothing written outside the root, no process or temporary file left, no
+secret and no control character in any output, JSON that parses where JSON was asked for. A crash of
+a library breaks it, also where the process that read the input contained it.
 
 Children are forked from a process that has imported the command line, so a case costs tens of
 milliseconds where a new interpreter would cost half a second.
@@ -9,16 +11,20 @@ milliseconds where a new interpreter would cost half a second.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import re
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +48,12 @@ EXIT_CODES = frozenset({0, 1, 2, 3, 4, 5, 6, 7})
 """Documented exit codes of a command that nobody interrupts."""
 
 _ERROR_BYTES = 4000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CRASH = re.compile(r"ended by (?!SIGPROF)(SIG\w+|signal)")
+"""A process that read the input crashed; `SIGPROF` ends one that takes too much processor time."""
+
+_GRACE = 0.5
+"""Seconds in which a process of a command that has ended may end, too."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +120,14 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
     if prepared.value is None:
         return _verdict(kind, seed, f"not prepared: {_tail(prepared)}", (), begin)
     plan = plan_of(prepared.value)
+    plan = replace(plan, commands=tuple(_as_json(seed, line) for line in plan.commands))
     before = _tree(folder / "case")
     ends: list[Ended] = []
     for number, command in enumerate(plan.commands):
         call = partial(kind.run or run_command, folder, number, command)
         ends.append(in_child(call, folder / f"run{number}"))
         allowed = plan.codes[number] if number < len(plan.codes) else EXIT_CODES
-        if problem := _broken(ends[-1], allowed):
+        if problem := _broken(ends[-1], allowed, as_json="--json" in command):
             return _verdict(kind, seed, f"{' '.join(command)}: {problem}", _codes(ends), begin)
     problem = _left_behind(folder, plan, ends) or _changed(folder / "case", before)
     if problem is None:
@@ -125,9 +138,15 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
     return _verdict(kind, seed, problem, _codes(ends), begin)
 
 
+def _as_json(seed: int, line: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command line, every third one of the fuzzer's with `--json`."""
+    asked = "--root" in line and "--json" not in line and zlib.crc32(f"{seed}{line}".encode()) % 3
+    return line if asked or "--root" not in line else (*line, "--json")
+
+
 def in_child(function: Callable[[], Any], folder: Path) -> Ended:
     """Call a function in a forked child with limits; what it prints and returns comes back."""
-    folder.mkdir()
+    (folder / "tmp").mkdir(parents=True)
     begin = time.perf_counter()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -146,8 +165,10 @@ def in_child(function: Callable[[], Any], folder: Path) -> Ended:
     left = _kill_group(child)
     if how == "hangs":
         os.waitpid(child, 0)
-    elif left and how == "ended":
+    if (_orphans() or left) and how == "ended":
         how = "leaves a process"
+    if how == "ended" and any((folder / "tmp").iterdir()):
+        how = f"leaves temporary files: {[p.name for p in (folder / 'tmp').iterdir()]}"
     value = folder / "value.json"
     return Ended(
         code if how == "ended" else None,
@@ -167,6 +188,7 @@ def _be_child(function: Callable[[], Any], folder: Path) -> None:
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -188,6 +210,10 @@ def run_command(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     return main(list(line))
 
 
+def _no_json(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
 def _kill_group(leader: int) -> bool:
     """Kill what is left of a child's process group; return True if anything was."""
     try:
@@ -197,10 +223,42 @@ def _kill_group(leader: int) -> bool:
     return True
 
 
-def _broken(end: Ended, allowed: frozenset[int]) -> str | None:
+def adopt_orphans() -> None:
+    """Let processes whose parent has ended become children of this one, where the system can."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def _orphans() -> bool:
+    """Kill what a command has started and left; return True if anything did not end by itself."""
+    until = time.perf_counter() + _GRACE
+    found = False
+    while True:
+        try:
+            done, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if not done and time.perf_counter() > until:
+            found = True
+            for pid in Path("/proc/self/task").glob("*/children"):
+                for child in pid.read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+        if not done:
+            time.sleep(0.002)
+
+
+def _broken(end: Ended, allowed: frozenset[int], *, as_json: bool) -> str | None:
     said = f"{end.out}\n{end.err}"
     if end.how != "ended":
         return f"{end.how} after {end.seconds:.1f} s: {_tail(end)}"
+    if _CRASH.search(said):
+        return f"a reader crashed: {_tail(end)}"
+    if found := _CONTROL.search(said):
+        return f"prints the control character {found[0]!r}: {ascii(said)[-500:]}"
+    if as_json:
+        try:
+            json.loads(end.out, parse_constant=_no_json)
+        except ValueError as error:
+            return f"prints no JSON ({error}): {end.out[:300]!r} {_tail(end)}"
     if end.code not in allowed:
         return f"exit code {end.code}, expected one of {sorted(allowed)}: {_tail(end)}"
     for word in ("error: unexpected ", "Traceback", "please report"):
@@ -222,6 +280,9 @@ def _left_behind(folder: Path, plan: Plan, ends: list[Ended]) -> str | None:
     staging = [p for p in staging if p.suffix != ".shards" or list(p.rglob("[0-9]*.[0-9]*[0-9]"))]
     if staging:
         return f"staging left: {[p.name for p in staging]}"
+    beside = [p.relative_to(root) for p in root.rglob(".*.tmp")]
+    if beside:
+        return f"temporary files left: {beside}"
     if plan.publishes and ends[0].code:
         made = [p for p in root.rglob("manifest.json") if ".staging" not in p.parts]
         if made:

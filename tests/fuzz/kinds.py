@@ -11,7 +11,7 @@ import socket
 import sys
 import tarfile
 import zipfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from random import Random
@@ -22,13 +22,27 @@ import numpy as np
 from offline_data.testing.d4rl_toy import ToyD4RL, columns_of, write_d4rl_hdf5
 from offline_data.testing.minari_toy import STORAGES, box, discrete, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.fuzz.cases import (
+    DONE_OR_REFUSED,
+    MADE_OR_NOT,
+    ROOT,
+    VERIFY,
+    generator,
+    instead,
+    nothing_more,
+    one_thread,
+    only_dataset,
+    plan_of_case,
+    secret_hdf5,
+    spoil_file,
+)
+from tests.fuzz.described_kinds import DESCRIBED_KINDS
 from tests.fuzz.disk import Stored, read_dataset
-from tests.fuzz.harness import EXIT_CODES, PASSWORD, SECRET, Kind, Plan, plan_of, run_command
+from tests.fuzz.harness import PASSWORD, Kind, Plan, run_command
 from tests.fuzz.hdf5_variants import D4RL, LEFT_OUT, LENGTH, MINARI, OTHERS, ROWS, SOUND
 from tests.fuzz.hdf5_variants import SECRET as OTHER_NUMBER
 from tests.fuzz.hdf5_variants import write_minari as write_hostile_minari
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
-from tests.fuzz.manifest_variants import variants
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
 from tests.fuzz.source_kinds import SOURCE_KINDS
 
@@ -36,19 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tests.oracles import Transition
-
-DONE_OR_REFUSED = frozenset({0, 2, 3, 5})
-"""Exit codes of a conversion of a local file: a dataset, or what is wrong with the file."""
-
-ROOT = ("--root", "case/root")
-VERIFY = ("verify", "local:x", *ROOT)
-MADE_OR_NOT = frozenset({0, 3})
-"""Exit codes of `VERIFY`, whether or not there is a dataset."""
-
-
-def _generator(kind: str, seed: int) -> Random:
-    return Random(f"{kind}-{seed}")
-
 
 # ---- D4RL ------------------------------------------------------------------------------------
 
@@ -98,10 +99,10 @@ def _d4rl_plan(random: Random) -> Plan:
 
 def prepare_d4rl(seed: int, folder: Path) -> Plan:
     """A D4RL file with none to three structural changes."""
-    random = _generator("d4rl", seed)
+    random = generator("d4rl", seed)
     path = folder / "in.hdf5"
     _random_d4rl(random, path)
-    secret = _secret_hdf5(folder)
+    secret = secret_hdf5(folder)
     for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
         spoil_hdf5(random, path, secret)
     return _d4rl_plan(random)
@@ -109,7 +110,7 @@ def prepare_d4rl(seed: int, folder: Path) -> Plan:
 
 def prepare_d4rl_bytes(seed: int, folder: Path) -> Plan:
     """A D4RL file with some bytes changed, most of them in the file's structure."""
-    random = _generator("d4rl-bytes", seed)
+    random = generator("d4rl-bytes", seed)
     path = folder / "in.hdf5"
     _random_d4rl(random, path)
     path.write_bytes(spoil_bytes(random, path.read_bytes(), head=2048))
@@ -124,7 +125,7 @@ def check_d4rl(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
 
     path = folder / "case" / "in.hdf5"
     truth = d4rl_transitions(path, keep_episodes=plan.facts["keep"])
-    return compare_d4rl(truth, read_dataset(_only_dataset(folder)))
+    return compare_d4rl(truth, read_dataset(only_dataset(folder)))
 
 
 def compare_d4rl(truth: Sequence[Transition], stored: Stored) -> str | None:
@@ -175,7 +176,7 @@ def prepare_hdf5(seed: int, folder: Path) -> Plan:
     names = [("d4rl", name) for name in D4RL] + [("minari", name) for name in MINARI]
     Random("hdf5").shuffle(names)
     source, name = names[seed % len(names)]
-    random = _generator("hdf5", seed)
+    random = generator("hdf5", seed)
     if source == "d4rl":
         D4RL[name](folder / "in.hdf5")
     else:
@@ -192,7 +193,7 @@ def check_hdf5(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
     """Count the rows of what was made; no number of the files beside is in it."""
     if codes[0] != 0:
         return None
-    dataset = _only_dataset(folder)
+    dataset = only_dataset(folder)
     rows = json.loads((dataset / "manifest.json").read_text())["counts"]["transitions"]
     if rows != ROWS + LENGTH * plan.facts["twice"]:
         return f"{rows} transitions, expected {ROWS}"
@@ -227,38 +228,23 @@ def _random_minari(random: Random, folder: Path, storage: str) -> None:
 
 def prepare_minari(seed: int, folder: Path) -> Plan:
     """A Minari folder with changed metadata, structure or bytes, in every storage."""
-    random = _generator("minari", seed)
+    random = generator("minari", seed)
     storage = random.choice(STORAGES)
     _random_minari(random, folder / "in", storage)
     files = sorted(p for p in (folder / "in").rglob("*") if p.is_file())
-    secret = _secret_hdf5(folder)
+    secret = secret_hdf5(folder)
     for _ in range(random.choice((0, 1, 1, 2))):
         path = random.choice(files)
         if path.is_file() and random.random() < 0.07:
-            _instead(random, path)
+            instead(random, path)
         elif path.suffix == ".json" and path.is_file():
             spoil_json_file(random, path)
         elif path.suffix == ".hdf5" and path.is_file() and random.random() < 0.7:
             spoil_hdf5(random, path, secret)
         else:
-            _spoil_file(random, path)
+            spoil_file(random, path)
     line = ("convert", "case/in", "x", "--from", "minari", *ROOT)
     return Plan((line, VERIFY), (DONE_OR_REFUSED, MADE_OR_NOT))
-
-
-def _spoil_file(random: Random, path: Path) -> None:
-    if not path.is_file():  # by an earlier change
-        return
-    kind = random.randrange(6)
-    if kind == 0:
-        path.unlink()
-        path.mkdir()
-    elif kind == 1:
-        path.write_bytes(b"")
-    elif kind == 2:
-        path.write_bytes(b"<!DOCTYPE html><title>Not found</title>")
-    else:
-        path.write_bytes(spoil_bytes(random, path.read_bytes(), head=512))
 
 
 def check_minari(folder: Path, _plan: Plan, codes: list[int | None]) -> str | None:
@@ -267,7 +253,7 @@ def check_minari(folder: Path, _plan: Plan, codes: list[int | None]) -> str | No
         return None
     from tests.oracles_minari import minari_episodes
 
-    dataset = _only_dataset(folder)
+    dataset = only_dataset(folder)
     manifest = json.loads((dataset / "manifest.json").read_text())
     dropped = {leaf["key"].replace("_index_", "") for leaf in manifest["dropped"]}
     truth = minari_episodes(folder / "case" / "in")
@@ -343,49 +329,6 @@ def compare_minari(
     return None
 
 
-# ---- manifests -------------------------------------------------------------------------------
-
-
-def prepare_manifest(seed: int, folder: Path) -> Plan:
-    """A dataset directory of which one or two files lie."""
-    random = _generator("manifest", seed)
-    layout: Any = random.choice(("compact", "ted"))
-    dataset = folder / "root" / "local" / "x" / "r"
-    batches = [toy_batch([3, 1, 4], text=True, images=random.random() < 0.3, unknown_final=(1,))]
-    write_toy(dataset, batches, layout=layout)
-    whole = _bytes_of(dataset)
-    designed = random.random() < 0.5
-    if designed:
-        _, mutate = next(variants(np.random.default_rng(seed)))
-        with suppress(OSError):  # files of a terabyte are over this process's limit
-            mutate(dataset)
-    for _ in range(0 if designed else random.choice((1, 1, 2))):
-        files = sorted(p for p in dataset.rglob("*") if p.is_file())
-        path = random.choice([dataset / "manifest.json", dataset / "manifest.json", *files])
-        if path.suffix == ".json":
-            spoil_json_file(random, path)
-        else:
-            _spoil_file(random, path)
-    found = frozenset({3, 5}) if not designed and _bytes_of(dataset) != whole else frozenset({0})
-    at = str(dataset.relative_to(folder.parent))
-    looks = (
-        ("head", at, "-n", "3", "--json"), ("info", at), ("list",), ("stats", at),
-        ("sample", at, "--batch", "8"), ("convert", at, "again"),
-    )  # fmt: skip
-    commands = (("verify", at), *random.sample(looks, 2))
-    first = frozenset({0, 3, 4, 5}) if designed else found  # some give what lies a true digest
-    return Plan(tuple((*line, *ROOT) for line in commands), (first,), publishes=False)
-
-
-def _bytes_of(dataset: Path) -> dict[str, bytes]:
-    files = (p for p in dataset.rglob("*") if p.is_file())
-    return {str(p.relative_to(dataset)): p.read_bytes() for p in files}
-
-
-def _nothing_more(_folder: Path, _plan: Plan, _codes: list[int | None]) -> str | None:
-    return None
-
-
 # ---- HTTP ------------------------------------------------------------------------------------
 
 _SET = "pen-human-v1"
@@ -398,7 +341,7 @@ _QUICK = {"connect": 2.0, "read": 0.3, "tries": 2, "first_wait": 0.001, "longest
 
 def prepare_http(seed: int, folder: Path) -> Plan:
     """A host whose first answers are hostile, then right: the second run ends with the file."""
-    random = _generator("http", seed)
+    random = generator("http", seed)
     path = folder / "in.hdf5"
     _random_d4rl(random, path)
     cut = random.random() < 0.6
@@ -420,7 +363,7 @@ def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
 
     given = {field.name: _QUICK.get(field.name, field.default) for field in fields(FetchLimits)}
     FetchLimits.__init__.__defaults__ = tuple(given.values())
-    plan = _plan_of(folder)
+    plan = plan_of_case(folder)
     content = (folder / "case" / "in.hdf5").read_bytes()
     with FileServer({_PATH: content}) as server:
         if number == 0:
@@ -457,7 +400,7 @@ def check_http(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
     if codes[1] != 0 or plan.facts["unsure"]:
         return None
     truth = d4rl_transitions(folder / "case" / "in.hdf5")
-    return compare_d4rl(truth, read_dataset(_only_dataset(folder)))
+    return compare_d4rl(truth, read_dataset(only_dataset(folder)))
 
 
 # ---- archives --------------------------------------------------------------------------------
@@ -465,7 +408,7 @@ def check_http(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
 
 def prepare_archive(seed: int, folder: Path) -> Plan:
     """A zip, tar, compressed file, `.npy`, `.npz` or pickle with some bytes changed."""
-    random = _generator("archive", seed)
+    random = generator("archive", seed)
     kind = random.choice(("zip", "tar", "tar.gz", "tar.xz", "gz", "npy", "npz", "pickle"))
     tree = {f"{n}/x{n}": random.randbytes(random.choice((0, 7, 600))) for n in range(3)}
     array = np.arange(24, dtype=random.choice(("f4", "i8", "u1", "f2"))).reshape(4, 6)
@@ -644,12 +587,12 @@ _PROXIES = (
 
 def prepare_settings(seed: int, folder: Path) -> Plan:
     """A config file and variables of any content, or something that is no file."""
-    random = _generator("settings", seed)
+    random = generator("settings", seed)
     path = folder / "config.toml"
     lines = [f"{random.choice(_KEYS)} = {random.choice(_TOML)}" for _ in range(random.randrange(4))]
     path.write_text("\n".join(lines))
     if random.random() < 0.2:
-        _instead(random, path)
+        instead(random, path)
     elif random.random() < 0.2:
         path.write_bytes(spoil_bytes(random, path.read_bytes()))
     write_toy(folder / "root" / "local" / "x" / "r", [toy_batch([3, 1])])
@@ -674,43 +617,12 @@ def prepare_settings(seed: int, folder: Path) -> Plan:
 
 def run_settings(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command under the settings of the case."""
-    os.environ |= {"OFFLINE_DATA_CONFIG": "case/config.toml", **_plan_of(folder).facts["environ"]}
+    os.environ |= {
+        "OFFLINE_DATA_CONFIG": "case/config.toml",
+        **plan_of_case(folder).facts["environ"],
+    }
     with _loopback_only():
         return run_command(folder, number, line)
-
-
-def _instead(random: Random, path: Path) -> None:
-    """Put something in the place of a file that is none, or has no end."""
-    path.unlink()
-    kind = random.choice(("fifo", "folder", "loop", "/dev/zero", "/dev/full", "nowhere"))
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(path.name if kind == "loop" else kind)
-
-
-def prepare_plan(seed: int, folder: Path) -> Plan:
-    """The plan that machines share, changed before a worker reads it, or while one has worked."""
-    random = _generator("plan", seed)
-    write_toy(folder / "root" / "local" / "x" / "r", [toy_batch([3, 1, 4])])
-    file = "case/root/plan.json"
-    make = ("preprocess", "local:x", "--step", "clip:action,low=-1,high=1", "--out", "y",
-            "--chunk-rows", "3", "--plan-only", "--plan", file)  # fmt: skip
-    share = ("worker", "--plan", file, "--rank", "0", "--world", "1")
-    facts = {"spoil": random.random() < 0.9, "seed": seed}
-    codes = (frozenset({0}), EXIT_CODES, frozenset({0}))
-    return Plan(((*make, *ROOT), (*share, *ROOT), VERIFY), codes, publishes=False, facts=facts)
-
-
-def run_plan(folder: Path, number: int, line: tuple[str, ...]) -> int:
-    """Plan; then run the share of a plan that has been changed."""
-    facts = _plan_of(folder).facts
-    if number == 1 and facts["spoil"]:
-        file = folder / "case" / "root" / "plan.json"
-        spoil_json_file(_generator("plan-file", facts["seed"]), file)
-    return run_quietly(folder, number, line)
 
 
 # ---- buffers and what is derived from rows ---------------------------------------------------
@@ -730,7 +642,7 @@ def run_buffer(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Do random operations on a growing buffer, beside a list of dicts."""
     from tests.fuzz import buffer_ops
 
-    _one_thread()
+    one_thread()
     buffer_ops.run(int(line[0]))
     return 0
 
@@ -741,8 +653,8 @@ def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     from offline_data.buffers.derived import action_chunk, frame_stack, n_step, return_to_go
     from tests import oracles_derived as oracle
 
-    _one_thread()
-    random = _generator("derived", int(line[0]))
+    one_thread()
+    random = generator("derived", int(line[0]))
     lengths = [random.randint(1, 9) for _ in range(random.randint(1, 6))]
     unknown = [e for e in range(len(lengths)) if random.random() < 0.3]
     layout: Any = random.choice(("compact", "ted"))
@@ -792,8 +704,8 @@ def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
     from offline_data.errors import OfflineDataError
 
-    _one_thread()
-    random = _generator("view", int(line[0]))
+    one_thread()
+    random = generator("view", int(line[0]))
     root = folder / "case" / "root"
     dataset, file = root / "local" / "x" / "r", root / "v.npz"
     write_toy(dataset, [toy_batch([3, 1, 4, 2])])
@@ -804,7 +716,7 @@ def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     if random.random() < 0.8:
         file.write_bytes(spoil_bytes(random, file.read_bytes(), head=300))
     elif random.random() < 0.5:
-        _instead(random, file)
+        instead(random, file)
     try:
         found = plain.saved_view(file)[:]
     except OfflineDataError as error:
@@ -814,69 +726,6 @@ def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     return 0
 
 
-_WORDS = (
-    "", ",", "=", ":", "action", "observation", "observation.state", "next.reward", "nowhere", "low=-1", "high=1",
-    "high=nan", "low=1e400", "dtype=object", "=3", "a=b=c", "height=0", "height=-3,width=9999999999", "64", "84",
-    "\udcff", "é", "a→b", "return > 1", "return >", "().__class__", "__import__('os')", "length ** 9 ** 9",
-    "1/0 > return", "x" * 400, "[" * 300, "eps=0", "gamma=2", "scale=inf", "format=hwc", "mode=area", "n=1",
-)  # fmt: skip
-
-
-def prepare_recipe(seed: int, folder: Path) -> Plan:
-    """A recipe of steps with any arguments."""
-    from offline_data.preprocess.steps.registry import step_names
-
-    random = _generator("recipe", seed)
-    batch = toy_batch([3, 1, 4], text=random.random() < 0.3, images=random.random() < 0.5)
-    write_toy(folder / "root" / "local" / "x" / "r", [batch])
-    steps = []
-    for _ in range(random.choice((1, 1, 2))):
-        words = random.choices(_WORDS, k=random.randrange(4))
-        steps += ["--step", ":".join([random.choice(step_names()), ",".join(words)])]
-    line = ("preprocess", "local:x", *steps, "--out", "y", *ROOT)
-    looked = ("verify", "local:y", *ROOT)
-    return Plan((line, looked), (EXIT_CODES, MADE_OR_NOT), publishes=False)
-
-
-def run_quietly(folder: Path, number: int, line: tuple[str, ...]) -> int:
-    """Run a command with one thread of torch."""
-    _one_thread()
-    return run_command(folder, number, line)
-
-
-# ---- what several share ----------------------------------------------------------------------
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def _plan_of(folder: Path) -> Plan:
-    """Return the plan of the case that runs in a folder."""
-    return plan_of(json.loads((folder / "prepare" / "value.json").read_text()))
-
-
-def _secret_hdf5(folder: Path) -> Path:
-    """Write another HDF5 file, outside the case; returns the text file beside it."""
-    import h5py
-
-    path = folder.parent / "secret.txt"
-    with h5py.File(path.with_suffix(".h5"), "w") as file:
-        file["secret"] = np.frombuffer(SECRET * 8, np.uint8).view("f4")[:1000]
-    return path
-
-
-def _only_dataset(folder: Path) -> Path:
-    (manifest,) = (
-        path
-        for path in (folder / "case" / "root").rglob("manifest.json")
-        if ".staging" not in path.parts
-    )
-    return manifest.parent
-
-
 KINDS = {
     kind.name: kind
     for kind in (
@@ -884,15 +733,13 @@ KINDS = {
         Kind("d4rl-bytes", prepare_d4rl_bytes, check_d4rl),
         Kind("hdf5", prepare_hdf5, check_hdf5),
         Kind("minari", prepare_minari, check_minari),
-        Kind("manifest", prepare_manifest, _nothing_more),
         Kind("http", prepare_http, check_http, run_http),
-        Kind("settings", prepare_settings, _nothing_more, run_settings),
-        Kind("plan", prepare_plan, _nothing_more, run_plan),
+        Kind("settings", prepare_settings, nothing_more, run_settings),
         Kind("archive", prepare_archive, check_archive, run_archive),
-        Kind("buffer", prepare_calls, _nothing_more, run_buffer),
-        Kind("derived", prepare_calls, _nothing_more, run_derived),
-        Kind("view", prepare_any_view, _nothing_more, run_view),
-        Kind("recipe", prepare_recipe, _nothing_more, run_quietly),
+        Kind("buffer", prepare_calls, nothing_more, run_buffer),
+        Kind("derived", prepare_calls, nothing_more, run_derived),
+        Kind("view", prepare_any_view, nothing_more, run_view),
+        *DESCRIBED_KINDS,
         *SOURCE_KINDS,
     )
 }

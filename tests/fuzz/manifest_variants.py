@@ -64,7 +64,12 @@ def _store(folder: Path, value: Any) -> None:
     zeros = "0" * 64
     if isinstance(value, dict) and "sha256" in value:
         value = {**{k: v for k, v in value.items() if k != "sha256"}, "sha256": zeros}
-    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    store_manifest(folder, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def store_manifest(folder: Path, text: str) -> None:
+    """Write a manifest whose last 64 zeros become its digest."""
+    zeros = "0" * 64
     before, found, behind = text.rpartition(zeros)
     data = text.encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(data).hexdigest()

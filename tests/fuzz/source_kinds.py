@@ -729,14 +729,14 @@ def _vd4rl_leaves(rows: dict[str, Any]) -> Leaves:
 
 def _after_hdf5(random: Random, folder: Path, files: list[Path], read: Any) -> Truth:
     """Change objects or bytes of HDF5 files, and read them by h5py where objects were changed."""
-    from tests.fuzz.kinds import _secret_hdf5
+    from tests.fuzz.cases import secret_hdf5
 
     changes = random.choice((0, 1, 1, 1, 2))
     path = random.choice(files)
     if changes and random.random() < 0.25:
         _spoil(random, path, 2048)
         return Truth(known=False)
-    secret = _secret_hdf5(folder)
+    secret = secret_hdf5(folder)
     for _ in range(changes):
         spoil_hdf5(random, path, secret)
     try:
