@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 _HTML = (b"<!doctype", b"<html", b"<?xml")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1024
 """Maximum bytes of a relative path that every file system supports, with room for a root."""
@@ -174,43 +177,73 @@ def file_lock(
 ) -> Iterator[None]:
     """Hold the lock at `path`, which the operating system releases when the process dies.
 
-    The file is never deleted, so that two processes never hold it. `waiting` is called once if
-    another process or thread holds the lock, `pause` waits before the next attempt; both may raise
-    to give up. Raises `OSError`.
+    Nothing is read from the file, and it is never deleted, so that two processes never hold it.
+    `waiting` is called once if another process or thread holds the lock, `pause` waits before the
+    next attempt; both may raise to give up. Raises `OSError`, and `AccessError` where the file
+    system has no locks.
     """
-    from filelock import FileLock, Timeout
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock, notified = FileLock(path, thread_local=False), False
-    while not lock.is_locked:
-        try:
-            lock.acquire(blocking=False)  # a timeout never ends on a clock that runs backwards
-        except Timeout:
-            if not notified:
-                waiting()
-            notified = True
-            pause(0.05)
+    notified = False
+    while (handle := _locked(path)) is None:
+        if not notified:
+            waiting()
+        notified = True
+        pause(0.05)
     try:
         yield
     finally:
-        lock.release()
+        _unlock(handle)
 
 
 def unless_locked(path: Path, act: Callable[[], object]) -> bool:
-    """Call `act` while holding the lock; returns False if another process holds it. Raises `OSError`."""
-    from filelock import FileLock, Timeout
+    """Call `act` while holding the lock; returns False if another process holds it.
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(path).acquire(blocking=False):
-            act()
-    except Timeout:
+    Raises like `file_lock`.
+    """
+    if (handle := _locked(path)) is None:
         return False
+    try:
+        act()
+    finally:
+        _unlock(handle)
     return True
 
 
+def _locked(path: Path) -> int | None:
+    """Lock a file, which is made where it is missing; None if it is locked. See `file_lock`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        handle = os.open(path, flags)
+    except FileNotFoundError:  # O_CREAT alone fails on another user's file in a folder like /tmp
+        handle = os.open(path, flags | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if error.errno in _HELD:
+            return None
+        if error.errno in _NO_LOCKS:
+            raise AccessError(
+                f"The file system of {path.parent} has no locks ({error.strerror}): two programs "
+                "could write there at once",
+                hint="choose a folder on a local disk (--root DIR or OFFLINE_DATA_HOME), or mount "
+                "this one with locks",
+            ) from error
+        raise
+    if os.fstat(handle).st_nlink == 0:  # deleted meanwhile: another process locks a new file
+        os.close(handle)
+        return None
+    return handle
+
+
+def _unlock(handle: int) -> None:
+    """Release a lock, also where a forked process has inherited the open file."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
 def is_locked(path: Path) -> bool:
-    """Return True if a process holds the lock at `path`; raises `OSError`."""
+    """Return True if a process holds the lock at `path`; raises like `file_lock`."""
     return path.exists() and not unless_locked(path, lambda: None)
 
 

@@ -254,7 +254,7 @@ def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Dow
         for path, came_from, whole in sorted(listed):
             with suppress(FileNotFoundError):
                 state = path.stat()
-                age = at - state.st_mtime
+                age = max(0.0, at - state.st_mtime)  # of a file from the future: 0
                 found.append(Download(path, state.st_size, tuple(sorted(came_from)), age, whole))
     return tuple(found)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,7 @@ from offline_data.errors import (
     NotFoundError,
     UsageError,
 )
-from offline_data.files import disk_errors, is_unicode, write_durably
+from offline_data.files import disk_errors, file_lock, is_unicode, write_durably
 from offline_data.ingest.options import Stored
 from offline_data.plurals import plural
 from offline_data.store.library import entry_at, has_manifest
@@ -244,17 +244,9 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
 @contextmanager
 def plan_lock(file: Path, progress: Progress) -> Iterator[None]:
     """Hold the lock of a plan; waits, with a note, while another process holds it."""
-    from filelock import FileLock, Timeout
-
-    with disk_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(file.with_name(f".{file.name}.lock"))
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            progress.note(f"another process is changing {file.name}; waiting for it")
-            lock.acquire()
-    try:
+    note = f"another process is changing {file.name}; waiting for it"
+    with ExitStack() as held:
+        with disk_errors(file):
+            lock = file.with_name(f".{file.name}.lock")
+            held.enter_context(file_lock(lock, lambda: progress.note(note)))
         yield
-    finally:
-        lock.release()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from offline_data.errors import ManifestError, NotFoundError, OfflineDataError
+from offline_data.errors import AccessError, ManifestError, NotFoundError, OfflineDataError
 from offline_data.fetch.cache import list_downloads, remove_unused_partial, state_path
 from offline_data.fetch.mirrors import scheme_of
 from offline_data.files import check_links, disk_errors, is_locked, unless_locked
@@ -204,7 +204,7 @@ def _is_fetching(settings: Settings) -> bool:
 def _held(lock: Path) -> bool:
     try:
         return is_locked(lock)
-    except OSError:  # another user's, or a read-only disk: deleting will fail
+    except (OSError, AccessError):  # another user's, a read-only disk: deleting will fail
         return False
 
 

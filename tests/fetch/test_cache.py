@@ -22,6 +22,7 @@ from offline_data.fetch.cache import (
 from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
+from offline_data.files import file_lock
 from offline_data.store.cache import cache_usage, remove_items
 from offline_data.testing.servers import Answer, Fault, FileServer
 
@@ -121,14 +122,12 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_clock_that_runs_backwards_does_not_keep_a_fetch_from_saying_that_it_waits(
     server: FileServer, online: Settings, tally: Any
 ) -> None:
-    from filelock import FileLock
-
     file = RemoteFile("raw/a", (server.at("/a"),))
     plan = plan_fetch([file], online)
     lock = lock_path(online, server.at("/a"))
     lock.parent.mkdir(parents=True)
     found: list[FetchedFile] = []
-    with FileLock(lock, thread_local=False):
+    with file_lock(lock, pytest.fail):
         asker = threading.Thread(
             target=lambda: found.extend(run_fetch(plan, online, tally)), daemon=True
         )
@@ -144,14 +143,12 @@ def test_a_clock_that_runs_backwards_does_not_keep_a_fetch_from_saying_that_it_w
 
 @pytest.mark.usefixtures("backwards")
 def test_a_part_that_is_being_fetched_is_left_alone(online: Settings) -> None:
-    from filelock import FileLock
-
     part = partial_path(online, "http://host.example/x")
     part.parent.mkdir(parents=True)
     part.write_bytes(b"abc")
     lock = online.downloads / "locks" / f"{part.stem}.lock"
     lock.parent.mkdir()
-    with FileLock(lock):
+    with file_lock(lock, pytest.fail):
         assert remove_items(cache_usage(online).items, online).freed == 0
         assert part.exists()
     assert remove_items(cache_usage(online).items, online).freed == 3

@@ -162,7 +162,7 @@ def _describes_the_same(dataset: Path, whole: Path) -> bool:
             return False
         files = [name for name in there["digests"] if not name.endswith("meta.json")]
         return all((dataset / f).read_bytes() == (whole / f).read_bytes() for f in files)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
         return False
 
 

@@ -38,6 +38,7 @@ def read_dataset(folder: Path) -> Stored:
             before[key], after[key] = values[row], values[row + 1]
     for flag in ("done", "terminated", "truncated"):  # of the root: always False, in `ted` only
         steps.pop((flag,), None)
+    steps.pop(("next", "done"), None)  # either of the two others; in `ted` only
     for key in list(steps):
         following = ("next", *key)
         if following in steps:

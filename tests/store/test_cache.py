@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from offline_data.config import Settings
 from offline_data.errors import AccessError
 from offline_data.fetch.cache import FetchRecord, read_record, write_record
+from offline_data.files import file_lock
 from offline_data.progress import SILENT
 from offline_data.store import cache
 from offline_data.store.cache import (
@@ -148,7 +148,7 @@ def test_what_a_process_works_on_is_left_alone(
         removal = remove_items(chosen, full)
         assert (removal.removed, removal.in_use, removal.freed) == ((), chosen, 0)
     (part,) = of_kind(full, "partial")
-    with FileLock(full.downloads / "locks" / f"{part.path.stem}.lock"):
+    with file_lock(full.downloads / "locks" / f"{part.path.stem}.lock", pytest.fail):
         assert used() == {"partial", "download"}
         assert cache.IN_USE in reasons(full, 0).values()
         assert remove_items([part], full).in_use == (part,)

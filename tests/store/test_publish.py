@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from offline_data import files
 from offline_data.errors import AccessError, NoSpaceError
-from offline_data.files import is_locked
+from offline_data.files import file_lock, is_locked
 from offline_data.progress import SILENT
 from offline_data.store import writer
 from offline_data.store.library import entry_at
@@ -197,7 +196,7 @@ def test_a_clock_that_runs_backwards_does_not_keep_a_lock_from_being_seen(
     for name in ("time", "perf_counter"):
         monkeypatch.setattr(time, name, lambda: 1e9 - 10.0 * next(steps))
     lock = tmp_path / "held.lock"
-    with FileLock(lock):
+    with file_lock(lock, pytest.fail):
         finished: list[bool] = []
         asker = threading.Thread(target=lambda: finished.append(is_locked(lock)), daemon=True)
         asker.start()
