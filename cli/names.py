@@ -53,5 +53,5 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
                 f"{len(whole)} datasets are called {text!r}",
                 hint=f"name one of {', '.join(whole)}",
             )
-        return locate(whole[0] if whole else text, context.settings)
+        return locate(whole[0] if whole else text, context.settings, to_get=False)
     return locate(dataset_id(context, text), context.settings)

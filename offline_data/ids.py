@@ -128,7 +128,16 @@ def looks_like_path(text: str) -> bool:
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to `count` known names most similar to `wanted`, best first."""
-    by_folded = {name.casefold(): name for name in known}
-    close = difflib.get_close_matches(wanted.casefold(), by_folded, n=count, cutoff=0.6)
+    """Return up to `count` known names most similar to `wanted`, best first.
+
+    The source of an id does not count as similar.
+
+    Example:
+        >>> nearest("local:hopper", ["local:doors", "local:hoper"])
+        ['local:hoper']
+    """
+    source = wanted[: wanted.find(":") + 1].casefold()
+    by_folded = {name.casefold().removeprefix(source): name for name in known}
+    bare = wanted.casefold().removeprefix(source)
+    close = difflib.get_close_matches(bare, by_folded, n=count, cutoff=0.6)
     return [by_folded[name] for name in close]

@@ -451,12 +451,14 @@ def _text_options(
 
 def stored_result(stored: "ingest.Stored") -> Result:
     """Return the result for a dataset that was written, or already existed."""
+    from offline_data.reports.info import dropped_lines
+
     manifest = stored.manifest
     data = {name: getattr(stored, name) for name in _STORED_DATA}
     data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}
     row = [data[name] for name in ("id", "transitions", "episodes", "bytes", "seconds")]
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
-    notes += [f"dropped {leaf['key']}: {leaf['reason']}" for leaf in manifest.dropped]
+    notes += [f"dropped {line}" for line in dropped_lines(manifest.dropped)]
     left_out = manifest.skipped[:_MOST_NAMED]
     notes += [f"skipped {entry['where']}: {entry['reason']}" for entry in left_out]
     if len(left_out) < len(manifest.skipped):

@@ -76,6 +76,8 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _provenance(found: "DatasetInfo") -> Fields:
+    from offline_data.reports.info import dropped_lines
+
     options = found.converter.get("options", {})
     plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe is shown separately
     converter = {k: v for k, v in found.converter.items() if k != "options"}
@@ -101,7 +103,7 @@ def _provenance(found: "DatasetInfo") -> Fields:
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
         Field("audit", _compact(found.audit)),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
-        Field("dropped", [f"{leaf['key']}: {leaf['reason']}" for leaf in found.dropped]),
+        Field("dropped", dropped_lines(found.dropped)),
         Field("skipped", [f"{one['where']}: {one['reason']}" for one in found.skipped]),
         Field("notes", found.notes),
     )

@@ -81,13 +81,12 @@ def verify(
 def _verified(context: Context, entry: "Entry") -> Result:
     from offline_data import api
 
-    return verify_result(
-        api.verify(entry.path, settings=context.settings, progress=context.progress)
-    )
+    found = api.verify(entry.path, settings=context.settings, progress=context.progress)
+    return verify_result(found, entry.manifest.parents)
 
 
-def verify_result(found: "Verification") -> Result:
-    """Return the result of verifying a dataset."""
+def verify_result(found: "Verification", parents: Sequence[str] = ()) -> Result:
+    """Return the result of verifying a dataset that was made from `parents`."""
     data = {k: v for k, v in vars(found).items() if k != "files"}
     if found.ok:
         line = (
@@ -96,7 +95,10 @@ def verify_result(found: "Verification") -> Result:
         notes = () if found.manifest_checksum else (_NO_CHECKSUM,)
         return Result(data, (line,), (found.id,), notes=notes)
     dataset = parse_id(found.id)
-    if dataset.source == "local":
+    if dataset.source == "local" and parents:
+        made_from = shlex.quote(parents[0])
+        command = f"offline-data preprocess {made_from} … --out {shlex.quote(dataset.name)} --force"
+    elif dataset.source == "local":
         command = f"offline-data convert PATH {shlex.quote(dataset.name)} --force"
     else:
         name = shlex.quote(f"{dataset.source}:{dataset.name}")

@@ -561,4 +561,6 @@ def remove(
     from offline_data.store.removal import remove_datasets
 
     chosen = settings_of(root, settings)
-    return remove_datasets([locate(text_of(id), chosen) for id in ids], dry_run=dry_run)
+    return remove_datasets(
+        [locate(text_of(id), chosen, to_get=False) for id in ids], dry_run=dry_run
+    )

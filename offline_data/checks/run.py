@@ -207,5 +207,11 @@ def _failed(rule: Rule, reader: DatasetReader, error: Exception) -> Finding:
 
 def _unreadable(dataset: str, error: OfflineDataError) -> Finding:
     return Finding(
-        DAMAGED, "damaged-files", "error", dataset, error.message, about="read", hint=error.hint
+        DAMAGED,
+        "damaged-files",
+        "error",
+        dataset,
+        error.message,
+        about="read",
+        hint=error.shell_hint,
     )

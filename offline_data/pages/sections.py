@@ -9,6 +9,7 @@ from offline_data.files import human_bytes
 from offline_data.pages import charts
 from offline_data.pages.page import Html, data_uri, element, facts, joined, section, table
 from offline_data.plurals import plural
+from offline_data.reports.info import dropped_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +65,6 @@ def schema(info: DatasetInfo) -> Html:
         kind = "text" if leaf["text"] else leaf["dtype"] + encoding
         per_episode = "one per step" if leaf["rows"] == "steps" else "one more than steps"
         rows.append((element("code", key), kind, str(list(leaf["shape"])), per_episode))
-    dropped = [f"{one['key']}: {one['reason']}" for one in info.dropped]
     return section(
         "schema",
         "Schema",
@@ -72,7 +72,7 @@ def schema(info: DatasetInfo) -> Html:
         facts(
             {
                 **{f"{name} space": shown(space) for name, space in info.spaces.items()},
-                "dropped": _bullets(dropped),
+                "dropped": _bullets(dropped_lines(info.dropped)),
             }
         ),
     )

@@ -82,6 +82,8 @@ class FlatFormat:
     """Why others in it are dropped: the end of a sentence that begins with `It`."""
     foreign: Mapping[str, str] = field(default_factory=dict)
     """Datasets that identify a file as another format, and the name of that format."""
+    foreign_hint: str | None = None
+    """How to convert such a file."""
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -258,7 +260,8 @@ def _check_names(
     """Reject a file of another format, or in which a column is missing or a link."""
     for name in form.foreign.keys() & names:
         raise FormatError(
-            f"{path} is not a {form.title} file: it has {name!r}, which {form.foreign[name]} writes"
+            f"{path} is not a {form.title} file: it has {name!r}, which {form.foreign[name]} writes",
+            hint=form.foreign_hint,
         )
     for link in (prefix + name for prefix in prefixes for name in form.known):
         if link in links:

@@ -135,7 +135,8 @@ class FolderOfDatasetsError(FormatError):
         super().__init__(
             f"{path} is a folder of {plural(len(found), 'dataset')}: "
             f"{', '.join(listed[:_MOST_LISTED])}{more}",
-            hint=f"convert them one by one: `offline-data convert {one} NAME`",
+            hint=("convert them one by one" if len(found) > 1 else "convert that")
+            + f": `offline-data convert {one} NAME`",
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -180,14 +181,17 @@ def _described(path: Path) -> str:
         return "it is a folder without files of a known format" + some * (count > _MOST_ALIKE)
     if not is_hdf5(path):
         return describe_head(read_head(path))
+    from offline_data.readers.flat_hdf5 import inspect
     from offline_data.readers.hdf5_tree import datasets_in
     from offline_data.sources.d4rl import FORMAT
 
     with open_hdf5(path) as file:
         names = sorted(datasets_in(file)[0])
+        if FORMAT.foreign.keys() & names:
+            inspect(file, path, FORMAT)  # raises, and says which program writes it
     listed = ", ".join(names[:_MOST_LISTED]) + ", …" * (len(names) > _MOST_LISTED) or "none"
     lacking = [name for name in FORMAT.required if name not in names]
-    if len(lacking) <= len(FORMAT.required) // 2:
+    if 0 < len(lacking) <= len(FORMAT.required) // 2:
         return f"it is nearly a D4RL file, but has no {' or '.join(lacking)}; it has {listed}"
     return f"it is HDF5 with none of the known layouts; its datasets: {listed}"
 

@@ -174,8 +174,11 @@ def newest(entries: Iterable[Entry]) -> Entry | None:
     return max(entries, key=order, default=None)
 
 
-def locate(text: str, settings: Settings) -> Entry:
+def locate(text: str, settings: Settings, *, to_get: bool = True) -> Entry:
     """Find a dataset by its id or by the path of its directory.
+
+    The error for a dataset that is not here names those with similar names and, with `to_get`, how
+    to download or make it.
 
     Raises `NotFoundError`, `InvalidIdError`.
     """
@@ -185,11 +188,14 @@ def locate(text: str, settings: Settings) -> Entry:
     entry = find(settings.root, dataset)
     if entry is None:
         known = {str(e.id): str(e.id).partition("@")[0] for e in list_datasets(settings.root)}
+        name = text.partition("@")[0]
         # a part of a dataset is found by its revision only
-        near = [one for one, name in known.items() if name == text] or nearest(text, known.values())
+        near = [one for one, known_as in known.items() if known_as == name]
+        near = near or nearest(name, known.values())
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
-            hint=f"did you mean {' or '.join(near[:3])}? " * bool(near) + how_to_get(dataset),
+            hint=f"did you mean {' or '.join(near[:3])}? " * bool(near)
+            + (how_to_get(dataset) if to_get else "`offline-data list` shows those on this disk"),
         )
     return entry
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -223,9 +224,17 @@ def read_manifest(folder: Path) -> Manifest:
     except (FormatError, ValueError) as error:
         raise ManifestError(
             error.message if isinstance(error, FormatError) else f"{path} is damaged: {error}",
-            hint="convert the dataset again: `offline-data download ID --force`",
+            hint=_how_to_replace(folder),
         ) from error
     return Manifest.from_json(value)
+
+
+def _how_to_replace(folder: Path) -> str:
+    """Return the hint for a damaged manifest; the folders of a root say what the dataset is."""
+    if "local" in folder.absolute().parts[-3:-2]:
+        name = shlex.quote(folder.absolute().parts[-2])
+        return f"make the dataset again: `offline-data convert PATH {name} --force`"
+    return "download the dataset again: `offline-data download ID --force`"
 
 
 def _newer(folder: Path, version: int, value: Mapping[str, Any]) -> NewerFormatError:

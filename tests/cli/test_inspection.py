@@ -8,6 +8,8 @@ import os
 import statistics
 from typing import TYPE_CHECKING
 
+import h5py
+import numpy as np
 import pytest
 
 from offline_data.errors import NotFoundError
@@ -153,7 +155,7 @@ def test_sample(cli: Cli, toy: Path) -> None:
     assert refused.err.endswith("hint: try --batch 6\n")
 
 
-@pytest.mark.parametrize("verb", ["info", "head", "stats", "sample", "verify", "rm"])
+@pytest.mark.parametrize("verb", ["info", "head", "stats", "sample", "verify"])
 def test_what_is_not_here_says_how_to_get_it(cli: Cli, toy: Path, verb: str) -> None:
     ran = cli(verb, "local:tyo", "--offline")
     assert (ran.code, ran.out) == (3, "")
@@ -253,3 +255,22 @@ def test_steps_that_name_another_episode(cli: Cli, toy: Path, number: int) -> No
         ran = cli(verb, "local:toy", *(["--batch", "500"] if verb == "sample" else []))
         assert ran.code == 5, ran.err
         assert "unexpected" not in ran.err
+
+
+def test_leaves_that_were_dropped_for_one_reason_are_one_line(cli: Cli, tmp_path: Path) -> None:
+    rows = {name: np.zeros((4, 2), np.float32) for name in ("observations", "actions")}
+    flags = {name: np.array([0, 1, 0, 1]) for name in ("rewards", "terminals")}
+    weights = {
+        f"metadata/policy/fc{number}/{kind}": np.ones(3) for number in range(4) for kind in "wb"
+    }
+    with h5py.File(tmp_path / "with.hdf5", "w") as file:
+        for name, values in (rows | flags | weights).items():
+            file[name] = values
+    ran = cli("convert", str(tmp_path / "with.hdf5"), "mine")
+    some = "8 leaves (metadata/policy/fc0/b, metadata/policy/fc0/w, …)"
+    line = f"{some}: Each belongs to the recording policy and has no value per row."
+    assert [one for one in ran.err.splitlines() if "dropped" in one] == [f"dropped {line}"]
+    assert [row[1] for row in cli("info", "local:mine").rows if row[0] == "dropped"] == [line]
+    assert len(cli("info", "local:mine", "--json").json["dropped"]) == 8
+    said = cli("check", "local:mine", "--select", "RL005")
+    assert "download ID" not in said.out + said.err

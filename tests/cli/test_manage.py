@@ -246,3 +246,30 @@ def test_two_at_once_are_no_traceback(raw: Settings, toy: Path) -> None:
     said = [process.communicate()[1] for process in both]
     assert not any("Traceback" in text or "unexpected" in text for text in said)
     assert not toy.exists()
+
+
+def test_a_dataset_that_is_not_here_and_was_never_published(cli: Cli, toy: Path) -> None:
+    """Nothing offers a download of it, and `rm` does not say how to make it."""
+    for verb in ("rm", "info", "check"):
+        ran = cli(verb, "local:tow")
+        assert (ran.code, "download" in ran.err) == (3, False)
+        assert "did you mean local:toy? " in ran.err
+        assert ("convert PATH tow" in ran.err) is (verb != "rm")
+        assert f"did you mean {'local:toy@1'}? " in cli(verb, "local:toy@2").err
+    (toy / "manifest.json").write_text("{")
+    for verb in ("rm", "info", "check", "verify"):
+        ran = cli(verb, "local:toy", "-y")
+        assert ran.code == (1 if verb == "check" else 5)
+        assert "download" not in ran.err
+        assert "offline-data convert PATH toy --force" in ran.err + ran.out
+
+
+def test_a_damaged_dataset_that_was_made_of_another(cli: Cli, toy: Path) -> None:
+    assert (
+        cli("preprocess", "local:toy", "--step", "cast:action=float64", "--out", "made").code == 0
+    )
+    made = Path(cli("path", "local:made").out.strip())
+    next(made.glob("steps/*.memmap")).write_bytes(b"")
+    said = cli("verify", "local:made").err
+    assert "to replace it: offline-data preprocess local:toy@1 … --out made --force" in said
+    assert cli("verify", str(toy)).code == 0

@@ -278,6 +278,12 @@ def test_convert_foresees_offers_and_explains(
             file[name] = np.zeros((3, 2))
     said = cli("convert", str(tmp_path / "near.hdf5"), "mine").err
     assert "nearly a D4RL file, but has no terminals; it has actions, observations" in said
+    with h5py.File(tmp_path / "near.hdf5", "a") as file:
+        file["terminals"] = np.zeros(3)
+        file["episode_terminals"] = np.zeros(3)
+    said = cli("convert", str(tmp_path / "near.hdf5"), "mine").err
+    assert "is not a D4RL file: it has 'episode_terminals', which d3rlpy writes" in said
+    assert "hint: in Python, offline_data.convert takes its arrays" in said
     terminal("2\n")
     assert main(["convert", str(folder), "mine"]) == 0
 

@@ -80,7 +80,7 @@ def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
         }
         assert info.licence == "CC-BY-4.0"
         assert [item.key for item in info.dropped] == ["metadata/policy/fc0/weight"]
-        assert "--keep-raw" in info.dropped[0].reason
+        assert info.dropped[0].reason.startswith("It belongs to the recording policy")
         assert "2004.07219" in (info.citation or "")
 
 

@@ -192,7 +192,7 @@ class DroppedLeaves(Rule):
     code = "RL005"
     name = "dropped-leaves"
     severity = "warning"
-    hint = "read them from the raw files: `offline-data download ID --keep-raw`"
+    hint = "read them from the raw files; --keep-raw keeps those of a download"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each reason, listing the leaves."""

@@ -73,9 +73,10 @@ FORMAT = FlatFormat(
     leaf_of,
     pieces="virtual/",
     metadata="metadata/",
-    dropped_metadata="belongs to the recording policy and has no value per row; the raw file has "
-    "it (`--keep-raw` keeps that)",
+    dropped_metadata="belongs to the recording policy and has no value per row",
     foreign={"episode_terminals": "d3rlpy"},
+    foreign_hint="in Python, offline_data.convert takes its arrays as a dict: observations, actions, "
+    "rewards, terminals, and timeouts = episode_terminals > terminals",
 )
 """Columns by `FlatFormat`'s names; in the chunked variant they are in `virtual/0/…`, …"""
 

@@ -135,7 +135,8 @@ def test_nan_and_infinite_values_do_not_count_and_stay() -> None:
         for new, old in zip(found[:, item], values[:, item], strict=True):
             want = (old - mean) / std if math.isfinite(old) else old
             assert new == pytest.approx(want, nan_ok=True)
-    assert step.notes()[0].startswith("normalize: 3 values of 'observation/x' are NaN or infinite")
+    said = "normalize: 'observation/x' has 3 values that are NaN or infinite; "
+    assert step.notes()[0].startswith(said)
 
 
 def test_statistics_go_through_json_exactly() -> None:
