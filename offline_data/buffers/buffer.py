@@ -26,8 +26,6 @@ from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
-    TensorDictMaxValueWriter,
-    TensorDictRoundRobinWriter,
     Writer,
     immutable,
 )
@@ -422,8 +420,7 @@ class ReplayBuffer(BatchSource[Batch]):
 
     def _has_index(self) -> bool:
         """Return True if batches have `index`, as in TorchRL."""
-        writers = TensorDictRoundRobinWriter, TensorDictMaxValueWriter
-        return not self._grows or isinstance(self._writer, writers)
+        return not self._grows or self._writer.indexes
 
     def _inward(self, data: Any, action: str) -> Any:
         """Return data to write after the transforms' `inv`; None: write nothing."""

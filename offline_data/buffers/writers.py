@@ -30,6 +30,9 @@ class Writer(Saves):
     rows since overwritten.
     """
 
+    indexes = False
+    """Whether TensorDicts that are read from the storage have the leaf `index`."""
+
     def __init__(self) -> None:
         self.write_count = 0
         self._storage: GrowingStorage | None = None
@@ -37,6 +40,7 @@ class Writer(Saves):
     def register_storage(self, storage: GrowingStorage) -> None:
         """Set the storage to write to."""
         self._storage = storage
+        storage.indexed = self.indexes
 
     @abstractmethod
     def add(self, data: Any) -> int | None:
@@ -128,7 +132,9 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """A `RoundRobinWriter`; buffers add `index` to batches (TorchRL's also writes it to the data)."""
+    """A `RoundRobinWriter`; rows and batches have `index` (TorchRL's also writes it to the data)."""
+
+    indexes = True
 
 
 class TensorDictMaxValueWriter(Writer):
@@ -145,6 +151,8 @@ class TensorDictMaxValueWriter(Writer):
             leaf in a row.
         **torchrl: `compilable`; only the default is accepted.
     """
+
+    indexes = True
 
     def __init__(
         self, rank_key: KeyLike | None = None, reduction: str = "sum", **torchrl: Any

@@ -177,6 +177,10 @@ def test_minari_takes_what_lies_here_and_gives_specs(
     }
     free = {**bounds, "low": [-math.inf] * 2, "high": [math.inf] * 2}
     choice = {"type": "Discrete", "n": 3, "dtype": "int64", "shape": []}
+    later = to_spec({**choice, "start": 2})
+    assert later.is_in(torch.tensor([2, 3, 4]))
+    assert not later.is_in(torch.tensor(1))
+    assert not later.is_in(torch.tensor(5))
     spec = to_spec({"type": "Dict", "subspaces": {"a": bounds, "b": choice, "c": free}})
     assert isinstance(spec, Composite)
     assert (type(spec["b"]), spec["b"].n) == (Categorical, 3)

@@ -173,3 +173,39 @@ def test_a_generator_draws_the_same_rows() -> None:
         buffer.extend(rows(6))
         drawn.append([buffer.sample()["index"].tolist() for _ in range(3)])
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+@pytest.mark.parametrize("plain", [False, True])
+def test_index_is_in_the_same_rows(kind: str, plain: bool) -> None:
+    found = []
+    for library, storages in ((theirs, theirs), (None, our_storages)):
+        name = "ReplayBuffer" if plain else "TensorDictReplayBuffer"
+        ours = ReplayBuffer if plain else TensorDictReplayBuffer
+        buffer = (ours if library is None else getattr(library, name))(
+            storage=getattr(storages, kind)(SIZE), batch_size=4
+        )
+        buffer.extend(rows(5))
+        buffer.add(rows(1, 5)[0])
+        buffer.extend(rows(3, 6))
+        storage = buffer.storage
+        some: Any = [storage[0], storage[5], *storage[2:4], *storage[torch.tensor([6, 1])]]
+        some += [buffer[0], *buffer[2:4], buffer.sample()]
+        found.append([row.get("index", None) for row in some])
+    other, mine = found
+    if plain:
+        assert mine == other == [None] * len(mine)
+    else:
+        assert [int(index) for index in mine[:-1]] == [int(index) for index in other[:-1]]
+        assert mine[-1].shape == other[-1].shape
+
+
+def test_a_storage_without_a_writer_has_rows_without_index() -> None:
+    for kind in STORAGES:
+        storage = getattr(our_storages, kind)(SIZE)
+        storage.set(slice(0, 3), rows(3))
+        assert "index" not in storage.get(1)
+        buffer = TensorDictReplayBuffer(storage=storage)
+        assert "index" in storage.get(1)
+        buffer.set_writer(our_writers.RoundRobinWriter())
+        assert "index" not in storage.get(1)

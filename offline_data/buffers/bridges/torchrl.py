@@ -218,7 +218,8 @@ def to_torchrl(
 def to_spec(space: Mapping[str, Any] | None) -> Any:
     """Return the TorchRL spec of a Box, Discrete or Dict space, as in `MinariExperienceReplay`.
 
-    None for text and other spaces.
+    A `Discrete` that does not start at 0 is `Bounded`: TorchRL's class forgets the start. None for
+    text and other spaces.
     """
     kind = None if space is None else space.get("type")
     if space is None or kind not in ("Dict", "Box", "Discrete"):
@@ -226,8 +227,11 @@ def to_spec(space: Mapping[str, Any] | None) -> Any:
     if kind == "Dict":
         return theirs.Composite({name: to_spec(part) for name, part in space["subspaces"].items()})
     dtype = torch.from_numpy(np.zeros(0, space.get("dtype", "int64"))).dtype
-    if kind == "Discrete":
+    if kind == "Discrete" and not space.get("start"):
         return theirs.Categorical(int(space["n"]), shape=space.get("shape", ()), dtype=dtype)
+    if kind == "Discrete":
+        low = int(space["start"])
+        return theirs.Bounded(low, low + int(space["n"]) - 1, space.get("shape", ()), dtype=dtype)
     low, high = (np.asarray(space[side], dtype=np.float64) for side in ("low", "high"))
     if bool((low == -math.inf).all() and (high == math.inf).all()):
         return theirs.Unbounded(space["shape"], dtype=dtype)

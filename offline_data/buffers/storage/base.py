@@ -68,6 +68,9 @@ class GrowingStorage(Saves):
     ndim = 1
     """Dimensions of the array of rows: time, and parallel environments."""
 
+    indexed = False
+    """Whether TensorDicts that are read have the leaf `index`; set by the writer."""
+
     _columns: tuple[int, ...] = ()  # sizes of the dimensions beyond the first, once they are known
 
     def __init__(self, max_size: int) -> None:
@@ -85,7 +88,10 @@ class GrowingStorage(Saves):
 
     @abstractmethod
     def get(self, index: Index) -> Any:
-        """Return rows by index (see `rows_of`), one row for an int."""
+        """Return rows by index (see `rows_of`), one row for an int.
+
+        TensorDicts have `index`, as in TorchRL, if rows are written by a TensorDict writer.
+        """
 
     @abstractmethod
     def only(self, keys: Iterable[KeyLike]) -> Storage:

@@ -77,11 +77,18 @@ class ListStorage(GrowingStorage):
             ) from error
 
     def get(self, index: Index) -> Any:
-        """Return one row for an int, else a list of rows."""
+        """Return one row for an int, else a list of rows; see `GrowingStorage.get`."""
         rows = rows_of(index, len(self))
         if rows.ndim == 0:
-            return self._items[int(rows)]
-        return [self._items[row] for row in rows.reshape(-1).tolist()]
+            return self._item(int(rows))
+        return [self._item(row) for row in rows.reshape(-1).tolist()]
+
+    def _item(self, row: int) -> Any:
+        item = self._items[row]
+        if not (self.indexed and isinstance(item, TensorDictBase)):
+            return item
+        number = torch.full(item.batch_size, row, device=item.device)
+        return item.copy().set("index", number)
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows with only some leaves, ignoring keys that a row lacks."""

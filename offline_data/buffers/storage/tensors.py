@@ -141,8 +141,11 @@ class TensorStorage(GrowingStorage):
         self._plans = {}
 
     def get(self, index: Index) -> Any:
-        """Return a copy of rows, in the shape of the index; see `rows_of`."""
-        return shaped(self.gather, cells_of(index, self.numbers()))
+        """Return a copy of rows, in the shape of the index; see `GrowingStorage.get`."""
+        rows = shaped(self.gather, cells_of(index, self.numbers()))
+        if not self.indexed and isinstance(rows, TensorDictBase):
+            rows.pop("index")
+        return rows
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return a live view of the rows with only some leaves; see `Storage`."""
