@@ -247,7 +247,7 @@ def load_arrays(
 
     Args:
         id: `source:name[@revision]`, or the path of a dataset directory.
-        style: `"transitions"`, `"episodes"` or `"qlearning"`.
+        style: `"transitions"`, `"episodes"`, `"qlearning"` or `"dataset"`.
         observation_key: Leaf to return as the observation; required if there are several.
         download: True: download and convert a dataset that is not on this disk; False: never
             download; `"force"`: download and convert again.

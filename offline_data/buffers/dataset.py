@@ -402,15 +402,26 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         | `"transitions"` | those valid for bootstrapping: next observation known, or terminated | no: the last rows of episodes may be missing |
         | `"episodes"` | all | yes: episodes end exactly where `terminals` or `timeouts` is set |
         | `"qlearning"` | all except time-outs and the very last row | no |
+        | `"dataset"` | all, flags as published | as the file can |
 
         | key | shape | dtype | |
         |---|---|---|---|
         | `observations` | `[n, …]` | as stored | |
         | `actions` | `[n, …]` | as stored | |
         | `rewards` | `[n]` | as stored | |
-        | `next_observations` | `[n, …]` | as stored | `"episodes"`: the current observation where unknown |
-        | `terminals` | `[n]` | bool | |
-        | `timeouts` | `[n]` | bool | `"episodes"` only: the last row of an episode that is not terminated |
+        | `next_observations` | `[n, …]` | as stored | not in `"episodes"`; `"dataset"`: where the file has it |
+        | `terminals` | `[n]` | bool | `"dataset"`: dtype of the file |
+        | `timeouts` | `[n]` | bool | `"episodes"`: the last row of an episode that is not terminated; `"dataset"`: where the file has it, as it has it |
+        | `infos/…`, others | `[n, …]` | as stored | `"dataset"` only |
+
+        Each style has exactly the keys that its consumers take: `"transitions"` those of CORL's and
+        OfflineRL-Kit's replay buffers, `"episodes"` the arguments of d3rlpy's `MDPDataset(**arrays)`
+        and what `d4rl.sequence_dataset(env, arrays)` cuts, `"qlearning"` what D4RL's and
+        OfflineRL-Kit's `qlearning_dataset` return. `"dataset"` is what `env.get_dataset()` of D4RL
+        returns, for code that calls it: every column of the file, by its name and in the order of
+        its rows, but none that has no value per row (`metadata/…`, in `ds.metadata.about`). A
+        dataset without a record of such columns (`ds.metadata.about["columns"]`) has its leaves by
+        D4RL's names, `timeouts` always, and `next_observations` if all of them are known.
 
         `"qlearning"` arrays are float32. Differences from d4rl's functions:
 
@@ -426,8 +437,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
           `"episodes"`; if the file has no `timeouts` it counts to `max_episode_steps` and loses the
           rows after the last end. Here every episode has an end.
 
-        d3rlpy's `MDPDataset` takes the arrays of `"episodes"` except `next_observations`;
-        `docs/recipes` has both. Transforms, `derived` and `device` are ignored; text is codes.
+        `docs/recipes/arrays.md` has examples. Transforms, `derived` and `device` are ignored; text is
+        codes.
 
         Args:
             style: See above.

@@ -12,7 +12,7 @@ import numpy as np
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import UsageError
-from offline_data.store.layout import OBSERVATIONS, STEPS, TED
+from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, STEPS, TED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,13 +21,23 @@ if TYPE_CHECKING:
 
     from offline_data.store.reader import DatasetReader
 
-Style: TypeAlias = Literal["transitions", "episodes", "qlearning"]
+Style: TypeAlias = Literal["transitions", "episodes", "qlearning", "dataset"]
 """Which rows and which arrays there are."""
 
 STYLES: tuple[Style, ...] = get_args(Style)
 
-_NAMES = ("observations", "actions", "rewards", "next_observations", "terminals")
-_Q_NAMES = ("observations", "actions", "next_observations", "rewards", "terminals")
+_NAMES: dict[Style, tuple[str, ...]] = {
+    "transitions": ("observations", "actions", "rewards", "next_observations", "terminals"),
+    "episodes": ("observations", "actions", "rewards", "terminals", "timeouts"),
+    "qlearning": ("observations", "actions", "next_observations", "rewards", "terminals"),
+}
+"""Those that consumers take: CORL's and OfflineRL-Kit's `ReplayBuffer`, the arguments of d3rlpy's
+`MDPDataset`, and what D4RL's `qlearning_dataset` returns. `"dataset"` has those of the file."""
+
+COLUMNS = "columns"
+"""Entry of `about` of datasets made from flat files: dtype of each column, by its name."""
+TIMEOUT: Key = ("timeout",)
+"""Episode leaf, where it is not `truncated`: whether the file's own `timeouts` mark the last row."""
 
 
 class DatasetArrays(Mapping[str, "NDArray[Any]"]):
@@ -38,7 +48,8 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         style: See `BaseDatasetExperienceReplay.to_numpy`.
         key: Leaf that is the observation.
         rows: `[n]` step rows.
-        last: Which of these are the last of an episode, ascending; not for `"transitions"`.
+        last: Which of these are the last of an episode, ascending; used by `"episodes"` and
+            `"qlearning"`.
         view: Maps a leaf of a table; None: all arrays are copies.
 
     Raises:
@@ -57,10 +68,10 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         self._reader, self._style, self._key = reader, style, key
         self._rows, self._last, self._view = rows, last, view
         self._read: dict[str, NDArray[Any]] = {}
-        if style == "transitions":
-            self._names: tuple[str, ...] = _NAMES
+        self._others = _others(reader, key) if style == "dataset" else {}
+        self._names = _names_of_file(reader, self._others) if style == "dataset" else _NAMES[style]
+        if style in {"transitions", "dataset"}:
             return
-        self._names = (*_NAMES, "timeouts") if style == "episodes" else _Q_NAMES
         ends, truncated = (np.array(self._scalars(flag), bool) for flag in (TERMINATED, TRUNCATED))
         inside = ends | truncated
         inside[last] = False
@@ -98,13 +109,28 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return f"DatasetArrays({self._reader.manifest.id}: {', '.join(self._names)})"
 
     def _plain(self, name: str) -> NDArray[Any]:
-        if name == "observations":
-            return self._observations(after=False)
-        if name == "next_observations":
-            return self._observations(after=True)
+        if name in {"observations", "next_observations"}:
+            return self._observations(self._key, after=name == "next_observations")
         if name == "actions":
             return self._steps(("action",))
-        return self._scalars(REWARD if name == "rewards" else TERMINATED)
+        if name in self._others:
+            return self._observations(self._others[name], after=False)
+        if name == "rewards":
+            return self._scalars(REWARD)
+        flags = self._scalars(TERMINATED) if name == "terminals" else self._marked_timeouts()
+        if self._style != "dataset":
+            return flags
+        return flags.astype(_columns(self._reader).get(name, "bool"), copy=False)
+
+    def _marked_timeouts(self) -> NDArray[Any]:
+        """Return the time-outs that the file marks: those of the last rows may not be `truncated`."""
+        reader, flags = self._reader, self._scalars(TRUNCATED)
+        marked = reader.episodes.get(TIMEOUT)
+        if marked is None:
+            return flags
+        episodes = np.searchsorted(reader.starts, self._rows, side="right") - 1
+        last = self._rows == (reader.starts + reader.lengths - 1)[episodes]
+        return np.where(last, np.asarray(marked, bool)[episodes], flags)
 
     def _of_d4rl(self, name: str) -> NDArray[Any]:
         """Do to all rows what D4RL's `qlearning_dataset` does.
@@ -112,13 +138,14 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py
         """
         if name == "next_observations":
-            return np.asarray(self._observations(after=False)[self._kept + 1].astype(np.float32))
+            before = self._observations(self._key, after=False)
+            return np.asarray(before[self._kept + 1].astype(np.float32))
         found = self._plain(name)[self._kept]
         return found if name == "terminals" else found.astype(np.float32)
 
-    def _observations(self, *, after: bool) -> NDArray[Any]:
-        """Return the observation before or after each action."""
-        reader, key = self._reader, self._key
+    def _observations(self, key: Key, *, after: bool) -> NDArray[Any]:
+        """Return a leaf as it is before or after each action; of a step leaf, its rows."""
+        reader = self._reader
         if key not in reader.observation_leaves or TED in reader.manifest.tables:
             return self._steps(next_of(key) if after else key)
         episodes = np.searchsorted(reader.starts, self._rows, side="right") - 1
@@ -143,6 +170,35 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         if self._view is None or not leaf.size or spec.encoding:
             return np.array(leaf[run], order="C")
         return self._view(table, key)[run]
+
+
+def _columns(reader: DatasetReader) -> dict[str, str]:
+    """Return the dtypes of the columns of the flat file that a dataset was made of, as recorded."""
+    found = reader.manifest.about.get(COLUMNS)
+    columns = found.items() if isinstance(found, Mapping) else ()
+    return {str(k): dtype for k, dtype in columns if isinstance(dtype, str) and dtype in DTYPES}
+
+
+def _others(reader: DatasetReader, observation: Key) -> dict[str, Key]:
+    """Return the leaves that have no name of their own in D4RL, by the name that files give them."""
+    own = {observation, next_of(observation), ("action",), REWARD, TERMINATED, TRUNCATED, EPISODE}
+    keys = [key for key in (*reader.observation_leaves, *reader.step_leaves) if key not in own]
+    roots = {"info": ("infos",), "extra": ()}
+    others = {join_key((*roots.get(key[0], key[:1]), *key[1:])): key for key in keys}
+    if "infos" in _columns(reader) and "infos/demo" in others:  # kitchen: a column, not a group
+        others["infos"] = others.pop("infos/demo")
+    return others
+
+
+def _names_of_file(reader: DatasetReader, others: Mapping[str, Key]) -> tuple[str, ...]:
+    """Return the names of all arrays, sorted as h5py lists them."""
+    names = {"observations", "actions", "rewards", "terminals", *others}
+    if np.asarray(reader.episodes[("final_observation",)]).all():
+        names.add("next_observations")
+    columns = _columns(reader)
+    if not columns or "timeouts" in columns:
+        names.add("timeouts")
+    return tuple(sorted(names))
 
 
 class ReadOnlyArrays(DatasetArrays):

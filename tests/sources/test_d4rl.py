@@ -65,6 +65,13 @@ def test_resolving_needs_no_network_and_knows_no_revision(settings: Settings) ->
     assert D4RL().local(online) == ()
 
 
+COLUMNS_OF_V2 = {
+    **dict.fromkeys(("actions", "next_observations", "observations", "rewards"), "float32"),
+    **dict.fromkeys(("terminals", "timeouts"), "bool"),
+    **{f"infos/{name}": "float64" for name in ("action_log_probs", "deep/qvel", "qpos")},
+}
+
+
 def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
     path = write_published(tmp_path, TOYS["mujoco-v2"])
     release = D4RL().resolve("hopper-medium-v2", None, Settings(tmp_path))
@@ -77,6 +84,7 @@ def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
             "ref_min_score": -20.272305,
             "ref_max_score": 3234.3,
             "metadata": {"algorithm": "SAC", "iteration": 600},
+            "columns": COLUMNS_OF_V2,
         }
         assert info.licence == "CC-BY-4.0"
         assert [item.key for item in info.dropped] == ["metadata/policy/fc0/weight"]
@@ -87,7 +95,8 @@ def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
 def test_a_users_file_claims_nothing_of_the_publisher(tmp_path: Path) -> None:
     path = write_published(tmp_path, TOYS["adroit"]).rename(tmp_path / "mine.hdf5")
     info = D4RL().open(D4RL().release_of(path, "hopper-medium-v2"), path).info
-    assert (info.environment, info.about, info.licence, info.citation) == ({}, {}, None, None)
+    assert (info.environment, info.licence, info.citation) == ({}, None, None)
+    assert list(info.about) == ["columns"]
     assert info.episodes == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from offline_data.sources.base import (
 from offline_data.sources.d4rl.catalog import listed
 from offline_data.sources.d4rl.episode_ends import EndRule, end_notes, episode_ends
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.store.arrays import COLUMNS, TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,7 +200,11 @@ def cut_to_episodes(
         told,
         transitions=flat.rows,
         episodes=len(lengths),
-        about={**({"metadata": dict(flat.scalars)} if flat.scalars else {}), **told.about},
+        about={
+            COLUMNS: {name: str(column.dtype) for name, column in flat.columns.items()},
+            **({"metadata": dict(flat.scalars)} if flat.scalars else {}),
+            **told.about,
+        },
         notes=(*told.notes, *end_notes(ends, applied), *odd, *demonstrations, final),
         warnings=warnings,
         dropped=flat.dropped,
@@ -220,7 +226,20 @@ class D4RLEpisodes(FlatEpisodes, RandomAccess):
 
     def read_part(self, part: Part) -> EpisodeBatch:
         """Read one part; raises `FormatError` naming file and position."""
-        return self.read_run(part.first, part.stop)
+        batch = self.read_run(part.first, part.stop)
+        if self.timeouts_of_ends is None:
+            return batch
+        marked = self.timeouts_of_ends[part.first : part.stop]
+        return replace(batch, episodes={**batch.episodes, TIMEOUT: marked})
+
+    @cached_property
+    def timeouts_of_ends(self) -> NDArray[np.bool_] | None:
+        """`[E]` the file's `timeouts` in last rows; None where they are the stored flags, or none."""
+        if self.truncated is None:
+            return None
+        last = np.cumsum(self.lengths) - 1
+        marked = self.truncated[last]
+        return None if (marked | self.terminated[last]).all() else marked
 
 
 def _demonstrations(flat: FlatFile, file: Any, ends: NDArray[np.bool_]) -> list[str]:
