@@ -16,9 +16,10 @@ from offline_data.buffers.arguments import (
     either,
 )
 from offline_data.buffers.batches import INDEX, Batch, BatchSource
-from offline_data.buffers.checkpoint import load_tree, owned, save_tree
+from offline_data.buffers.checkpoint import check_part, load_tree, owned, save_tree
+from offline_data.buffers.fields import Fields, check_plain
 from offline_data.buffers.keys import KeyLike, path_of
-from offline_data.buffers.prefetch import Draw
+from offline_data.buffers.prefetch import Draw, check_draw
 from offline_data.buffers.storage import GrowingStorage, TensorStorage
 from offline_data.buffers.storage.rows import across
 from offline_data.buffers.transforms import Transform, through
@@ -347,22 +348,48 @@ class ReplayBuffer(BatchSource[Batch]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state returned by `state_dict`.
 
+        Everything is checked before anything is changed.
+
         Raises:
-            UsageError: Other sampler, writer or dataset (nothing is changed); other transforms, or
-                rows that do not match.
+            UsageError: Other sampler, writer, dataset or transforms; rows that do not match.
+            IntegrityError: Damaged.
         """
-        if state["kinds"] != self._kinds():
-            raise UsageError(f"The state is of {state['kinds']}; this buffer has {self._kinds()}")
+        self.check_state(state)
         with self._lock:
+            self._chain.load_state_dict(state["transforms"])
             self._drop_drawn()
             if isinstance(self._storage, GrowingStorage):
                 self._storage.load_state_dict(state["storage"])
             self._writer.load_state_dict(state["writer"])
             self._sampler.load_state_dict(state["sampler"])
-            self._chain.load_state_dict(state["transforms"])
             self._batch_size, self._ended = state["batch_size"], state["ended"]
             draws = [Draw(one["rows"].clone(), one["info"], one["last"]) for one in state["draws"]]
             self._ahead.restore(draws, self._make)
+
+    def check_state(self, state: Any) -> None:
+        """Raise unless `load_state_dict` takes a state; see there."""
+        fields = Fields(state, type(self).__name__)
+        kinds, own = fields.mapping("kinds"), self._kinds()
+        check_plain(kinds, "kinds")
+        if kinds != own:
+            raise UsageError(f"The state is of {kinds}; this buffer has {own}")
+        self._chain.check_state(fields.get("transforms"))
+        check_part(self._sampler, fields.get("sampler"))
+        if isinstance(self._storage, GrowingStorage):
+            check_part(self._storage, fields.get("storage"))
+            steps = self._storage.steps_in(fields.get("storage"))
+            check_part(self._writer, fields.get("writer"), steps)
+        if fields.get("batch_size") is not None:
+            fields.integer("batch_size", low=1)
+        fields.check("batch_size", not self._prefetch or state["batch_size"], "a number")
+        fields.flag("ended")
+        for draw in fields.items("draws"):
+            self._check_draw(draw, state)
+
+    def _check_draw(self, draw: Any, state: Any) -> None:
+        """Raise `IntegrityError` unless a draw has rows that the storage has after loading."""
+        grows = isinstance(self._storage, GrowingStorage)
+        check_draw(draw, state["storage"]["count"] if grows else len(self._storage))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder atomically, as JSON and raw tensor bytes.
@@ -388,7 +415,8 @@ class ReplayBuffer(BatchSource[Batch]):
             UsageError: See `load_state_dict`.
         """
         state = load_tree(Path(path))
-        content = state["storage"].get("content")
+        storage = Fields(state, type(self).__name__).mapping("storage")
+        content = storage.get("content")
         if isinstance(content, dict) and "hooked" in content:
             rows = through(self._load_hooks, content["hooked"])
             state["storage"]["content"] = TensorStorage(rows, ndim=self._growing.ndim)._content()

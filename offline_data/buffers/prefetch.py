@@ -7,6 +7,10 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import torch
+
+from offline_data.buffers.fields import Fields
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -19,6 +23,20 @@ class Draw(NamedTuple):
     rows: Tensor
     info: dict[Any, Tensor]
     last: bool
+
+
+def check_draw(draw: Any, count: int) -> None:
+    """Raise `IntegrityError` unless a draw in a state has rows below `count`, and leaves of them."""
+    fields = Fields(draw, "a prefetched batch")
+    fields.only("rows", "info", "last")
+    rows = fields.rows("rows", count)
+    fields.check("rows", len(rows), "one row or more")
+    for key, leaf in fields.mapping("info").items():
+        names = key if isinstance(key, tuple) else (key,)
+        fits = names and all(isinstance(name, str) for name in names)
+        fits = fits and isinstance(leaf, torch.Tensor) and leaf.shape[:1] == rows.shape
+        fields.check("info", fits, f"leaves of {len(rows)} rows")
+    fields.flag("last")
 
 
 Make: TypeAlias = "Callable[[Draw], Any]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from tensordict import TensorDictBase
 
-from offline_data.errors import UsageError
+from offline_data.errors import IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 Transform: TypeAlias = "Callable[[Any], Any]"
 """A callable that takes and returns a batch, such as TorchRL's `Transform`."""
+
+
+_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What `load_state_dict` of a transform raises for a state of another."""
 
 
 class Link(NamedTuple):
@@ -58,12 +63,35 @@ class Chain:
         """Return the state of every transform that has one."""
         return [dict(getattr(link.transform, "state_dict", dict)()) for link in self.links]
 
-    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Load the result of `state_dict`; raises `UsageError` for that of another chain."""
+    def check_state(self, states: Any) -> None:
+        """Raise `UsageError` unless the transforms take their states, which it tries and undoes.
+
+        Raises `IntegrityError` for what is not the result of `state_dict`.
+        """
+        if not isinstance(states, list | tuple) or not all(isinstance(s, dict) for s in states):
+            raise IntegrityError("The state is damaged: transforms is no list of dicts")
         if len(states) != len(self.links):
             raise UsageError(
                 f"The state has {len(states)} transforms; this buffer has {len(self.links)}"
             )
+        for link, state in zip(self.links, states, strict=True):
+            if not state:
+                continue
+            transform: Any = link.transform
+            try:
+                before = deepcopy(dict(transform.state_dict()))
+                try:
+                    transform.load_state_dict(state)
+                finally:
+                    transform.load_state_dict(before)
+            except _REFUSED as error:
+                raise UsageError(
+                    f"{type(transform).__name__} does not take the state of a transform: {error}"
+                ) from error
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Load the result of `state_dict`; see `check_state`."""
+        self.check_state(states)
         for link, state in zip(self.links, states, strict=True):
             if state:
                 link.transform.load_state_dict(state)  # type: ignore[attr-defined]

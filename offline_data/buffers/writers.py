@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,6 +11,7 @@ import torch
 from tensordict import is_tensor_collection
 
 from offline_data.buffers.checkpoint import Saves
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers.reduce import check_reduction, reduced
 from offline_data.buffers.storage.rows import part_of, stacked
@@ -59,8 +61,23 @@ class Writer(Saves):
         """Return the state to resume from."""
         return {"write_count": self.write_count}
 
+    def check_state(self, state: Any, steps: tuple[int, int] | None = None) -> None:  # noqa: ARG002
+        """Raise `IntegrityError` unless `load_state_dict` takes a state.
+
+        `steps`: number in the storage then, and its capacity; None: those of the storage now.
+        """
+        Fields(state, type(self).__name__).integer("write_count")
+
+    def _steps(self) -> tuple[int, int]:
+        """Return the steps in the storage, and its capacity; no storage has any number."""
+        storage = self._storage
+        if storage is None:
+            return sys.maxsize, sys.maxsize
+        return len(storage) // storage.width, storage.steps
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; the storage must be in the same state."""
+        self.check_state(state)
         self.write_count = state["write_count"]
 
     @property
@@ -120,6 +137,12 @@ class RoundRobinWriter(Writer):
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor and the count."""
         return {**super().state_dict(), "cursor": self.cursor}
+
+    def check_state(self, state: Any, steps: tuple[int, int] | None = None) -> None:
+        """See `Writer`."""
+        super().check_state(state, steps)
+        known, size = steps or self._steps()
+        Fields(state, type(self).__name__).integer("cursor", min(known, size - 1))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `Writer`."""
@@ -218,6 +241,15 @@ class TensorDictMaxValueWriter(Writer):
                 hint="a storage with ndim=1 takes trajectories [B, T] as rows",
             )
         super().register_storage(storage)
+
+    def check_state(self, state: Any, steps: tuple[int, int] | None = None) -> None:
+        """See `Writer`."""
+        super().check_state(state, steps)
+        fields = Fields(state, type(self).__name__)
+        rows = fields.rows("rows", (steps or self._steps())[0])
+        fields.check("rows", len({*rows.tolist()}) == len(rows), "every row once")
+        ranks = fields.tensor("ranks", torch.float64, (len(rows),))
+        fields.check("ranks", not bool(ranks.isnan().any()), "numbers")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `Writer`."""

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.checkpoint import check_part
 from offline_data.buffers.ensemble.leaves import (
     INDEX,
     MEMBER,
@@ -28,6 +29,7 @@ from offline_data.buffers.ensemble.parts import (
     read_only,
     refusing,
 )
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage
 from offline_data.buffers.unsupported import refuse
@@ -349,21 +351,47 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return {**own, "members": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; raises `UsageError`, unchanged, for other members."""
-        if state["kinds"] != self._kinds():
-            raise UsageError(f"The state is of {state['kinds']}; this ensemble has {self._kinds()}")
+        """Resume from a state of `state_dict`; see `ReplayBuffer.load_state_dict`."""
+        self.check_state(state)
         self._drop_drawn()
-        states = state["members"]
-        for member, one in zip(self.members, states, strict=True):
+        for member, one in zip(self.members, state["members"], strict=True):
             member.load_state_dict(one)
-        writers = {str(number): one["writer"] for number, one in enumerate(states)}
-        samplers = {str(number): one["sampler"] for number, one in enumerate(states)}
-        samplers |= state["sampler"]
-        super().load_state_dict({**state, "writer": writers, "sampler": samplers})
+        super().load_state_dict(_with_parts(state))
+
+    def check_state(self, state: Any) -> None:
+        """Raise unless `load_state_dict` takes a state; see there."""
+        fields = Fields(state, type(self).__name__)
+        for member, one in zip(self.members, fields.items("members", len(self)), strict=True):
+            check_part(member, one)
+        for name in ("writer", "sampler"):
+            fields.mapping(name)
+        super().check_state(_with_parts(state))
+
+    def _check_draw(self, draw: Any, state: Any) -> None:
+        fields = Fields(draw, "a prefetched batch")
+        rows = fields.get("rows")
+        fits = isinstance(rows, TensorDictBase) and {*rows.keys()} == {MEMBER, INDEX}
+        fields.check("rows", fits, f"a TensorDict of {MEMBER} and {INDEX}")
+        own = Fields({MEMBER: rows[MEMBER]}, "a prefetched batch")
+        numbers = own.rows(MEMBER, len(self)).tolist()
+        fields.check("rows", len(rows[INDEX]) == len(numbers), f"rows of {len(numbers)} members")
+        info = fields.mapping("info")
+        fields.check("info", info.keys() <= {*range(len(numbers))}, "leaves by sub-batch")
+        for part, (number, own) in enumerate(zip(numbers, rows[INDEX], strict=True)):
+            one = {"rows": own, "info": info.get(part, {}), "last": fields.flag("last")}
+            self.members[number]._check_draw(one, state["members"][number])
 
     def _kinds(self) -> dict[str, Any]:
         members = [member._kinds() for member in self.members]
         return {**super()._kinds(), "members": members}
+
+
+def _with_parts(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state of an ensemble with its members' states of writers and samplers."""
+    states = state["members"]
+    writers = {str(number): one["writer"] for number, one in enumerate(states)}
+    samplers = {str(number): one["sampler"] for number, one in enumerate(states)}
+    return {**state, "writer": writers, "sampler": {**samplers, **state["sampler"]}}
 
 
 def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer]:

@@ -13,7 +13,7 @@ import torch
 
 from offline_data.buffers.arguments import as_derived, positive
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.checkpoint import load_tree, owned, save_tree
+from offline_data.buffers.checkpoint import check_part, load_tree, owned, save_tree
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.allocation import (
     Weights,
@@ -40,6 +40,7 @@ from offline_data.buffers.ensemble.members import (
     is_plain,
     put,
 )
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers.base import Sampler
@@ -294,27 +295,62 @@ class DatasetMixture(AsDataset):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; raises `UsageError` for a different mixture."""
-        if len(state["members"]) != len(self.members):
-            raise UsageError(
-                f"The state has {plural(len(state['members']), 'member')}; this mixture has "
-                f"{len(self.members)}"
-            )
-        if (state["generator"] is None) != (self._generator is None):
-            raise UsageError(
-                "The state is of a mixture with a seed and this has none, or vice versa"
-            )
-        if self._owed is not None and "owed" not in state["dealing"]:
-            raise UsageError("The state is of a mixture whose proportions were not exact")
+        self.check_state(state)
         for member, its_own in zip(self.members, state["members"], strict=True):
             member.load_state_dict(its_own)
         if self._owed is not None:
             self._owed = [*state["dealing"]["owed"]]
         if self._generator is not None:
-            self._generator.set_state(state["generator"])
+            own = Fields(state, "a mixture")
+            self._generator.set_state(own.generator("generator", self._generator))
         self._chain.load_state_dict(state["transforms"])
         if state["draws"]:
             self._agree_again()
         self._ahead.restore([_draw_of(one) for one in state["draws"]], self._make)
+
+    def check_state(self, state: Any) -> None:
+        """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
+        fields = Fields(state, "a mixture")
+        members = fields.items("members")
+        if len(members) != len(self.members):
+            raise UsageError(
+                f"The state has {plural(len(members), 'member')}; this mixture has "
+                f"{len(self.members)}"
+            )
+        if (fields.get("generator") is None) != (self._generator is None):
+            raise UsageError(
+                "The state is of a mixture with a seed and this has none, or vice versa"
+            )
+        dealing = fields.mapping("dealing")
+        if self._owed is not None and "owed" not in dealing:
+            raise UsageError("The state is of a mixture whose proportions were not exact")
+        if self._owed is not None:
+            owed = dealing["owed"]
+            fits = isinstance(owed, list) and len(owed) in (0, len(members))
+            fits = fits and all(isinstance(rows, float) and abs(rows) < 2**31 for rows in owed)
+            fields.check("dealing", fits, "rows owed to each member")
+        if self._generator is not None:
+            fields.generator("generator", self._generator)
+        self._chain.check_state(fields.get("transforms"))
+        for member, its_own in zip(self.members, members, strict=True):
+            check_part(member, its_own)
+        for draw in fields.items("draws"):
+            self._check_draw(draw, state)
+
+    def _check_draw(self, draw: Any, state: Any) -> None:
+        """Raise `IntegrityError` unless a draw has rows that its members have after loading."""
+        fields = Fields(draw, "a prefetched batch")
+        fields.only("source", "parts")
+        source = fields.rows("source", len(self.members))
+        counts = [0] * len(self.members)
+        for part in fields.items("parts"):
+            one = Fields(part, "a prefetched batch")
+            number = one.integer("member", len(self.members) - 1)
+            self.members[number]._check_draw(one.get("draw"), state["members"][number])
+            nested = isinstance(self.members[number], DatasetMixture)
+            counts[number] += len(part["draw"]["source" if nested else "rows"])
+        expected = torch.bincount(source, minlength=len(counts)).tolist()
+        fields.check("parts", counts == expected, f"{expected} rows of the members")
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder; see `ReplayBuffer.dumps`."""
@@ -560,8 +596,10 @@ def _draw_of(state: dict[str, Any]) -> Any:
     return MixtureDraw(state["source"].clone(), parts)
 
 
-def _without_file(state: dict[str, Any]) -> dict[str, Any]:
+def _without_file(state: Any) -> Any:
     """Return a copied state that no longer maps its file, except rows, which loading copies."""
+    if not isinstance(state, dict):
+        return state  # damaged, as loading says
     keep = {"members": [_without_file(one) for one in state.get("members", ())]}
     if "storage" in state:
         keep = {"storage": state["storage"]}

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from offline_data.buffers.arguments import as_sampler, as_storage, positive
+from offline_data.buffers.checkpoint import check_part
 from offline_data.buffers.ensemble.allocation import Probabilities, probabilities
 from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stacked, with_member
 from offline_data.buffers.ensemble.members import GatherMany
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.gather.assemble import Node, assemble
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.samplers import Sampler
@@ -87,8 +89,18 @@ class Parts:
         states = (one.state_dict() if _has_state(one) else {} for one in self._parts)
         return {str(number): state for number, state in enumerate(states)}
 
+    def check_state(self, state: Any, steps: Any = None) -> None:  # noqa: ARG002 - as of writers
+        """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
+        fields = Fields(state, type(self).__name__)
+        for number, part in enumerate(self._parts):
+            if isinstance(part, Writer):  # checks itself against its storage, which comes first
+                fields.mapping(str(number))
+            elif _has_state(part):
+                check_part(part, fields.get(str(number)))
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
+        self.check_state(state)
         for number, part in enumerate(self._parts):
             if _has_state(part):
                 part.load_state_dict(state[str(number)])
@@ -331,11 +343,16 @@ class SamplerEnsemble(Parts, Sampler):
         own = {} if self._generator is None else {"generator": self._generator.get_state()}
         return {**super().state_dict(), **own}
 
+    def check_state(self, state: Any, steps: Any = None) -> None:
+        """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
+        super().check_state(state, steps)
+        if self._generator is not None and "generator" in state:
+            Fields(state, type(self).__name__).generator("generator", self._generator)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
         super().load_state_dict(state)
-        if self._generator is not None and "generator" in state:
-            self._generator.set_state(state["generator"])
+        self._load_generator(state)
 
     def _some(self, numbers: list[int]) -> SamplerEnsemble:
         """Return the ensemble of some samplers; keeps `K` if it was given, `p` and the generator."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from offline_data.buffers.checkpoint import Saves
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.transforms import spread
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
@@ -249,12 +250,23 @@ class Sampler(Saves):
         """Return the state to resume from: that of the generator, if the sampler has its own."""
         return {} if self._generator is None else {"generator": self._generator.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; raises `UsageError` for one of another sampler."""
-        if unknown := sorted(state.keys() - {"generator"}):
+    def check_state(self, state: Any) -> None:
+        """Raise `IntegrityError` for a damaged state, `UsageError` for one of another sampler."""
+        fields = Fields(state, type(self).__name__)
+        if unknown := sorted(map(str, state.keys() - {"generator"})):
             raise UsageError(f"{type(self).__name__} has no state; found {unknown}")
         if self._generator is not None and "generator" in state:
-            self._generator.set_state(state["generator"])
+            fields.generator("generator", self._generator)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`; see `check_state`."""
+        self.check_state(state)
+        self._load_generator(state)
+
+    def _load_generator(self, state: dict[str, Any]) -> None:
+        if self._generator is not None and "generator" in state:
+            fields = Fields(state, type(self).__name__)
+            self._generator.set_state(fields.generator("generator", self._generator))
 
 
 def seeded(seed: int | None) -> torch.Generator | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.samplers import sum_tree
 from offline_data.buffers.samplers.base import Sampleable, Sampler, nothing_to_draw, seeded
 from offline_data.buffers.samplers.reduce import check_reduction, one_per_row, one_per_update
@@ -25,6 +26,8 @@ WEIGHT = "priority_weight"
 """Key of the importance weights of a batch, as in TorchRL."""
 
 _NEVER = -1.0
+_FLOATS = (torch.float32, torch.float64)
+_ROUNDING = 1.001
 """Marks a row without a priority."""
 
 
@@ -204,22 +207,44 @@ class PrioritizedSampler(Sampler):
             **super().state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; raises `UsageError` for another capacity."""
-        if state["priorities"].shape != self._stored.shape:
+    def check_state(self, state: Any) -> None:
+        """Raise `IntegrityError` for a damaged state, `UsageError` for another capacity."""
+        fields = Fields(state, type(self).__name__)
+        alpha, _, eps = (fields.number(name) for name in ("alpha", "beta", "eps"))
+        priorities = fields.get("priorities")
+        floats = isinstance(priorities, torch.Tensor) and priorities.dtype in _FLOATS
+        fields.check("priorities", floats and priorities.ndim == 1, "a tensor of floats")
+        count, dtype = len(priorities), priorities.dtype
+        if count != self.max_capacity:
             raise UsageError(
-                f"The state has priorities of {plural(len(state['priorities']), 'row')}, but the "
-                "sampler's "
+                f"The state has priorities of {plural(count, 'row')}, but the sampler's "
                 f"max_capacity is {self.max_capacity}"
             )
-        self._alpha, self._beta, self._eps = state["alpha"], state["beta"], state["eps"]
+        weights = fields.tensor("weights", dtype, (count,))
+        allowed = fields.tensor("allowed", torch.bool, (count,))
+        limit = self._highest_allowed(alpha) * _ROUNDING
+        fits = (priorities >= 0) & (priorities <= limit) | (priorities == _NEVER)
+        fields.check("priorities", fits.all(), f"-1 for none, or 0 to {limit:.3g}")
+        fields.check("allowed", (priorities[allowed] >= 0).all(), "rows that have a priority")
+        right = torch.where(allowed, priorities.add(eps).pow_(alpha), 0.0)
+        same = torch.isclose(weights, right, rtol=_ROUNDING - 1, atol=torch.finfo(dtype).tiny)
+        fields.check("weights", same.all(), "(priority + eps) ** alpha")
+        if fields.get("highest") is not None:
+            fields.check("highest", fields.number("highest") <= limit, f"at most {limit:.3g}")
+        if self._generator is not None and "generator" in state:
+            fields.generator("generator", self._generator)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`; see `check_state`."""
+        self.check_state(state)
+        self._alpha, self._beta, self._eps = (float(state[n]) for n in ("alpha", "beta", "eps"))
         self._limit = self._highest_allowed(self._alpha)
         self._stored.copy_(state["priorities"])
         self._drawable.copy_(state["allowed"])
         self._highest = state["highest"]
         self._tree.set(torch.arange(self.max_capacity), state["weights"].double())
         self._filled, self._followed = 0, None
-        super().load_state_dict({"generator": state["generator"]} if "generator" in state else {})
+        self._load_generator(state)
 
     def __repr__(self) -> str:
         return (

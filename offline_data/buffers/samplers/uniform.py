@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.samplers.base import Sampleable, Sampler, nothing_to_draw, seeded
 from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.errors import UsageError
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.samplers.permutation import Numbers
+
+
+_LARGEST_SEED = 2**128
+"""In a state: numpy takes time for more digits."""
 
 
 class RandomSampler(Sampler):
@@ -173,8 +178,17 @@ class SamplerWithoutReplacement(Sampler):
         """Return seed, epoch and position."""
         return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
 
+    def check_state(self, state: Any) -> None:
+        """Raise `IntegrityError` for a damaged state."""
+        fields = Fields(state, type(self).__name__)
+        if fields.get("seed") is not None:
+            fields.integer("seed", _LARGEST_SEED)
+        for name in ("epoch", "position"):
+            fields.integer(name)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
+        self.check_state(state)
         self.seed, self.epoch, self.position = state["seed"], state["epoch"], state["position"]
         self._order = None
 

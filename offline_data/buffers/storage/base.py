@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.checkpoint import Saves, load_tree
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
@@ -116,6 +117,10 @@ class GrowingStorage(Saves):
     @abstractmethod
     def _content(self) -> Any:
         """Return all rows, without copying, as a tree for `save_tree`."""
+
+    def _check_content(self, content: Any, count: int) -> int:  # noqa: ARG002
+        """Raise unless `_restore` takes `content`; returns the number of rows in a step."""
+        return self.width
 
     @abstractmethod
     def _restore(self, content: Any, count: int) -> None:
@@ -289,18 +294,33 @@ class GrowingStorage(Saves):
         links = self._index.state_dict(self._count)
         return {"count": self._count, "content": self._content(), "links": links}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a copy of a state returned by `state_dict`.
+    def check_state(self, state: Any) -> None:
+        """Raise unless `load_state_dict` takes a state; see there."""
+        self.steps_in(state)
 
-        Raises `UsageError` if it has too many rows, or other leaves.
-        """
-        count, width = state["count"], self.width
-        if self.ndim > 1 and state["content"]:
-            width = math.prod(state["content"]["columns"])
+    def steps_in(self, state: Any) -> tuple[int, int]:
+        """Return the steps in a state of this storage, and the capacity; raises if it is none."""
+        fields = Fields(state, type(self).__name__)
+        count, content = fields.integer("count"), fields.get("content")
+        width = self._check_content(content, count)
+        if count % width:
+            raise fields.wrong("count", f"a multiple of {width}, the rows of a step")
         if count > -(-self.max_size // width) * width:
             raise UsageError(
                 f"The state has {plural(count, 'row')}; this storage has space for {self.max_size}"
             )
+        self._index.check_state(fields.get("links"), count, width)
+        return count // width, -(-self.max_size // width)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a copy of a state returned by `state_dict`; nothing is changed by an error.
+
+        Raises:
+            IntegrityError: It is damaged.
+            UsageError: It has too many rows, or other leaves.
+        """
+        self.check_state(state)
+        count = state["count"]
         self._restore(state["content"], count)
         self._index.load_state_dict(state["links"], count)
         self._count = count

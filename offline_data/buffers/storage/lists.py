@@ -9,6 +9,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch.utils import _pytree as pytree
 
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
@@ -147,6 +148,10 @@ class ListStorage(GrowingStorage):
 
     def _content(self) -> Any:
         return list(self._items)
+
+    def _check_content(self, content: Any, count: int) -> int:
+        Fields({"content": content}, type(self).__name__).items("content", count)
+        return 1
 
     def _restore(self, content: Any, count: int) -> None:
         self._items = pytree.tree_map(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from torch.utils import _pytree as pytree
 
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import BufferUsageError, UsageError
@@ -67,6 +69,92 @@ class Frame(NamedTuple):
     def tree(self, leaves: Sequence[Tensor]) -> Any:
         """Return the template with its numbers replaced by leaves."""
         return pytree.tree_map(lambda number: leaves[number], self.template)
+
+
+class StoredRows:
+    """The rows in the state of a `TensorStorage`, checked.
+
+    Args:
+        content: From a state, or anything.
+        count: Number of rows.
+        ndim: Dimensions of the storage.
+
+    Attributes:
+        leaves: Tensors `[count, …]`.
+        shape: Batch size of a row.
+        columns: Sizes of the storage's dimensions beyond the first; `width` is their product.
+        frame: Structure of the rows.
+        words: Texts by their codes.
+
+    Raises:
+        IntegrityError: They do not fit together.
+    """
+
+    def __init__(self, content: Any, count: int, ndim: int) -> None:
+        fields = Fields(content, "storage")
+        self.leaves: Leaves = fields.mapping("leaves")
+        self.shape = fields.integers("shape")
+        self.columns = fields.integers("columns", low=1) if "columns" in content else ()
+        self.width = math.prod(self.columns)
+        fields.check("leaves", self.leaves and _are_keys(self.leaves), "leaves by key")
+        fits = len(self.columns) == ndim - 1 or not (count or self.columns)
+        fields.check("columns", fits, f"{ndim - 1} numbers")
+        self.frame = Frame(*(0 if () in self.leaves else None,))
+        if "frame" in content:
+            self.frame = self._frame_of(fields)
+        tensors = self.frame.template is None
+        for key, leaf in self.leaves.items():
+            size = (count, *(self.shape if tensors else ()))
+            fits = isinstance(leaf, torch.Tensor) and leaf.shape[: len(size)] == size
+            fields.check("leaves", fits, f"tensors {list(size)}, unlike {key}")
+        self.words: dict[Key, list[str]] = fields.mapping("words") if "words" in content else {}
+        for key, words in self.words.items():
+            fits = isinstance(words, list) and all(type(word) is str for word in words)
+            codes = self.leaves.get(key)
+            fits = fits and codes is not None and codes.dtype is torch.int32
+            if fits and codes is not None and codes.numel():
+                fits = int(codes.min()) >= 0 and int(codes.max()) < len(words)
+            fields.check("words", fits, f"the texts of all codes of {key}")
+
+    def _frame_of(self, fields: Fields) -> Frame:
+        """Return the frame of a state: that of an earlier version has no names or nested parts."""
+        found = fields.items("frame")
+        what = "the structure of the rows"
+        fields.check("frame", 1 <= len(found) <= len(Frame._fields), what)
+        template, names, nested = [*found, (), ()][:3]
+        fits = isinstance(names, tuple) and len(names) in (0, len(self.shape))
+        fits = fits and all(name is None or isinstance(name, str) for name in names)
+        fields.check("frame", fits and _are_sizes(nested), what)
+        if template is None:
+            fits = fits and () not in self.leaves
+        else:
+            numbers = pytree.tree_leaves(template)
+            fits = fits and all(type(number) is int for number in numbers)
+            fits = fits and numbers == [*range(len(self.leaves))]
+        for key, more in nested:
+            below = [leaf for path, leaf in self.leaves.items() if path[: len(key)] == key]
+            size = (*self.shape, *more)
+            same = (leaf.shape[1 : 1 + len(size)] == size for leaf in below)
+            fits = fits and bool(below) and all(same)
+        fields.check("frame", fits, what)
+        return Frame(template, names, nested)
+
+
+def _are_sizes(nested: Any) -> bool:
+    """Return True for `Frame.nested`: keys and sizes."""
+    if not isinstance(nested, tuple):
+        return False
+    pairs = [part for part in nested if isinstance(part, tuple) and len(part) == 2]
+    fits = all(isinstance(key, tuple) and isinstance(more, tuple) for key, more in pairs)
+    numbers = [size for _, more in pairs for size in more] if fits else []
+    return fits and len(pairs) == len(nested) and all(type(size) is int for size in numbers)
+
+
+def _are_keys(leaves: Leaves) -> bool:
+    """Return True if all keys are tuples of names."""
+    return all(
+        isinstance(key, tuple) and all(isinstance(name, str) for name in key) for key in leaves
+    )
 
 
 def leaves_of(data: Any, *, index: bool = False, text: bool = False) -> Leaves:

@@ -23,6 +23,7 @@ from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, St
 from offline_data.buffers.storage.rows import (
     Frame,
     Leaves,
+    StoredRows,
     count_of,
     flat,
     is_list,
@@ -288,6 +289,13 @@ class TensorStorage(GrowingStorage):
 
     def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
         """Write `count` rows: all their leaves, or none if one does not match."""
+        self._check_leaves(leaves, count)
+        positions = index if isinstance(index, slice) else index.to(self.device)
+        for key, leaf in leaves.items():
+            self._leaves[key][positions] = leaf.detach().to(self.device)
+
+    def _check_leaves(self, leaves: Leaves, count: int) -> None:
+        """Raise `UsageError` unless `count` rows can be written."""
         if leaves.keys() != self._leaves.keys():
             missing = ", ".join(join_key(key) for key in self._leaves if key not in leaves)
             more = ", ".join(join_key(key) for key in leaves if key not in self._leaves)
@@ -299,9 +307,6 @@ class TensorStorage(GrowingStorage):
             )
         for key, leaf in leaves.items():
             _check_fits(key, leaf, self._leaves[key], count)
-        positions = index if isinstance(index, slice) else index.to(self.device)
-        for key, leaf in leaves.items():
-            self._leaves[key][positions] = leaf.detach().to(self.device)
 
     def _reserve(self, leaves: Leaves, shape: Sequence[int]) -> None:
         """Allocate memory for `max_size` rows like these."""
@@ -333,17 +338,32 @@ class TensorStorage(GrowingStorage):
         kind = {"frame": tuple(self._frame), "columns": self._columns, "words": self._words}
         return {"leaves": leaves, "shape": self._shape, **kind}
 
+    def _check_content(self, content: Any, count: int) -> int:
+        if content is None and not count:
+            return self.width
+        state = StoredRows(content, count, self.ndim)
+        if self._leaves and count:
+            if state.shape != self._shape or state.columns != self._columns:
+                raise UsageError(
+                    f"The rows of the state have the shape {[*state.columns, *state.shape]}; "
+                    f"expected {[*self._columns, *self._shape]}"
+                )
+            if state.words.keys() != self._words.keys() and self._words:
+                raise UsageError(
+                    f"The state has the text leaves {[*state.words]}; expected {[*self._words]}"
+                )
+            self._check_leaves(state.leaves, count)
+        return state.width
+
     def _restore(self, content: Any, count: int) -> None:
         if content is None or not count:
             return
-        leaves, words = content["leaves"], content.get("words", {})
-        frame = Frame(*content.get("frame", (0 if () in leaves else None,)))
+        state = StoredRows(content, count, self.ndim)
+        leaves, words = state.leaves, state.words
         if not self._leaves:
-            self._frame = frame
-            self._set_columns(tuple(content.get("columns", ())))
-            self._reserve(leaves, content["shape"])
-        if words.keys() != self._words.keys() and self._words:
-            raise UsageError(f"The state has the text leaves {[*words]}; expected {[*self._words]}")
+            self._frame = state.frame
+            self._set_columns(state.columns)
+            self._reserve(leaves, state.shape)
         self._put(slice(0, count), leaves, count)
         self._words = {key: list(some) for key, some in words.items()}
 

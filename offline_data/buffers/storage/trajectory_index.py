@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.samplers.base import EpisodeIndex, RingOrder
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
-from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,18 +233,29 @@ class TrajectoryIndex:
             "steps": self.steps,
         }
 
+    def check_state(self, state: Any, count: int, width: int) -> None:
+        """Raise `IntegrityError` unless a state is of `count` rows, `width` a step."""
+        fields = Fields(state, "links")
+        steps = count // width
+        fields.tensor("after", torch.bool, (steps,))
+        fields.tensor("ends", torch.bool, (count,))
+        if fields.get("trajectory") is not None:
+            fields.tensor("trajectory", torch.int64, (count,))
+        fields.integer("last", steps - 1, low=-1)
+        if state.get("place") is not None:
+            fields.tensor("place", torch.int64, (2,))
+        if "steps" in state:
+            fields.integer("steps")
+
     def load_state_dict(self, state: dict[str, Any], count: int) -> None:
-        """Restore a state of `state_dict`; raises `UsageError` if it has another number of rows."""
+        """Restore a state of `state_dict` that `check_state` has passed."""
         steps = count // self.width
-        if len(state["after"]) != steps or len(state["ends"]) != count:
-            raise UsageError(
-                f"The state has {plural(len(state['after']) * self.width, 'row')}; expected {count}"
-            )
         self.clear()
         self._reserve(steps)
         self._after[:steps], self._ends[:count] = state["after"], state["ends"]
         self._after[:1] &= state.get("steps") == self.steps  # in older states it means nothing
-        self._last, self._origin = state["last"], state.get("place")
+        self._last, origin = state["last"], state.get("place")
+        self._origin = None if origin is None else origin.clone()
         if state["trajectory"] is not None:
             self._numbered = True
             self._trajectory[:count] = state["trajectory"]

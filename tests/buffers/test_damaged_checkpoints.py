@@ -1,0 +1,316 @@
+"""A damaged checkpoint or state is an error in a sentence, and the buffer stays as it was."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import random
+import warnings
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from offline_data import DatasetMixture, ReplayBufferEnsemble, TensorDictReplayBuffer
+from offline_data.buffers.samplers import (
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
+    RandomSampler,
+    SamplerWithoutReplacement,
+    SliceSamplerWithoutReplacement,
+)
+from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.buffers.writers import TensorDictMaxValueWriter
+from offline_data.errors import IntegrityError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "random": lambda: RandomSampler(seed=1),
+    "epochs": lambda: SamplerWithoutReplacement(seed=2),
+    "prioritized": lambda: PrioritizedSampler(20, 0.7, 0.5, seed=3),
+    "slices": lambda: SliceSamplerWithoutReplacement(slice_len=2, seed=4),
+    "weighted slices": lambda: PrioritizedSliceSampler(20, 0.7, 0.5, slice_len=2, seed=5),
+}
+VALUES: tuple[Any, ...] = (None, -1, 10**18, 10**30, "x", [], {}, 1.5, float("nan"), True, -5, 3)
+
+
+def seeded(name: str) -> random.Random:
+    return random.Random(name)  # noqa: S311 - no secrets
+
+
+def rows(count: int, first: int) -> TensorDict:
+    number = torch.arange(first, first + count)
+    done = (number % 5 == 4)[:, None]
+    after = {"reward": number[:, None].float(), "done": done, "terminated": done.clone()}
+    return TensorDict({"action": number[:, None].float(), "next": after}, [count])
+
+
+def simple(sampler: str = "random", **options: Any) -> Any:
+    options = {"batch_size": 4, "sampler": SAMPLERS[sampler](), **options}
+    return TensorDictReplayBuffer(storage=LazyTensorStorage(20), **options)
+
+
+def mixture() -> Any:
+    members = simple(), simple("epochs")
+    return DatasetMixture(
+        *members, batch_size=4, seed=3, weights=[0.5, 0.5], exact=True, prefetch=2
+    )
+
+
+BUFFERS: dict[str, Callable[[], Any]] = {
+    **{name: partial(simple, name, prefetch=2) for name in SAMPLERS},
+    "best": lambda: simple(writer=TensorDictMaxValueWriter()),
+    "ensemble": lambda: ReplayBufferEnsemble(
+        simple(), simple("epochs"), batch_size=4, prefetch=2, generator=torch.Generator()
+    ),
+    "mixture": mixture,
+}
+
+
+def filled(kind: str, count: int, first: int) -> Any:
+    buffer = BUFFERS[kind]()
+    for member in getattr(buffer, "members", [buffer]):
+        member.extend(rows(count, first))
+    buffer.sample()
+    return buffer
+
+
+def content(buffer: Any) -> Any:
+    return [member[:]["action"].tolist() for member in getattr(buffer, "members", [buffer])]
+
+
+def batches(buffer: Any) -> list[Any]:
+    return [buffer.sample()["action"].tolist() for _ in range(4)]
+
+
+def sealed(state: dict[str, Any]) -> bytes:
+    """Return the text of `state.json` with the digest that it should have."""
+    state.pop("sha256", None)
+    data = json.dumps({**state, "sha256": "0" * 64}, ensure_ascii=False).encode()
+    return data[:-66] + hashlib.sha256(data).hexdigest().encode() + data[-2:]
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths to all values of a tree."""
+    items: Any = node.items() if isinstance(node, dict) else ()
+    items = enumerate(node) if isinstance(node, list) else items
+    below = [place for key, value in items for place in places(value, (*path, key))]
+    return [path, *below] if path else below
+
+
+def spoil(tree: Any, chance: random.Random) -> None:
+    """Remove one value of a tree, or replace it by another."""
+    *above, last = chance.choice(places(tree))
+    for key in above:
+        tree = tree[key]
+    value = tree[last]
+    if isinstance(value, torch.Tensor) and value.numel() and chance.random() < 0.7:
+        spoiled = value.reshape(-1).clone()
+        number = chance.randrange(len(spoiled))
+        spoiled[number] = float("nan") if spoiled.is_floating_point() else 101
+        tree[last] = chance.choice([value[None], value.double(), spoiled.reshape(value.shape)])
+    elif chance.random() < 0.3:
+        del tree[last]
+    else:
+        tree[last] = chance.choice(VALUES)
+
+
+def check_refused_or_loaded(kind: str, load: Callable[[Any], Any], where: object) -> bool:
+    """Load into a buffer with other rows; returns False if it was refused and is as it was."""
+    target, untouched = filled(kind, 12, 100), filled(kind, 12, 100)
+    try:
+        load(target)
+    except (IntegrityError, UsageError):
+        assert content(target) == content(untouched), where
+        assert batches(target) == batches(untouched), where
+        return False
+    with suppress(UsageError):  # of another batch size
+        batches(target)
+    return True
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_a_changed_bit_is_noticed_wherever_it_is(kind: str, tmp_path: Path) -> None:
+    chance, state = seeded(kind), tmp_path / "state"
+    filled(kind, 18, 0).dumps(state)
+    for name in ("state.json", "state.bin"):
+        right = (state / name).read_bytes()
+        for _ in range(8):
+            data, place = bytearray(right), chance.randrange(len(right))
+            data[place] ^= 1 << chance.randrange(8)
+            (state / name).write_bytes(data)
+            loaded = check_refused_or_loaded(kind, lambda b: b.loads(state), (name, place))
+            assert not loaded, (name, place)
+        for cut in (right[:-64], right + bytes(64)):
+            (state / name).write_bytes(cut)
+            assert not check_refused_or_loaded(kind, lambda b: b.loads(state), len(cut))
+        (state / name).write_bytes(right)
+    right_one = BUFFERS[kind]()
+    right_one.loads(state)
+    assert batches(right_one) == batches(filled(kind, 18, 0))
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_values_that_cannot_be_are_refused_even_with_the_right_digest(
+    kind: str, tmp_path: Path
+) -> None:
+    chance, state = seeded(kind), tmp_path / "state"
+    filled(kind, 18, 0).dumps(state)
+    file, refused = state / "state.json", 0
+    right = file.read_text()
+    for number in range(18):
+        spoiled = json.loads(right)
+        spoil(spoiled["tree"], chance)
+        file.write_bytes(sealed(spoiled))
+        refused += not check_refused_or_loaded(kind, lambda b: b.loads(state), (kind, number))
+    assert refused > 9
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_spoiled_state_dicts_are_refused(kind: str) -> None:
+    chance, refused = seeded(kind), 0
+    right = filled(kind, 18, 0).state_dict()
+    for number in range(18):
+        state = copy.deepcopy(right)
+        spoil(state, chance)
+        load = lambda b, state=state: b.load_state_dict(state)
+        refused += not check_refused_or_loaded(kind, load, (kind, number))
+    assert refused > 6
+
+
+@pytest.mark.parametrize(
+    ("sampler", "field", "value"),
+    [
+        ("epochs", "epoch", -1),
+        ("epochs", "position", "3"),
+        ("epochs", "seed", 10**300),
+        ("random", "generator", torch.zeros(5056, dtype=torch.uint8)),
+        ("random", "generator", torch.zeros(16, dtype=torch.uint8)),
+        ("random", "generator", None),
+        ("prioritized", "alpha", -0.5),
+        ("prioritized", "highest", float("inf")),
+        ("prioritized", "allowed", torch.ones(19, dtype=torch.bool)),
+        ("prioritized", "priorities", torch.full((20,), float("nan"))),
+        ("prioritized", "priorities", torch.full((20,), -2.0)),
+        ("prioritized", "weights", torch.full((20,), 7.0)),
+    ],
+)
+def test_a_sampler_keeps_its_state_if_the_new_one_is_damaged(
+    sampler: str, field: str, value: Any
+) -> None:
+    buffer = filled(sampler, 18, 0)
+    own = buffer.sampler
+    before = repr(own.state_dict())
+    with pytest.raises(IntegrityError, match=f"damaged: {field} is"):
+        own.load_state_dict({**own.state_dict(), field: value})
+    assert repr(own.state_dict()) == before
+
+
+def test_a_generator_whose_position_is_beyond_its_words_is_refused() -> None:
+    sampler = RandomSampler(seed=1)
+    state = sampler.state_dict()["generator"]
+    state[8:12] = torch.tensor([600], dtype=torch.int32).view(torch.uint8)  # numbers left
+    state[16:20] = torch.tensor([600], dtype=torch.int32).view(torch.uint8)  # the next one
+    with pytest.raises(IntegrityError, match="generator"):
+        sampler.load_state_dict({"generator": state})
+
+
+def test_a_state_without_digests_loads_with_one_warning(tmp_path: Path) -> None:
+    buffer, state = filled("random", 18, 0), tmp_path / "state"
+    buffer.dumps(state)
+    old = json.loads((state / "state.json").read_text())
+    del old["sha256"], old["files"]
+    (state / "state.json").write_text(json.dumps({**old, "version": 1}))
+    other = BUFFERS["random"]()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        other.loads(state)
+    assert ["no digests" in str(one.message) for one in caught] == [True]
+    assert caught[0].filename == __file__
+    assert batches(other) == batches(buffer)
+
+
+def test_a_state_without_its_digests_is_not_an_old_one(tmp_path: Path) -> None:
+    buffer, state = filled("random", 18, 0), tmp_path / "state"
+    buffer.dumps(state)
+    stripped = json.loads((state / "state.json").read_text())
+    del stripped["sha256"], stripped["files"]
+    (state / "state.json").write_text(json.dumps(stripped))
+    with pytest.raises(IntegrityError, match="its digest is another"):
+        buffer.loads(state)
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.bin"])
+@pytest.mark.parametrize("what", ["fifo", "loop", "folder", "device"])
+def test_what_is_no_file_does_not_hang(name: str, what: str, tmp_path: Path) -> None:
+    buffer, state = filled("random", 18, 0), tmp_path / "state"
+    buffer.dumps(state)
+    file = state / name
+    file.unlink()
+    make: dict[str, Callable[[], Any]] = {
+        "fifo": lambda: os.mkfifo(file),
+        "loop": lambda: file.symlink_to(name),
+        "folder": file.mkdir,
+        "device": lambda: file.symlink_to("/dev/zero"),
+    }
+    make[what]()
+    with pytest.raises(IntegrityError, match="not a plain file"):
+        buffer.loads(state)
+
+
+@pytest.mark.parametrize("shape", [[10**15, 0], [2**40, 2**40], [10**30], [-1, -18], [0]])
+def test_a_shape_beyond_the_bytes_allocates_nothing(shape: list[int], tmp_path: Path) -> None:
+    buffer, state = filled("random", 18, 0), tmp_path / "state"
+    buffer.dumps(state)
+    tree = json.loads((state / "state.json").read_text())
+    leaves = [place for place in places(tree["tree"]) if place[-1] == "shape"]
+    for *above, last in leaves:
+        spoiled = copy.deepcopy(tree)
+        node = spoiled["tree"]
+        for key in above:
+            node = node[key]
+        if not isinstance(node[last], list):
+            continue
+        node[last] = shape
+        (state / "state.json").write_bytes(sealed(spoiled))
+        with pytest.raises(IntegrityError):
+            buffer.loads(state)
+
+
+class Refusing:
+    """A transform that changes itself before it finds that the state is another's."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale, "right": True}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale = state["scale"]
+        if not state["right"]:
+            raise RuntimeError("another transform's")
+
+
+def test_a_transform_that_refuses_its_state_changes_nothing() -> None:
+    first, second = Refusing(), Refusing()
+    buffer = ReplayBufferEnsemble(simple(transform=first), simple(transform=second), batch_size=4)
+    for member in buffer.members:
+        member.extend(rows(12, 0))
+    state = copy.deepcopy(buffer.state_dict())
+    for number, right in enumerate((True, False)):
+        state["members"][number]["transforms"] = [{"scale": 7.0, "right": right}]
+    with pytest.raises(UsageError, match=r"Refusing does not take .* another transform's"):
+        buffer.load_state_dict(state)
+    assert (first.scale, second.scale) == (1.0, 1.0)
