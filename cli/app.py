@@ -2,100 +2,25 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Any, TypeAlias, get_args
 
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from offline_data.config import resolve_settings
-from offline_data_cli.commands import (
-    check,
-    copies,
-    demo,
-    download,
-    environment,
-    inspection,
-    listing,
-    lock,
-    manage,
-    pages,
-    pictures,
-    preprocess,
-)
 from offline_data_cli.help import Verb, Verbs, epilog
 from offline_data_cli.options import Context, Globals
 from offline_data_cli.progress import progress_for
 from offline_data_cli.render import Mode, draw_as
 from offline_data_cli.result import Result
+from offline_data_cli.values import parse_values
+from offline_data_cli.verbs import GROUPS, VERBS
 
 Command: TypeAlias = Callable[..., Result]
 """A function of a `Context` and its own options."""
-
-_VERBS: dict[str, dict[str, Command]] = {
-    "Inspect": {
-        "list": listing.list_,
-        "search": listing.search,
-        "info": inspection.info,
-        "head": inspection.head,
-        "tail": inspection.tail,
-        "sample": inspection.sample,
-        "stats": inspection.stats,
-        "plot": pictures.plot,
-        "view": pictures.view,
-        "card": pictures.card,
-        "path": inspection.path,
-        "open": inspection.open_,
-        "diff": lock.diff,
-        "check": check.check,
-        "rule": check.rule,
-        "report": pages.report,
-        "compare": pages.compare,
-        "browse": pages.browse,
-    },
-    "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
-    "Project": {"lock": lock.lock, "sync": lock.sync},
-    "Transform": {
-        "preprocess": preprocess.preprocess,
-        "step": preprocess.step,
-        "filter": copies.filter_,
-        "split": copies.split,
-        "worker": preprocess.worker,
-    },
-    "Manage": {
-        "rename": copies.rename,
-        "cp": copies.cp,
-        "verify": manage.verify,
-        "rm": manage.rm,
-    },
-    "Environment": {
-        "sources": listing.sources,
-        "env": listing.env,
-        "completion": environment.completion,
-        "version": environment.version,
-    },
-}
-"""Verbs by panel of `--help`."""
-
-_GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
-    "cache": (
-        "Manage",
-        "Show and delete the files under the root.",
-        {"dir": manage.dir_, "ls": manage.ls, "prune": manage.prune, "rm": manage.cache_rm},
-    ),
-    "config": (
-        "Environment",
-        "Show and change the settings of the config file.",
-        {
-            "get": environment.get,
-            "set": environment.set_,
-            "edit": environment.edit,
-            "path": environment.path,
-        },
-    ),
-}
-"""Groups of verbs: panel, help text and verbs."""
 
 
 @dataclass(frozen=True)
@@ -106,26 +31,69 @@ class Outcome:
     mode: Mode
 
 
-def build_app() -> typer.Typer:
-    """Build the typer application from the tables above."""
+class Commands(Mapping[str, Any]):
+    """Verbs of a group by name; a verb's module is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self.panels: dict[str, dict[str, str]] = {}
+        """Verbs by panel, with a line about each."""
+        self._makers: dict[str, Callable[[], Any]] = {}
+        self._made: dict[str, Any] = {}
+
+    def add(self, panel: str, name: str, text: str, make: Callable[[], Any]) -> None:
+        """Add a verb and the function that makes its command."""
+        self.panels.setdefault(panel, {})[name] = text
+        self._makers[name] = make
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+@functools.cache
+def command_tree() -> Any:
+    """Return typer's command of the whole program, with verbs that are imported when called."""
     completion_init()  # typer's own options are unused: its bash script splits ids at the colon
-    app = _group("", "Download, verify, convert and sample public offline-RL datasets.")
-    for panel, verbs in _VERBS.items():
-        for name, command in verbs.items():
-            _add(app, name, command, name, panel)
-    for group, (panel, text, verbs) in _GROUPS.items():
-        inner = _group(group, text)
-        for name, command in verbs.items():
-            _add(inner, name, command, f"{group} {name}")
-        app.add_typer(inner, name=group, rich_help_panel=panel)
-    return app
+    commands = Commands()
+    for panel, verbs in VERBS.items():
+        for name, (place, text) in verbs.items():
+            commands.add(panel, name, text, functools.partial(_command, name, place, name))
+    for group, (panel, text, verbs) in GROUPS.items():
+        inner = Commands()
+        for name, (place, about) in verbs.items():
+            make = functools.partial(_command, name, place, f"{group} {name}")
+            inner.add("Commands", name, about, make)
+        commands.add(panel, group, text, functools.partial(_group, group, text, inner))
+    return _group("", "Download, verify, convert and sample public offline-RL datasets.", commands)
 
 
-def _add(
-    app: typer.Typer, name: str, command: Command, verb: str, panel: str | None = None
-) -> None:
-    added = app.command(name, cls=_FoldedVerb, epilog=epilog(verb), rich_help_panel=panel)
-    added(_verb(command))
+def _command(name: str, place: str, verb: str) -> Any:
+    """Return typer's command of a verb, whose module is imported."""
+    module, _, function = place.partition(":")
+    command = getattr(import_module(f"offline_data_cli.commands.{module}"), function)
+    app, run = _typer(), _verb(command)
+    app.command(name, cls=_FoldedVerb, epilog=epilog(verb), context_settings=_CONTEXT)(run)
+    return parse_values(typer.main.get_command(app), run)
+
+
+def _typer(**options: Any) -> typer.Typer:
+    return typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=_CONTEXT,
+        **options,
+    )
+
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
 class _FoldedVerb(Verb):
@@ -136,22 +104,18 @@ class _FoldedVerbs(Verbs):
     folded = _FoldedVerb.folded
 
 
-def _group(verb: str, text: str) -> typer.Typer:
+def _group(verb: str, text: str, commands: Commands) -> Any:
     """Return a group of verbs with the global options."""
 
     def run(ctx: typer.Context, **values: Any) -> None:
         _merge(ctx, Globals(**values))
 
     run.__doc__ = text
-    app = typer.Typer(
-        cls=_FoldedVerbs,
-        epilog=epilog(verb),
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        add_completion=False,
-    )
+    app = _typer(cls=_FoldedVerbs, epilog=epilog(verb))
     app.callback()(_with_options(run, []))
-    return app
+    group: Any = typer.main.get_group(app)
+    group.name, group.commands = verb or None, commands
+    return parse_values(group, run)
 
 
 def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
@@ -197,6 +161,3 @@ def _merge(ctx: typer.Context, given: Globals) -> Globals:
     merged: Globals = ctx.meta.get(__name__, Globals()).then(given)
     ctx.meta[__name__] = merged
     return merged
-
-
-app = build_app()

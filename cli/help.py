@@ -1,10 +1,11 @@
 """Additions to `--help`: examples, global options in two lines, exit codes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+
+from offline_data_cli.values import parse_value
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": ("search door human", "download minari:D4RL/door/human-v2", "info door"),
@@ -34,13 +35,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "browse": ("browse", "browse --port 8000 --no-open"),
     "download": (
         "download minari:D4RL/door/human-v2",
-        "download d4rl:pen-human-v1 d4rl:pen-expert-v1 --jobs 2 --limit-rate 20MB",
+        "download d4rl:pen-human-v1 --jobs 2 --limit-rate 20MB",
     ),
     "convert": ("convert recorded.hdf5 mine", "convert recordings mine --from minari --dry-run"),
     "demo": ("demo",),
     "preprocess": (
         "preprocess local:mine --fn scale.py:scale --out scaled",
-        "preprocess local:mine --step clip:action,low=-1,high=1 --out clipped",
+        "preprocess local:mine --step clip:action,low=-1,high=1 --out new",
     ),
     "step": ("step", "step normalize"),
     "filter": ("filter local:mine 'return > 100 and length >= 50' --out good",),
@@ -139,52 +140,75 @@ DOCUMENTATION = "README.md of offline-data"
 
 
 def epilog(verb: str) -> str:
-    """Return the end of a verb's help, as rich markup."""
+    """Return the end of a verb's help."""
     lines = [
         one if one.startswith("eval") else f"offline-data {one}".rstrip() for one in EXAMPLES[verb]
     ]
-    examples = "Examples:\n" + "\n".join(f"  {line}".replace("[", "\\[") for line in lines)
+    examples = "Examples:\n" + "\n".join(f"  {line}" for line in lines)
     ending = CODES if not verb else GLOBALS
     return f"{examples}\n\n{ending}\n\nMore: {DOCUMENTATION}"
 
 
-@contextmanager
-def _plainly(params: list[Any], hidden: frozenset[str]) -> Iterator[None]:
-    """Hide the types of flags, and the global options, which are in the last lines."""
-    for one in params:
-        if getattr(one, "is_flag", False):
-            one.metavar = ""
-    folded = [one for one in params if one.name in hidden and not getattr(one, "hidden", True)]
-    for one in folded:
-        one.hidden = True
-    try:
-        yield
-    finally:
-        for one in folded:
-            one.hidden = False
+class _Help:
+    """Help of a verb or a group: plain text, in panels, without an import for its looks."""
+
+    folded: frozenset[str] = frozenset()
+    """Names of the global options that are in the last lines instead."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return `--help`, parsed like the other options."""
+        return parse_value(super().get_help_option(ctx), bool)  # type: ignore[misc] # of a command
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options by panel, each name with its value and its text."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        for param in self.get_params(ctx):  # type: ignore[attr-defined] # of a command
+            if not (ctx.parent and param.name in self.folded):
+                argument = param.param_type_name == "argument"
+                panel = getattr(param, "rich_help_panel", None) or "Options"
+                rows = panels.setdefault("Arguments" if argument else panel, [])
+                rows.append((param.metavar, param.help) if argument else _option(param, ctx))
+        for panel, rows in panels.items():
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what follows the name of the command: arguments that can be left out in brackets."""
+        params = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]  # type: ignore[attr-defined] # of a command
+        return [
+            "[OPTIONS]",
+            *(p.metavar if p.required else f"[{p.metavar}]" for p in params),
+            *(["COMMAND"] if hasattr(self, "commands") else []),
+        ]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click's signature
+        """Write examples and the last lines as they are."""
+        formatter.write(f"\n{self.epilog}\n")  # type: ignore[attr-defined] # of a command
 
 
-class Verb(TyperCommand):
+def _option(param: Any, ctx: Any) -> tuple[str, str]:
+    """Return the names of an option with its value, and its text with the default."""
+    usage, text = param.get_help_record(ctx)
+    names = ", ".join(sorted(param.opts, key=len))
+    value = usage.removeprefix(", ".join(param.opts)) if not param.is_flag else ""
+    default = re.search(r"  \[.*?(default: [^;\]]*).*\]$", text)
+    return f"{names}{value}", f"{param.help}{f' [{default[1]}]' if default else ''}"
+
+
+class Verb(_Help, TyperCommand):
     """A verb whose help ends with a summary of the global options."""
 
-    folded: frozenset[str] = frozenset()
-    """Names of the global options in the last lines."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help."""
-        with _plainly(self.get_params(ctx), self.folded):
-            super().format_help(ctx, formatter)
-
-
-class Verbs(TyperGroup):
+class Verbs(_Help, TyperGroup):
     """A group of verbs that also accepts their names in other programs."""
 
-    folded: frozenset[str] = frozenset()
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; that of the program lists all global options."""
-        with _plainly(self.get_params(ctx), self.folded if ctx.parent else frozenset()):
-            super().format_help(ctx, formatter)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs by panel, without importing them, then the options."""
+        for panel, verbs in self.commands.panels.items():  # type: ignore[attr-defined] # `Commands`
+            with formatter.section(panel):
+                formatter.write_dl(list(verbs.items()))
+        super().format_options(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the verb named by an argument, by its own name or a synonym."""

@@ -111,20 +111,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Parse the arguments with typer, run the command, and show its result."""
-    import typer
-
-    from offline_data_cli.app import Outcome, app
-    from offline_data_cli.commands.environment import version_result
+    from offline_data_cli.app import Outcome, command_tree
     from offline_data_cli.options import VersionAsked
     from offline_data_cli.render import Mode, show, show_error
     from offline_data_cli.streams import flush_stdout
 
     try:
-        outcome = typer.main.get_command(app).main(arguments, PROGRAM, standalone_mode=False)
+        outcome = command_tree().main(arguments, PROGRAM, standalone_mode=False)
         flush_stdout()
     except SystemExit as end:
         outcome = end.code
     except VersionAsked:
+        from offline_data_cli.commands.environment import version_result
+
         outcome = Outcome(version_result(), Mode.JSON if _wants_json(arguments) else Mode.HUMAN)
     if isinstance(outcome, BaseException):
         raise outcome

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from offline_data.config import Settings
 from offline_data.fetch import retry
@@ -32,14 +30,6 @@ def _signals_are_not_ignored() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_tree_of_commands() -> Iterator[None]:
-    """Build typer's tree of commands once: it is four fifths of the time of a short command line."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -16,13 +16,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TORCH = {"torch", "tensordict", "torchrl"}
-LATER = {*TORCH, "h5py", "pyarrow", "PIL", "minari", "gymnasium", "httpx", "huggingface_hub"}
+LATER = {
+    *TORCH,
+    "pydantic",
+    "markdown_it",
+    "h5py",
+    "pyarrow",
+    "PIL",
+    "minari",
+    "gymnasium",
+    "httpx",
+    "huggingface_hub",
+}
 
 _LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
 _EACH = """
-import functools, json, shlex, sys, typer
+import json, shlex, sys
 from offline_data_cli.main import main
-typer.main.get_command = functools.cache(typer.main.get_command)
 codes = [main(shlex.split(line)) for line in sys.argv[1:]]
 assert not any(codes), codes
 """

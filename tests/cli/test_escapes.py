@@ -18,7 +18,7 @@ from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 from offline_data.testing.minari_toy import box, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch
-from offline_data_cli.app import app
+from offline_data_cli.app import command_tree
 from offline_data_cli.commands import demo
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def _verbs(command: Any, name: str = "") -> list[str]:
 
 
 def test_every_verb_has_a_command_here() -> None:
-    assert {verb.partition(" (")[0] for verb in COMMANDS} == set(
-        _verbs(typer.main.get_command(app))
-    )
+    assert {verb.partition(" (")[0] for verb in COMMANDS} == set(_verbs(command_tree()))
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-import typer
 
 from offline_data import errors
 from offline_data.reports import environment
 from offline_data.testing.toy import toy_batch, write_toy
-from offline_data_cli.app import app
+from offline_data_cli.app import command_tree
 from offline_data_cli.main import EXIT_CODES, exit_code
 from tests.cli.conftest import program
 
@@ -159,8 +158,8 @@ def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
 
 
 def test_every_verb_takes_every_global_option() -> None:
-    top = typer.main.get_command(app)
-    verbs = dict(top.commands)  # type: ignore[attr-defined]
+    top = command_tree()
+    verbs = dict(top.commands)
     for group in ("cache", "config"):
         verbs.update({f"{group} {name}": verb for name, verb in verbs[group].commands.items()})
     assert sorted(verbs) == [

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 
 from offline_data.fetch.progress import ByteProgress
 from offline_data.reports.info import entry_info
@@ -19,7 +18,7 @@ from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.d4rl_toy import write_d4rl_hdf5
 from offline_data.testing.toy import toy_batch, write_toy
-from offline_data_cli.app import app
+from offline_data_cli.app import command_tree
 from offline_data_cli.commands.environment import Shell
 from offline_data_cli.complete import SCRIPTS
 from offline_data_cli.help import CODES, EXAMPLES, GLOBALS, SYNONYMS
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _commands() -> dict[str, Any]:
-    top: Any = typer.main.get_command(app)
+    top: Any = command_tree()
     verbs = {"": top, **top.commands}
     for group in ("cache", "config"):
         verbs |= {f"{group} {name}": one for name, one in verbs[group].commands.items()}

@@ -1,0 +1,178 @@
+"""The verbs of the program, by panel of `--help`; a verb is imported when it is called."""
+
+from typing import TypeAlias
+
+Table: TypeAlias = dict[str, tuple[str, str]]
+"""Function of each verb, as `module:name` in `commands`, and what `--help` of all verbs says of it."""
+
+VERBS: dict[str, Table] = {
+    "Inspect": {
+        "list": (
+            "listing:list_",
+            "List the datasets on this disk or, with --remote, those that sources offer.",
+        ),
+        "search": ("listing:search", "Search the catalogues of all sources. Works offline."),
+        "info": (
+            "inspection:info",
+            "Show schema, counts, provenance and licence of a dataset.",
+        ),
+        "head": (
+            "inspection:head",
+            "Show the first transitions of a dataset or of one episode.",
+        ),
+        "tail": ("inspection:tail", "Show the last transitions of a dataset or of one episode."),
+        "sample": ("inspection:sample", "Sample a random batch and show its leaves."),
+        "stats": ("inspection:stats", "Show statistics of every leaf and of the episodes."),
+        "plot": (
+            "pictures:plot",
+            "Draw returns, lengths, rewards, actions, observations, episodes and coverage.",
+        ),
+        "view": (
+            "pictures:view",
+            "Write the images of an episode as a film, or open them in rerun.",
+        ),
+        "card": (
+            "pictures:card",
+            "Write a dataset card, README.md in the Hugging Face Hub's format.",
+        ),
+        "path": ("inspection:path", "Print the directory of a dataset."),
+        "open": ("inspection:open_", "Open the directory of a dataset in the file manager."),
+        "diff": (
+            "lock:diff",
+            "Compare two datasets on this disk: schema, episodes, values and statistics.",
+        ),
+        "check": (
+            "check:check",
+            "Check datasets for defects of data, as a linter does for code.",
+        ),
+        "rule": (
+            "check:rule",
+            "Explain the rules of `check`; without an argument, list them.",
+        ),
+        "report": ("pages:report", "Write one self-contained HTML page about a dataset."),
+        "compare": (
+            "pages:compare",
+            "Write one HTML page that shows several datasets side by side.",
+        ),
+        "browse": (
+            "pages:browse",
+            "Serve a read-only page about all datasets on this disk, to this machine only.",
+        ),
+    },
+    "Get": {
+        "download": (
+            "download:download",
+            "Download and convert datasets. Datasets already on this disk are left alone.",
+        ),
+        "convert": (
+            "download:convert",
+            "Convert a local file or folder to a dataset. The source is never changed.",
+        ),
+        "demo": (
+            "demo:demo",
+            "Record, convert, verify and sample a tiny dataset. Works offline.",
+        ),
+    },
+    "Project": {
+        "lock": (
+            "lock:lock",
+            "Write datasets.lock: revisions, files and content of the datasets in datasets.toml.",
+        ),
+        "sync": (
+            "lock:sync",
+            "Make this disk hold the datasets of datasets.lock; others are left alone.",
+        ),
+    },
+    "Transform": {
+        "preprocess": (
+            "preprocess:preprocess",
+            "Make a new dataset by applying functions and steps to an existing one.",
+        ),
+        "step": (
+            "preprocess:step",
+            "Show what steps do and take: arguments, types, defaults, and an example.",
+        ),
+        "filter": (
+            "copies:filter_",
+            "Make a new dataset of the episodes for which an expression is true.",
+        ),
+        "split": (
+            "copies:split",
+            "Make a new dataset of each part of a random split of the episodes.",
+        ),
+        "worker": (
+            "preprocess:worker",
+            "Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.",
+        ),
+    },
+    "Manage": {
+        "rename": (
+            "copies:rename",
+            "Give a dataset another name: local:NAME. Nothing is copied.",
+        ),
+        "cp": (
+            "copies:cp",
+            "Copy a dataset to local:NAME, comparing every file with its checksum.",
+        ),
+        "verify": (
+            "manage:verify",
+            "Compare the files of datasets with the checksums in their manifests.",
+        ),
+        "rm": ("manage:rm", "Delete datasets. Lists them and asks first."),
+    },
+    "Environment": {
+        "sources": ("listing:sources", "List dataset sources and the packages they require."),
+        "env": (
+            "listing:env",
+            "Show versions, settings and paths for a bug report. Secrets are left out.",
+        ),
+        "completion": (
+            "environment:completion",
+            "Print the script that makes a shell complete verbs, options, ids, sources and steps.",
+        ),
+        "version": ("environment:version", "Print the version."),
+    },
+}
+"""Verbs by panel of `--help`."""
+
+GROUPS: dict[str, tuple[str, str, Table]] = {
+    "cache": (
+        "Manage",
+        "Show and delete the files under the root.",
+        {
+            "dir": (
+                "manage:dir_",
+                "Print the root, the folder that holds all datasets and downloads.",
+            ),
+            "ls": (
+                "manage:ls",
+                "List datasets, raw files and leftovers under the root, with their sizes.",
+            ),
+            "prune": (
+                "manage:prune",
+                "Delete raw files and leftovers that no dataset needs. Lists them and asks first.",
+            ),
+            "rm": ("manage:cache_rm", "Delete files by kind or path. Lists them and asks first."),
+        },
+    ),
+    "config": (
+        "Environment",
+        "Show and change the settings of the config file.",
+        {
+            "get": ("environment:get", "Show settings and where each comes from."),
+            "set": (
+                "environment:set_",
+                "Change one setting in the config file; the rest of the file is unchanged.",
+            ),
+            "edit": (
+                "environment:edit",
+                "Open the config file in the editor that VISUAL or EDITOR names.",
+            ),
+            "path": (
+                "environment:path",
+                "Print the path of the config file, whether or not there is one.",
+            ),
+        },
+    ),
+}
+"""Groups of verbs: panel, help text and verbs."""
