@@ -132,8 +132,9 @@ GLOBALS = (
     "  --format table|tsv|json, --color WHEN, --no-progress, --no-truncate"
 )
 CODES = (
-    "Exit codes: 0 fine · 1 findings, a part failed, or the answer was no · 2 usage\n"
-    "  3 not found · 4 no access · 5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
+    "Exit codes: 0 fine · 1 findings, a part failed, or the answer was no\n"
+    "  2 usage: a wrong form · 3 not found: an unknown name · 4 no access\n"
+    "  5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
 )
 DOCUMENTATION = "README.md of offline-data"
 """Location of the documentation."""

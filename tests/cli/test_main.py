@@ -24,6 +24,8 @@ CODES = {
     errors.LockError: 1,
     errors.UsageError: 2,
     errors.BufferUsageError: 2,
+    errors.UnknownNameError: 3,
+    errors.UnknownLeafError: 3,
     errors.InvalidIdError: 2,
     errors.NotFoundError: 3,
     errors.AuthError: 4,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.config import user_path
-from offline_data.errors import UsageError
+from offline_data.errors import UnknownNameError, UsageError
 from offline_data.preprocess.steps.parse import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
     A file may import modules beside it; an installed module of the same name takes precedence. The
     file is imported under a unique name, so that `torch.py` shadows nothing, and its definitions
     are pickled by value. A package or module is searched in the current folder first. Raises
-    `UsageError`.
+    `UsageError`, and `UnknownNameError` if there is no such file, module or name.
 
     Example:
         >>> load_function("math:sqrt")(9)
@@ -43,7 +43,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             names = [name for name in dir(found) if not name.startswith("_")]
-            raise UsageError(f"{text}: there is no {part!r}", hint=did_you_mean(part, names))
+            raise UnknownNameError(f"{text}: there is no {part!r}", hint=did_you_mean(part, names))
         found = getattr(found, part)
     if isinstance(found, type):
         raise UsageError(
@@ -67,7 +67,7 @@ def _file(path: Path) -> ModuleType:
     path = user_path(path, "the file of the function")
     if not path.is_file():
         near = did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
-        raise UsageError(f"There is no file {path}", hint=near)
+        raise UnknownNameError(f"There is no file {path}", hint=near)
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_loader(name, _UncachedLoader(name, str(path)))
     if spec is None or spec.loader is None:
@@ -102,7 +102,7 @@ def _module(name: str) -> ModuleType:
         prefix = f"{above}." if above else ""
         beside = (prefix + found.name for found in pkgutil.iter_modules(folders or []))
         hint = did_you_mean(name, beside) or "a file is written FILE.py:NAME"
-        raise UsageError(f"There is no module {error.name!r}", hint=hint) from error
+        raise UnknownNameError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 
