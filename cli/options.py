@@ -230,7 +230,16 @@ TextColumns = Annotated[
         metavar="ROLE=NAME",
     ),
 ]
-Split = Annotated[str | None, _text("Split to read. (default: train)", metavar="NAME")]
+Split = Annotated[str | None, _text("Split to read. (default: train)", metavar="NAME|all")]
+SplitOfFolder = Annotated[
+    str | None,
+    option(
+        "Split to read of a folder that has several, or all as one dataset. "
+        "(default: ask; of text: train)",
+        "--split",
+        metavar="NAME|all",
+    ),
+]
 MaxLength = Annotated[
     int | None, _text("Cut documents off after N tokens. (default: keep all)", metavar="N", min=1)
 ]

@@ -37,7 +37,8 @@ def test_from_raw_files_to_a_training_step(
 ) -> None:
     convert_here(monkeypatch)
 
-    shell.run("convert", str(realdata / FILES[source]), "mine", "--from", source)
+    split = ["--split", "all"] if source == "openx" else []
+    shell.run("convert", str(realdata / FILES[source]), "mine", "--from", source, *split)
     for verb in ("info", "stats", "head", "sample", "verify"):
         assert shell.run(verb, "local:mine").stdout
     shell.run("preprocess", "local:mine", "--step", "reward_scale:scale=2", "--out", "twice")
