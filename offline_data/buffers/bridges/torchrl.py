@@ -230,8 +230,8 @@ def to_spec(space: Mapping[str, Any] | None) -> Any:
     if kind == "Discrete" and not space.get("start"):
         return theirs.Categorical(int(space["n"]), shape=space.get("shape", ()), dtype=dtype)
     if kind == "Discrete":
-        low = int(space["start"])
-        return theirs.Bounded(low, low + int(space["n"]) - 1, space.get("shape", ()), dtype=dtype)
+        first, last = int(space["start"]), int(space["start"]) + int(space["n"]) - 1
+        return theirs.Bounded(first, last, space.get("shape", ()), dtype=dtype)
     low, high = (np.asarray(space[side], dtype=np.float64) for side in ("low", "high"))
     if bool((low == -math.inf).all() and (high == math.inf).all()):
         return theirs.Unbounded(space["shape"], dtype=dtype)
