@@ -107,7 +107,8 @@ def relabel(
         terminate: Whether a relabeled transition is terminated if and only if its goal is reached;
             False: flags are unchanged.
         gamma: γ of `geometric`, at least 0, less than 1.
-        seed: At least 0; None: drawn now from torch's global generator.
+        seed: At least 0; None: drawn now from torch's global generator. It is not part of a buffer's
+            state: give one to resume with the same goals.
 
     Raises:
         UsageError: Invalid argument; or, on the first batch, a leaf that is missing, has another
