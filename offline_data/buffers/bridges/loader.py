@@ -14,6 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.distributed import DistributedSampler
 
 from offline_data.buffers.arguments import positive
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.config import launched_ranks
 from offline_data.errors import UsageError
@@ -267,14 +268,17 @@ class DatasetLoader(DataLoader[Any]):
         return {**self.batches.identity(), "epoch": self._position[0], "batch": self._position[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at a position; raises `UsageError` for the state of a different loader."""
-        own = self.batches.identity()
+        """Resume at a position; raises `UsageError` for the state of a different loader.
+
+        Raises `IntegrityError` for one that is damaged.
+        """
+        own, fields = self.batches.identity(), Fields(state, type(self).__name__)
         if {name: state.get(name) for name in own} != own or not {"epoch", "batch"} <= state.keys():
             raise UsageError(
                 f"The state is of another loader: {dict(state)}; this one has {own}",
                 hint="create it with the same arguments, over the same rows, with as many ranks",
             )
-        self.batches.position = self._position = (state["epoch"], state["batch"])
+        self.batches.position = self._position = fields.integer("epoch"), fields.integer("batch")
 
 
 def _unchanged(batch: Any) -> Any:

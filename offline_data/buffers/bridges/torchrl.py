@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers import Sampler
@@ -19,6 +20,7 @@ from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
 from offline_data.errors import ImmutableError, UsageError
 from offline_data.plurals import plural
+from offline_data.strict_json import read_json
 
 with warnings.catch_warnings():  # importing it warns about its own deprecated classes
     warnings.simplefilter("ignore")
@@ -139,11 +141,10 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         return {"rows": len(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check the number of rows; raises `UsageError` if it differs."""
-        if state_dict["rows"] != len(self):
-            raise UsageError(
-                f"The state has {plural(state_dict['rows'], 'row')}; expected {len(self)}"
-            )
+        """Check the number of rows; raises `UsageError` if it differs, `IntegrityError` if damaged."""
+        rows = Fields(state_dict, type(self).__name__).integer("rows")
+        if rows != len(self):
+            raise UsageError(f"The state has {plural(rows, 'row')}; expected {len(self)}")
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder."""
@@ -151,8 +152,8 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         (Path(path) / "rows.json").write_text(json.dumps(self.state_dict()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Check a folder written by `dumps`; raises `UsageError`."""
-        self.load_state_dict(json.loads((Path(path) / "rows.json").read_text()))
+        """Check a folder written by `dumps`; raises like `load_state_dict`."""
+        self.load_state_dict(read_json(Path(path) / "rows.json"))
 
 
 def _collate(data: Any, then: Callable[[Any], Any] | None) -> Any:

@@ -610,7 +610,8 @@ def _without_file(state: Any) -> Any:
     """Return a copied state that no longer maps its file, except rows, which loading copies."""
     if not isinstance(state, dict):
         return state  # damaged, as loading says
-    keep = {"members": [_without_file(one) for one in state.get("members", ())]}
+    members = state.get("members")
+    keep = {"members": [*map(_without_file, members)] if isinstance(members, list) else members}
     if "storage" in state:
         keep = {"storage": state["storage"]}
     return {name: keep[name] if name in keep else owned(part) for name, part in state.items()}

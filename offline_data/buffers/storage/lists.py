@@ -71,7 +71,7 @@ class ListStorage(GrowingStorage):
             return pytree.tree_map(
                 lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]), *items
             )
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
                 f"Rows of {type(items[0]).__name__} cannot be stacked: {error}",
                 hint="collate_fn=… of the buffer receives the list of rows and returns a batch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -9,6 +10,7 @@ import os
 import pkgutil
 import sys
 import traceback
+from contextlib import suppress
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +20,11 @@ from offline_data.errors import UnknownNameError, UsageError
 from offline_data.preprocess.steps.parse import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType, ModuleType
+
+
+_FILE = "the file of the function"
 
 
 def load_function(text: str) -> Callable[[Any], Any]:
@@ -54,6 +59,42 @@ def load_function(text: str) -> Callable[[Any], Any]:
     return found  # type: ignore[no-any-return]
 
 
+def source_digest(text: str) -> str:
+    """Return 64 hexadecimal digits of the files that `load_function` would run, without running them.
+
+    They are the file, or the module and the packages above it; what these import themselves is not
+    covered. Comments and line breaks do not count. Raises `UsageError` if there is no such file, or
+    one that cannot be read.
+    """
+    place = text.rpartition(":")[0]
+    files = [user_path(place, _FILE)] if place.endswith(".py") else _files_of(place)
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        with suppress(
+            SyntaxError, ValueError, RecursionError
+        ):  # no Python, such as a compiled module
+            data = ast.dump(ast.parse(data)).encode("utf-8", "surrogatepass")
+        digest.update(hashlib.sha256(data).digest())
+    return digest.hexdigest()
+
+
+def _files_of(name: str) -> Iterator[Path]:
+    """Yield the files of a module and of the packages above it; none of built-in ones."""
+    parts = name.split(".")
+    folders = None if parts[0] in sys.modules else [str(Path.cwd()), *sys.path]
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), folders)
+        if spec is None:
+            return
+        if spec.has_location and spec.origin:
+            yield Path(spec.origin)
+        folders = list(spec.submodule_search_locations or [])
+
+
 class _UncachedLoader(SourceFileLoader):
     """Always compiles the file: a `.pyc` is considered valid for a second after a change."""
 
@@ -64,7 +105,7 @@ class _UncachedLoader(SourceFileLoader):
 def _file(path: Path) -> ModuleType:
     import cloudpickle
 
-    path = user_path(path, "the file of the function")
+    path = user_path(path, _FILE)
     if not path.is_file():
         near = did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
         raise UnknownNameError(f"There is no file {path}", hint=near)
