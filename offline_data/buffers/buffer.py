@@ -215,7 +215,9 @@ class ReplayBuffer(BatchSource[Batch]):
                 rows = self._growing.rows_of_steps(rows)
             kept = rows[rows >= 0]
             if len(kept):
-                kept = kept[-self._growing.max_size :]  # earlier ones were overwritten by this call
+                kept = kept[
+                    -min(self._growing.max_size, len(kept)) :
+                ]  # earlier ones were overwritten by this call
                 changed.append(kept)
                 self._sampler.extend(kept)
         return rows.transpose(0, self._dim_extend) if self._dim_extend else rows

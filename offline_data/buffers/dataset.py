@@ -11,6 +11,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
@@ -31,7 +32,7 @@ from offline_data.buffers.views.rows import (
 )
 from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.episodes.fields import Key, join_key
-from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.preprocess.api import Preprocesses
@@ -462,14 +463,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         See `offline_data.buffers.bridges.torchrl.to_torchrl`; raises `MissingDependencyError` if
         torchrl cannot be imported.
         """
-        try:
-            from offline_data.buffers.bridges.torchrl import to_torchrl
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"to_torchrl needs torchrl, which cannot be imported: {error}",
-                hint="pip install 'offline-data[torchrl]'",
-            ) from error
-        return to_torchrl(self, valid_only=valid_only, **options)
+        return bridge("to_torchrl").to_torchrl(self, valid_only=valid_only, **options)
 
     def delete(self) -> None:
         """Delete the dataset directory only; batches already drawn stay valid.

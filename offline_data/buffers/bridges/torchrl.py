@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 
 from offline_data.buffers.fields import Fields
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.samplers.base import Boundaries
+from offline_data.buffers.samplers.slices import runs_of
 from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
 from offline_data.errors import ImmutableError, UsageError
@@ -30,6 +33,14 @@ with warnings.catch_warnings():  # importing it warns about its own deprecated c
 Transform: Any = transforms.Transform
 """Base of the transforms that TorchRL's buffers accept."""
 
+Trajectory: Any = theirs.Trajectory
+TrajectoryPredicate: Any = theirs.TrajectoryPredicate
+filter_trajectories: Any = theirs.filter_trajectories
+find_start_stop_traj: Any = theirs.find_start_stop_traj
+iter_trajectories: Any = theirs.iter_trajectories
+traj: Any = theirs.traj
+"""TorchRL's queries of trajectories, for `ReplayBuffer.query` and for TensorDicts."""
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
@@ -37,8 +48,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from offline_data.buffers.batches import BatchSource
     from offline_data.buffers.buffer import ReplayBuffer
     from offline_data.buffers.keys import NestedKey
+    from offline_data.buffers.samplers import EpisodeIndex
     from offline_data.store.spaces import LeafSpace
 
 
@@ -214,6 +227,44 @@ def to_torchrl(
     if transform is not None:
         replay.append_transform(transform)
     return replay
+
+
+def query(
+    buffer: BatchSource,
+    predicate: Callable[[Any], bool] | None,
+    trajectory_key: NestedKey | None,
+) -> list[Any]:
+    """Return the trajectories of a buffer that a predicate selects; see `BatchSource.query`."""
+    storage: Any = buffer.storage
+    if not len(storage):
+        return []
+    by = None if trajectory_key is None else Boundaries(path_of(trajectory_key), ())
+    runs, found = runs_of(storage, by), []
+    for number in _by_time(buffer, runs).tolist():
+        places = torch.arange(int(runs.lengths[number])) + runs.starts[number]
+        rows = buffer.at_rows(places if runs.order is None else runs.order.rows(places))
+        if not isinstance(rows, TensorDictBase):
+            raise TypeError(
+                "query needs tensordict-backed rows, whose leaves a predicate reads; found "
+                f"{type(rows).__name__}"
+            )
+        trajectory = Trajectory(rows)
+        if predicate is None or predicate(trajectory):
+            found.append(trajectory)
+    return found
+
+
+def _by_time(buffer: Any, runs: EpisodeIndex) -> Tensor:
+    """Return the numbers of runs, oldest first, those of each parallel environment together."""
+    storage = buffer.storage
+    width = getattr(storage, "width", 1)
+    steps = max(len(storage) // width, 1)
+    rows = runs.starts if runs.order is None else runs.order.rows(runs.starts)
+    oldest = getattr(getattr(buffer, "writer", None), "cursor", 0)
+    ages = (
+        rows // width - (oldest if len(storage) == getattr(storage, "max_size", -1) else 0)
+    ) % steps
+    return torch.argsort(rows % width * steps + ages)
 
 
 def to_spec(space: Mapping[str, Any] | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 
@@ -180,6 +180,21 @@ class Sampler(Saves):
     """Whether the last batch ended an epoch, which stops iteration over the buffer."""
 
     _generator: torch.Generator | None = None  # None: torch's global one
+
+    @property
+    def _rng(self) -> torch.Generator | None:
+        """The generator; only TorchRL's buffers set it, when they are given this sampler."""
+        return self._generator
+
+    @_rng.setter
+    def _rng(self, generator: torch.Generator | None) -> NoReturn:  # noqa: ARG002
+        raise UsageError(
+            f"A {type(self).__name__} of this package draws from storages of this package, and the "
+            "buffer is TorchRL's",
+            hint="dataset.to_torchrl(sampler=…) takes TorchRL's samplers; offline_data.ReplayBuffer "
+            "takes this one",
+        )
+
     _computed: tuple[str, ...] = ()  # attributes that are not pickled
 
     def __getstate__(self) -> dict[str, Any]:
@@ -200,6 +215,10 @@ class Sampler(Saves):
         if not len(storage):
             return 0
         return storage.rows(valid_only=getattr(self, "valid_only", True)).count
+
+    def can_sample(self, storage: Sampleable, batch_size: int) -> bool:
+        """Return True if a batch of this size can be drawn now."""
+        return self.sampleable(storage, batch_size) > 0
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:  # noqa: ARG002
         """Return the rows that `sample` would draw now, without side effects; None: unknown.
@@ -249,6 +268,9 @@ class Sampler(Saves):
             "changes; use offline_data.PrioritizedSampler",
             stacklevel=2,
         )
+
+    def mark_update(self, index: Tensor | int, *, storage: Any = None) -> None:
+        """Handle that the values of rows have changed, as TorchRL's buffers report it."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from: that of the generator, torch's global one included."""

@@ -184,6 +184,10 @@ class PrioritizedSampler(Sampler):
             rows, priority = one_per_update(rows, priority, self.reduction)
         self._update(rows, priority)
 
+    def mark_update(self, index: Tensor | int, *, storage: Any = None) -> None:  # noqa: ARG002
+        """Give rows the priority of new ones."""
+        self.update_priority(index, self.default_priority)
+
     def extend(self, rows: Tensor) -> None:
         """Set the default priority for written rows; see `Sampler.extend`."""
         rows = rows.reshape(-1).to("cpu", torch.int64).contiguous()
