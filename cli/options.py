@@ -271,8 +271,9 @@ KeepText = Annotated[bool, _text("Store the texts, too.")]
 Audit = Annotated[
     str,
     option(
-        "Share of rows to read back and compare with the source: all, none or e.g. 0.01.",
-        metavar="all|FRACTION|none",
+        "Rows to read back and compare with the source. auto: all of the first GiB, and 1 % of "
+        "the rows above.",
+        metavar="auto|all|FRACTION|none",
     ),
 ]
 
@@ -295,5 +296,5 @@ Address = Annotated[str | None, running("Address of the Ray cluster.", metavar="
 PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")]
 Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FILE")]
 
-DEFAULT_AUDIT = "0.01"
-"""The default of `offline_data.store.audit`; importing that would make `--help` import numpy."""
+DEFAULT_AUDIT = "auto"
+"""The default of `offline_data.store.layout`; importing that would make `--help` import numpy."""

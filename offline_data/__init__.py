@@ -1,4 +1,4 @@
-"""Public offline-RL datasets on this disk once, proven equal to their source, sampled fast.
+"""Public offline-RL datasets on this disk once, checked against their source, sampled fast.
 
 Names are imported on first use: importing the package imports no torch.
 """

@@ -76,7 +76,7 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _provenance(found: "DatasetInfo") -> Fields:
-    from offline_data.reports.info import dropped_lines
+    from offline_data.reports.info import compared_with_source, dropped_lines
 
     options = found.converter.get("options", {})
     plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe is shown separately
@@ -101,7 +101,7 @@ def _provenance(found: "DatasetInfo") -> Fields:
         Field("environment", _compact(found.environment)),
         *(Field(name, _about(value)) for name, value in found.about.items()),
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
-        Field("audit", _compact(found.audit)),
+        Field("compared with source", compared_with_source(found.audit)),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
         Field("dropped", dropped_lines(found.dropped)),
         Field("skipped", [f"{one['where']}: {one['reason']}" for one in found.skipped]),

@@ -73,7 +73,8 @@ def download(
             accept an existing dataset of either kind.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
-        audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
+        audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
+            1 % of the rows above), `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_raw: Whether to keep the raw files.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
@@ -169,7 +170,8 @@ def convert(
             dataset, in which `ds.episodes["split"]` tells them apart.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
-        audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
+        audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
+            1 % of the rows above), `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.

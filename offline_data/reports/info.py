@@ -10,6 +10,7 @@ import numpy as np
 from offline_data.episodes.fields import join_key
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import looks_like_path, parse_id
+from offline_data.plurals import plural
 from offline_data.reports.listing import LocalDataset
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import locate
@@ -131,6 +132,20 @@ def entry_info(entry: Entry) -> DatasetInfo:
         files=[{name: _redacted(value) for name, value in one.items()} for one in manifest.files],
         **known,
     )
+
+
+def compared_with_source(audit: Mapping[str, Any]) -> str:
+    """Return how many rows of a dataset were compared with its source, as its manifest records.
+
+    Example:
+        >>> compared_with_source({"mode": 0.01, "rows": 118, "of": 6729})
+        '118 of 6,729 rows (1.8 %)'
+    """
+    rows, of = audit.get("rows"), audit.get("of")
+    if type(rows) is not int or type(of) is not int or not 0 <= rows <= of:
+        return "not recorded"
+    share = "all" if rows == of else f"{100 * rows / of:.2g} %" if rows else "none"
+    return f"{rows:,} of {plural(of, 'row')} ({share})"
 
 
 def _declared_values(reader: DatasetReader) -> dict[str, str]:

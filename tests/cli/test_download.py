@@ -112,7 +112,7 @@ def test_options_reach_the_library(cli: Cli, library: Library, tmp_path: Path) -
         ("download", "d4rl:x", ingest.Options("ted", (2, 7), True, "all", True, True)),
         ("fetch_raw", "d4rl:x", ingest.Options(audit=0.5)),
     ]
-    assert float(DEFAULT_AUDIT) == LIBRARY_AUDIT
+    assert DEFAULT_AUDIT == LIBRARY_AUDIT
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,8 @@ def test_downloaded_from_a_server(
     convert_here(monkeypatch)
     name, host, serve = HOSTS[source]
     raw = realdata / FILES[source]
-    (converted,) = shell.json("convert", str(raw), "mine", "--from", source)
+    split = ["--split", "all"] if source == "openx" else []
+    (converted,) = shell.json("convert", str(raw), "mine", "--from", source, *split)
     with serve(raw, tmp_path / "hub") as server:
         places = {"OFFLINE_DATA_MIRRORS": f"{host}={server.url}"} if host else {}
         online = Shell(shell.folder, {"HF_ENDPOINT": server.url, **places})
