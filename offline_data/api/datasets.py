@@ -137,7 +137,7 @@ def convert(
     """Convert a file, a folder, arrays or episodes to the dataset `local:NAME`.
 
     - A path: files in the format of a source (a Minari folder, a D4RL HDF5, …), or a dataset
-      directory.
+      directory, which is checked and copied with its revision if no option changes it.
     - A mapping of arrays, as `d4rl`'s `env.get_dataset()` has them: `observations` `[N, …]`,
       `actions` `[N, …]`, `rewards` `[N]`, `terminals` `[N]`, and optionally `timeouts` `[N]`,
       `next_observations` `[N, …]` and other arrays of N rows. Episodes end where `terminals` or
