@@ -1,5 +1,6 @@
 """`list`, `search`, `sources` and `env`: datasets, sources, and this installation."""
 
+from dataclasses import asdict
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,7 +125,7 @@ def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a
 
 
 def env(context: Context) -> Result:
-    """Show versions, settings and paths for a bug report. Secrets are left out."""
+    """Show versions, settings, sources and paths for a bug report, without secrets."""
     from offline_data.reports.environment import environment
 
     found = environment(context.settings)
@@ -145,5 +146,11 @@ def env(context: Context) -> Result:
         if item is not None
     ]
     packages = [Field(name, version or "not installed") for name, version in found.packages.items()]
-    table = Table(_SETTINGS, settings, "settings")
-    return Result(found, (system, table, Fields(*packages, title="packages")))
+    offered = sources(context)
+    blocks = (
+        system,
+        Table(_SETTINGS, settings, "settings"),
+        Fields(*packages, title="packages"),
+        *offered.blocks,
+    )
+    return Result({**asdict(found), "sources": offered.data}, blocks, notes=offered.notes)
