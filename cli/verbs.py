@@ -7,7 +7,10 @@ Table: TypeAlias = dict[str, tuple[str, str]]
 
 VERBS: dict[str, Table] = {
     "Get": {
-        "search": ("listing:search", "Search the catalogues of all sources. Works offline."),
+        "search": (
+            "listing:search",
+            "Search the catalogues of all sources. Works offline. Exits with 3 if nothing matches.",
+        ),
         "download": (
             "download:download",
             "Download and convert datasets. Datasets already on this disk are left alone.",

@@ -464,7 +464,7 @@ def _text_options(
 
 def stored_result(stored: "ingest.Stored") -> Result:
     """Return the result for a dataset that was written, or already existed."""
-    from offline_data.reports.info import dropped_lines
+    from offline_data.store.manifest import dropped_lines
 
     manifest = stored.manifest
     data = {name: getattr(stored, name) for name in _STORED_DATA}

@@ -76,7 +76,8 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _provenance(found: "DatasetInfo") -> Fields:
-    from offline_data.reports.info import compared_with_source, dropped_lines
+    from offline_data.reports.info import compared_with_source
+    from offline_data.store.manifest import dropped_lines
 
     options = found.converter.get("options", {})
     plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe is shown separately

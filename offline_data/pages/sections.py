@@ -9,7 +9,8 @@ from offline_data.files import human_bytes
 from offline_data.pages import charts
 from offline_data.pages.page import Html, data_uri, element, facts, joined, section, table
 from offline_data.plurals import plural
-from offline_data.reports.info import compared_with_source, dropped_lines
+from offline_data.reports.info import compared_with_source
+from offline_data.store.manifest import dropped_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,7 +19,7 @@ from offline_data.store.spaces import declared_spaces, observed_leaves
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,27 +76,6 @@ _OF_MANIFEST = [
     if field.name not in {"files", "values"}  # `files` may have passwords
 ]
 """Manifest fields that are shown unchanged, except for passwords in `files`."""
-
-
-def dropped_lines(dropped: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return leaves that were not kept as lines, one for each reason.
-
-    Example:
-        >>> dropped_lines({"key": key, "reason": "It has no rows."} for key in "abc")
-        ['3 leaves (a, b, …): Each has no rows.']
-    """
-    by_reason: dict[str, list[str]] = {}
-    for leaf in dropped:
-        by_reason.setdefault(leaf["reason"], []).append(leaf["key"])
-    return [_dropped_line(keys, reason) for reason, keys in by_reason.items()]
-
-
-def _dropped_line(keys: Sequence[str], reason: str) -> str:
-    if len(keys) == 1:
-        return f"{keys[0]}: {reason}"
-    some = [*keys[:2], "…"] if len(keys) > 2 else keys
-    each = "Each " + reason.removeprefix("It ") if reason.startswith("It ") else reason
-    return f"{len(keys)} leaves ({', '.join(some)}): {each}"
 
 
 def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_data_cli.app import _GROUPS, _VERBS
+from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,7 @@ UNKNOWN = (
     "check local:toy --baseline nope.json",
     "check local:toy --config nope.toml",
     "rule nope",
+    "explain nope",
     "step nope",
     "preprocess local:toy --step nope --out a",
     "preprocess local:toy --step clip:nope,low=0 --out a",
@@ -140,8 +141,8 @@ def test_a_wrong_form(cli: Cli, line: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_verb_is_here() -> None:
-    verbs = {verb for panel in _VERBS.values() for verb in panel}
-    verbs |= {f"{group} {verb}" for group, (_, _, inner) in _GROUPS.items() for verb in inner}
+    verbs = {*HIDDEN, *(verb for panel in VERBS.values() for verb in panel)}
+    verbs |= {f"{group} {verb}" for group, (_, _, inner) in GROUPS.items() for verb in inner}
     tried = {*DATASETS, *UNKNOWN, *MALFORMED}
     assert [v for v in verbs if not any(f"{line} ".startswith(f"{v} ") for line in tried)] == []
 
