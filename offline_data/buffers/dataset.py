@@ -340,8 +340,9 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         an epoch may be smaller. Every iteration is one epoch, whose order depends only on
         `(seed, epoch)`, not on the number of workers or the machine. `len(loader)` is the number of
         batches; `loader.set_epoch(n)` (or `loader.sampler.set_epoch(n)`, as trainers call it) sets
-        the next epoch; `state_dict` and `load_state_dict` resume after the last batch returned. The
-        loader is picklable, and workers may be forked or spawned.
+        the next epoch; `state_dict` and `load_state_dict` resume after the last batch returned, with
+        the seed of the state, and with another batch size or number of ranks where one of its
+        batches begins there. The loader is picklable, and workers may be forked or spawned.
 
         ```python
         loader = ds.dataloader(256, num_workers=2)
