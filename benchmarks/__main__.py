@@ -12,7 +12,6 @@ from benchmarks.timing import table
 NAMES = (
     "archives",
     "conversion",
-    "comparing",
     "fetching",
     "sampling",
     "slices",

@@ -6,6 +6,7 @@ The bytes come as those of every other host do, so that they are resumed and ver
 from __future__ import annotations
 
 import re
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -244,13 +245,15 @@ def hub_errors(what: str) -> Iterator[None]:
 
     # the base class of the HTTP library that this version of huggingface_hub uses
     http_error = HfHubHTTPError.__bases__[0]
+    library = sys.modules[http_error.__module__.partition(".")[0]]
+    bad_url = getattr(library, "InvalidURL", http_error)  # of a next page, or of a redirect
     try:
         yield
     except OfflineDataError:
         raise
     except HFValidationError as error:
         raise UsageError(f"{what} cannot be on the hub: {error}") from error
-    except (http_error, OSError, RuntimeError, ValueError) as error:
+    except (http_error, bad_url, OSError, RuntimeError, ValueError) as error:
         raise _translate(error, what, passing=isinstance(error, http_error)) from error
 
 

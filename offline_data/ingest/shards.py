@@ -264,9 +264,8 @@ class ConvertShard:
             shutil.rmtree(work / f"{number:05d}", ignore_errors=True)
             publish(dataset, work / f"{number:05d}")
         told = {name: getattr(record, name) for name in _RECORDED}
-        write_durably(
-            work / f"{number:05d}.json", as_unicode(json.dumps(told, ensure_ascii=False)).encode()
-        )
+        value = json.loads(as_unicode(json.dumps(told, ensure_ascii=False)))
+        write_durably(work / f"{number:05d}.json", json.dumps(_sealed(value)).encode())
 
 
 class ShardedRun:
@@ -541,13 +540,23 @@ def check_files(release: Release, shards: Sequence[Shard]) -> None:
 
 
 def read_record(work: Path, number: int) -> ShardRecord | None:
-    """Read the record of a shard; None where it is not finished."""
+    """Read the record of a shard; None where it is not finished, or the record is damaged."""
     try:
         value = read_json(work / f"{number:05d}.json")
-        seen, episodes, *listed = (value[name] for name in _RECORDED)
-        return ShardRecord(int(seen), int(episodes), *map(tuple, listed))
+        told = {name: value[name] for name in _RECORDED}
+        if value != _sealed(told):
+            return None
+        return ShardRecord(
+            told["seen"], told["episodes"], *map(tuple, (told["files"], told["skipped"]))
+        )
     except (OfflineDataError, LookupError, TypeError, ValueError):
         return None
+
+
+def _sealed(told: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record with a digest of them: a changed one would lose rows."""
+    text = json.dumps(told, sort_keys=True)
+    return {**told, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 @contextmanager

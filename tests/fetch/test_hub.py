@@ -300,6 +300,17 @@ def test_a_listing_without_end_is_a_network_error(
         list_hub(REPO, "", None, settings)
 
 
+@pytest.mark.parametrize("link", ["http://[::1>", "http://h:99999999/", "?cursor=1", "file:///x"])
+def test_a_next_page_that_is_nowhere_is_a_network_error(
+    link: str, settings: Settings, hub: HubServer
+) -> None:
+    head = {"Link": f'<{link}>; rel="next"'}
+    hub.always(f"/api/datasets/{REPO}", Fault(Answer(json.dumps({"sha": "0" * 40}).encode())))
+    hub.always(TREE, Fault(Answer(json.dumps([FILE]).encode(), headers=head)))
+    with pytest.raises(NetworkError, match=f"about dataset repository {REPO}"):
+        list_hub(REPO, "", None, settings)
+
+
 def test_a_listing_of_several_pages(settings: Settings, folder: Path) -> None:
     with HubServer({REPO: folder}, page_size=1) as hub:
         listing = list_hub(REPO, "", None, replace(settings, hub_endpoint=hub.url))

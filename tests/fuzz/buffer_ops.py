@@ -297,7 +297,7 @@ class BufferOps:
 
     def follows(self, row: int) -> bool:
         """Return True if a row goes on where the one before it in the ring ends."""
-        if row == 0:
+        if row == 0 and len(self.rows) < self.size:
             return False
         before, here = self.rows[row - 1], self.rows[row]
         if here["written"] != before["written"] + 1:
@@ -310,7 +310,8 @@ class BufferOps:
     def starts(self) -> list[int]:
         """Return the rows at which a slice may begin."""
         runs: list[list[int]] = []
-        for row in range(len(self.rows)):
+        in_time = sorted(range(len(self.rows)), key=lambda row: self.rows[row]["written"])
+        for row in in_time:
             if not self.follows(row):
                 runs.append([])
             runs[-1].append(row)
@@ -376,11 +377,11 @@ class BufferOps:
             width = 1
             while width < self.length and position + width < len(rows):
                 row = rows[position + width]
-                if row != rows[position] + width or not self.follows(row):
+                if row != (rows[position] + width) % self.size or not self.follows(row):
                     break
                 width += 1
             # Drawn ahead, it may be all there was of a trajectory that has gone on since.
-            end = rows[position] + width
+            end = (rows[position] + width) % self.size
             short = self.prefetch or end == len(self.rows) or not self.follows(end)
             assert width == self.length or (not self.strict and short), rows
             position += width

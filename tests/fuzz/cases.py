@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+from contextlib import contextmanager
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from tests.fuzz.harness import SECRET, Plan, plan_of, run_command
 from tests.fuzz.mutations import spoil_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 DONE_OR_REFUSED = frozenset({0, 2, 3, 5})
@@ -55,11 +58,6 @@ def spoil_file(random: Random, path: Path) -> None:
         path.write_bytes(spoil_bytes(random, path.read_bytes(), head=512))
 
 
-def nothing_more(_folder: Path, _plan: Plan, _codes: list[int | None]) -> str | None:
-    """Check nothing but exit codes and output."""
-    return None
-
-
 def run_quietly(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command with one thread of torch."""
     one_thread()
@@ -70,6 +68,23 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@contextmanager
+def loopback_only() -> Iterator[None]:
+    """Let no name of another host be looked up."""
+    ask = socket.getaddrinfo
+
+    def refuse(host: Any, *rest: Any, **more: Any) -> Any:
+        if host not in {"127.0.0.1", b"127.0.0.1", "localhost"}:
+            raise socket.gaierror(socket.EAI_NONAME, "no such host, for the test")
+        return ask(host, *rest, **more)
+
+    socket.getaddrinfo = refuse
+    try:
+        yield
+    finally:
+        socket.getaddrinfo = ask
 
 
 def plan_of_case(folder: Path) -> Plan:

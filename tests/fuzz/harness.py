@@ -92,10 +92,12 @@ class Kind:
     name: str
     prepare: Callable[[int, Path], Plan]
     """Write the input of a seed into a folder and say what to run."""
-    check: Callable[[Path, Plan, list[int | None]], str | None]
+    check: Callable[[Path, Plan, list[int | None]], str | None] | None = None
     """Compare what was made with an independent reading, given the exit codes; None: right."""
     run: Callable[[Path, int, tuple[str, ...]], int] | None = None
     """Run command number N of a case and return its exit code; `run_command` where not given."""
+    writes: bool = True
+    """Whether `prepare` writes an input; False: its driver makes all, as `check` there is none."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,13 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
     (folder / "case").mkdir(parents=True)
     secret = folder / "secret.txt"
     secret.write_bytes(SECRET)
-    prepared = in_child(lambda: vars_of(kind.prepare(seed, folder / "case")), folder / "prepare")
-    if prepared.value is None:
-        return _verdict(kind, seed, f"not prepared: {_tail(prepared)}", (), begin)
-    plan = plan_of(prepared.value)
+    if kind.writes:
+        made = in_child(lambda: vars_of(kind.prepare(seed, folder / "case")), folder / "prepare")
+        if made.value is None:
+            return _verdict(kind, seed, f"not prepared: {_tail(made)}", (), begin)
+        plan = plan_of(made.value)
+    else:
+        plan = kind.prepare(seed, folder / "case")
     plan = replace(plan, commands=tuple(_as_json(seed, line) for line in plan.commands))
     before = _tree(folder / "case")
     ends: list[Ended] = []
@@ -130,9 +135,9 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
         if problem := _broken(ends[-1], allowed, as_json="--json" in command):
             return _verdict(kind, seed, f"{' '.join(command)}: {problem}", _codes(ends), begin)
     problem = _left_behind(folder, plan, ends) or _changed(folder / "case", before)
-    if problem is None:
+    if problem is None and (check := kind.check):
         codes = [end.code for end in ends]
-        checked = in_child(lambda: [kind.check(folder, plan, codes)], folder / "check")
+        checked = in_child(lambda: [check(folder, plan, codes)], folder / "check")
         failed = f"the oracle failed: {_tail(checked)}"
         problem = failed if checked.value is None else checked.value[0]
     return _verdict(kind, seed, problem, _codes(ends), begin)
@@ -341,7 +346,8 @@ def _codes(ends: list[Ended]) -> tuple[int | None, ...]:
 
 
 def _tail(end: Ended) -> str:
-    return f"[{end.how} {end.code}] {' / '.join((end.err or end.out).split(chr(10)))[-500:]}"
+    said = " / ".join(f"{end.out}{end.err}".split("\n"))
+    return f"[{end.how} {end.code}] {said[-500:]}"
 
 
 def _text(path: Path) -> str:

@@ -7,11 +7,9 @@ import io
 import json
 import os
 import pickle
-import socket
 import sys
 import tarfile
 import zipfile
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from random import Random
@@ -29,7 +27,7 @@ from tests.fuzz.cases import (
     VERIFY,
     generator,
     instead,
-    nothing_more,
+    loopback_only,
     one_thread,
     only_dataset,
     plan_of_case,
@@ -42,9 +40,13 @@ from tests.fuzz.harness import PASSWORD, Kind, Plan, run_command
 from tests.fuzz.hdf5_variants import D4RL, LEFT_OUT, LENGTH, MINARI, OTHERS, ROWS, SOUND
 from tests.fuzz.hdf5_variants import SECRET as OTHER_NUMBER
 from tests.fuzz.hdf5_variants import write_minari as write_hostile_minari
+from tests.fuzz.hosted_kinds import HOSTED_KINDS
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
+from tests.fuzz.project_kinds import PROJECT_KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
+from tests.fuzz.staged_kinds import STAGED_KINDS
+from tests.fuzz.state_kinds import STATE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -372,25 +374,8 @@ def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
             server.script(_PATH, *cut, *faults)
         address = server.url.replace("http://", f"http://user:{PASSWORD}@")
         os.environ["OFFLINE_DATA_MIRRORS"] = f"{_HOST}={address}"
-        with _loopback_only():
+        with loopback_only():
             return run_command(folder, number, line)
-
-
-@contextmanager
-def _loopback_only() -> Iterator[None]:
-    """Let no name of another host be looked up."""
-    ask = socket.getaddrinfo
-
-    def refuse(host: Any, *rest: Any, **more: Any) -> Any:
-        if host not in {"127.0.0.1", b"127.0.0.1"}:
-            raise socket.gaierror(socket.EAI_NONAME, "no such host, for the test")
-        return ask(host, *rest, **more)
-
-    socket.getaddrinfo = refuse
-    try:
-        yield
-    finally:
-        socket.getaddrinfo = ask
 
 
 def check_http(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
@@ -621,7 +606,7 @@ def run_settings(folder: Path, number: int, line: tuple[str, ...]) -> int:
         "OFFLINE_DATA_CONFIG": "case/config.toml",
         **plan_of_case(folder).facts["environ"],
     }
-    with _loopback_only():
+    with loopback_only():
         return run_command(folder, number, line)
 
 
@@ -734,12 +719,16 @@ KINDS = {
         Kind("hdf5", prepare_hdf5, check_hdf5),
         Kind("minari", prepare_minari, check_minari),
         Kind("http", prepare_http, check_http, run_http),
-        Kind("settings", prepare_settings, nothing_more, run_settings),
+        Kind("settings", prepare_settings, run=run_settings),
         Kind("archive", prepare_archive, check_archive, run_archive),
-        Kind("buffer", prepare_calls, nothing_more, run_buffer),
-        Kind("derived", prepare_calls, nothing_more, run_derived),
-        Kind("view", prepare_any_view, nothing_more, run_view),
+        Kind("buffer", prepare_calls, run=run_buffer, writes=False),
+        Kind("derived", prepare_calls, run=run_derived, writes=False),
+        Kind("view", prepare_any_view, run=run_view, writes=False),
         *DESCRIBED_KINDS,
+        *PROJECT_KINDS,
+        *HOSTED_KINDS,
+        *STAGED_KINDS,
+        *STATE_KINDS,
         *SOURCE_KINDS,
     )
 }

@@ -92,7 +92,7 @@ def _sources(
         (path,) = (
             p for p in (folder / "case/root").rglob("manifest.json") if ".staging" not in p.parts
         )
-        stored = _without_encoded(path.parent)
+        stored = without_encoded(path.parent)
         skip = plan.facts["skip"] == ["--skip-bad-episodes"]
         found: str | None = (check or compare)(truth, stored, skip=skip)
         return found
@@ -110,7 +110,7 @@ def _run(folder: Path, number: int, line: tuple[str, ...]) -> int:
     return run_command(folder, number, line)
 
 
-def _without_encoded(dataset: Path) -> Stored:
+def without_encoded(dataset: Path) -> Stored:
     """Read a dataset without its images that are files, of which there is another test."""
     path = dataset / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -216,6 +217,22 @@ def test_rows_that_were_lost_or_changed_are_made_again(
     check(get("sharded-4x2", settings, server, again, notes), range(8))
     assert len(again.ran) == 3
     assert any("damaged" in note and "again" in note for note in notes.told)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"episodes": 0}, {"episodes": "2"}, {"files": 7}, {"files": [7]}, {"sha256": None}, {"x": 1}],
+)
+def test_a_changed_record_of_a_shard_loses_no_rows(
+    settings: Settings, server: FileServer, change: dict[str, Any]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        get("sharded-3x2", settings, server, Shuffled(ends_after=2))
+    record = min(settings.staging.rglob("0000?.json"))
+    record.write_text(json.dumps({**json.loads(record.read_text()), **change}))
+    again = Shuffled()
+    check(get("sharded-3x2", settings, server, again), range(6))
+    assert len(again.ran) == 2
 
 
 @pytest.mark.slow

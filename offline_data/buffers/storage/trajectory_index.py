@@ -216,7 +216,7 @@ class TrajectoryIndex:
         order = RingOrder(steps, begin, width) if begin or width > 1 else None
         if order is not None:  # in each column, rows are consecutive in time
             first = first.reshape(steps, width).roll(-begin, 0).T.reshape(-1)
-        first[::steps] = True
+        first[:: max(steps, 1)] = True
         starts = first.nonzero()[:, 0]
         lengths = torch.diff(starts, append=torch.tensor([count]))
         self._runs[boundaries] = EpisodeIndex(starts, lengths, order=order)

@@ -140,3 +140,21 @@ def test_a_write_ends_what_continued() -> None:
     both.extend(steps(0, 4))
     starts = {int(both.sample(2)["time"][0]) for _ in range(60)}
     assert starts == {0, 1, 2}  # the newest row is not followed by the oldest
+
+
+@pytest.mark.parametrize("prefetch", [None, 1])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: SliceSampler(slice_len=2),
+        lambda: SliceSamplerWithoutReplacement(slice_len=2),
+        lambda: PrioritizedSliceSampler(4, 0.7, 0.5, slice_len=2),
+    ],
+    ids=["slices", "epochs", "prioritized"],
+)
+def test_a_storage_without_rows_has_no_slices(sampler: Any, prefetch: int | None) -> None:
+    buffer = TensorDictReplayBuffer(
+        storage=ListStorage(4), sampler=sampler(), batch_size=4, prefetch=prefetch
+    )
+    with pytest.raises(UsageError, match="no episode to take a slice from"):
+        buffer.sample()

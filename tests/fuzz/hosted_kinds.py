@@ -1,0 +1,156 @@
+"""Hostile listings of hosts: answers of the hub and of a bucket, and folders of tokenizers."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.rlds_toy import toy_record, write_rlds
+from offline_data.testing.servers import Answer, GcsServer, HubServer
+from tests.fuzz.cases import ROOT, generator, loopback_only, only_dataset, plan_of_case
+from tests.fuzz.disk import read_dataset
+from tests.fuzz.harness import Kind, Plan, run_command
+from tests.fuzz.mutations import spoil_bytes, spoil_json
+from tests.fuzz.source_kinds import Truth, compare, rlds_leaves, without_encoded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from random import Random
+
+    from offline_data.testing.servers import Request
+
+CODES = frozenset({0, 2, 3, 5, 6, 7})
+BUCKET_FOLDER = "robotics/viola/0.1.0/"
+
+
+def spoiled(random: Random, answer: Answer) -> Answer:
+    """Return an answer of JSON with changed values, bytes, status or link to a next page."""
+    kind = random.randrange(8)
+    headers = dict(answer.headers)
+    if kind < 4:
+        try:
+            body = json.dumps(spoil_json(random, json.loads(answer.body)))
+        except ValueError:
+            return answer
+        return Answer(body.encode(errors="surrogatepass"), answer.status, headers)
+    if kind == 4:
+        return Answer(spoil_bytes(random, answer.body), answer.status, headers)
+    if kind == 5:
+        odd = (b"", b"<html>log in", b"null", b"[]", b"{}", b'"x"', b"[null]", b"[[]]", b"1e999")
+        return Answer(random.choice(odd), answer.status, headers)
+    if kind == 6:
+        links = ('<http://[::1>; rel="next"', '<>; rel="next"', '<file:///etc/passwd>; rel="next"',
+                 '<?cursor=0>; rel="next"', 'rel="next"', '<%00>; rel=next', ";" * 999)  # fmt: skip
+        return Answer(answer.body, answer.status, {**headers, "Link": random.choice(links)})
+    status = random.choice((204, 301, 304, 400, 404, 410, 416, 451, 500, 599))
+    return Answer(answer.body, status, {**headers, "X-Error-Code": "x\x9bJ", "Retry-After": "0"})
+
+
+def _hostile(server: type[Any], random: Random, listing: str) -> type[Any]:
+    """Return a server of which one to three answers about `listing` are changed."""
+    left = [random.randint(1, 3)]
+
+    class Hostile(server):  # type: ignore[misc]
+        def answer(self, request: Request) -> Answer:
+            right = super().answer(request)
+            assert isinstance(right, Answer)
+            if listing not in request.path or left[0] <= 0 or random.random() < 0.3:
+                return right
+            left[0] -= 1
+            return spoiled(random, right)
+
+    return Hostile
+
+
+def _twice(seed: int, name: str) -> Plan:
+    """The command, first while the host is hostile, then after it has become right."""
+    line = ("download", name, *ROOT)
+    verify = ("verify", "--all", *ROOT)
+    codes = (CODES, frozenset({0}), frozenset({0}))
+    return Plan((line, line, verify), codes, publishes=False, facts={"seed": seed})
+
+
+def _impatient() -> None:
+    """Wait for a host for milliseconds, not for seconds."""
+    from offline_data.fetch.retry import FetchLimits
+
+    given = {"connect": 2.0, "read": 0.3, "tries": 2, "first_wait": 0.001, "longest_wait": 0.002,
+             "longest_retry_after": 0.01}  # fmt: skip
+    names = FetchLimits.__dataclass_fields__
+    FetchLimits.__init__.__defaults__ = tuple(given.get(n, f.default) for n, f in names.items())
+
+
+# ---- the hub ---------------------------------------------------------------------------------
+
+
+def prepare_hub(seed: int, folder: Path) -> Plan:
+    """A dataset on a hub of this machine."""
+    random = generator("hub", seed)
+    episodes = [toy_episode(number, random.randint(1, 5)) for number in range(3)]
+    write_minari(folder / "in" / "run-v0", episodes)
+    return _twice(seed, "minari:big/run-v0")
+
+
+def run_hub(folder: Path, number: int, line: tuple[str, ...]) -> int:
+    """Download from it; its API is hostile to the first command."""
+    _impatient()
+    random = generator("hub-answers", plan_of_case(folder).facts["seed"])
+    kind = _hostile(HubServer, random, "/api/") if number == 0 else HubServer
+    with kind({"farama-minari/big": folder / "case/in"}, page_size=random.choice((2, 1000))) as hub:
+        os.environ |= {"HF_ENDPOINT": hub.url, "MINARI_DATASETS_PATH": "case/none"}
+        with loopback_only():
+            return run_command(folder, number, line)
+
+
+def check_hub(folder: Path, _plan: Plan, _codes: list[int | None]) -> str | None:
+    """Compare every episode with the oracle's."""
+    from tests.fuzz.kinds import compare_minari
+    from tests.oracles_minari import minari_episodes
+
+    dataset = only_dataset(folder)
+    truth = minari_episodes(folder / "case/in/run-v0")
+    return compare_minari(truth, read_dataset(dataset), set(), "")
+
+
+# ---- a bucket --------------------------------------------------------------------------------
+
+
+def prepare_bucket(seed: int, folder: Path) -> Plan:
+    """A dataset in a bucket of this machine."""
+    random = generator("bucket", seed)
+    records = [toy_record(e, random.randint(1, 3)) for e in range(4)]
+    write_rlds(folder / "in", {"train": [records[:2], records[2:]]}, name="viola")
+    return _twice(seed, "openx:viola")
+
+
+def run_bucket(folder: Path, number: int, line: tuple[str, ...]) -> int:
+    """Download from it; its listing is hostile to the first command."""
+    from offline_data.executors.local import InProcess
+    from offline_data.fetch import gcs
+    from offline_data.ingest import shards
+
+    _impatient()
+    shards.__dict__["LocalProcesses"] = lambda *_, **__: InProcess()
+    random = generator("bucket-answers", plan_of_case(folder).facts["seed"])
+    kind = _hostile(GcsServer, random, "/storage/v1/") if number == 0 else GcsServer
+    files = {BUCKET_FOLDER + p.name: p.read_bytes() for p in (folder / "case/in").iterdir()}
+    with kind({"gresearch": files}, page_size=random.choice((2, 1000))) as bucket:
+        gcs.HOST = bucket.url
+        with loopback_only():
+            return run_command(folder, number, line)
+
+
+def check_bucket(folder: Path, _plan: Plan, _codes: list[int | None]) -> str | None:
+    """Compare every episode with its record."""
+    random = generator("bucket", _plan.facts["seed"])
+    records = [toy_record(e, random.randint(1, 3)) for e in range(4)]
+    truth = Truth([(rlds_leaves(record), False) for record in records])
+    return compare(truth, without_encoded(only_dataset(folder)), skip=False)
+
+
+HOSTED_KINDS = (
+    Kind("hub", prepare_hub, check_hub, run_hub),
+    Kind("bucket", prepare_bucket, check_bucket, run_bucket),
+)

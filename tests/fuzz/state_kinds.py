@@ -1,0 +1,130 @@
+"""Hostile states: checkpoints of buffers, of mixtures and ensembles, and states of samplers."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from offline_data.strict_json import as_unicode
+from tests.fuzz.cases import generator, instead, one_thread, spoil_file
+from tests.fuzz.described_kinds import rewritten
+from tests.fuzz.harness import Kind, Plan
+from tests.fuzz.mutations import spoil_bytes, spoil_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from random import Random
+
+COMBINED = ("ensemble", "mixture")
+FILES = ("state.json", "state.bin")
+
+
+def prepare_state(seed: int, _folder: Path) -> Plan:
+    """Nothing but the seed: states are made and changed by the driver."""
+    return Plan(((str(seed),),), (frozenset({0, 5}),), publishes=False)
+
+
+def run_checkpoint(folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Load a changed checkpoint of a buffer."""
+    from tests.buffers.test_damaged_checkpoints import BUFFERS
+
+    kinds = [kind for kind in BUFFERS if kind not in COMBINED]
+    return _run_files("checkpoint", kinds, int(line[0]), folder)
+
+
+def run_mixture(folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Load a changed checkpoint of a mixture or an ensemble."""
+    return _run_files("mixture", COMBINED, int(line[0]), folder)
+
+
+def _run_files(name: str, kinds: Any, seed: int, folder: Path) -> int:
+    from tests.buffers.test_damaged_checkpoints import filled, sealed
+
+    one_thread()
+    random = generator(name, seed)
+    kind = random.choice(kinds)
+    state = folder / "case" / "root" / "state"
+    state.parent.mkdir(exist_ok=True)
+    filled(kind, 18, 0).dumps(state)
+    path = state / random.choice(FILES)
+    before = path.read_bytes()
+    how = random.choice(("none", "bytes", "bytes", "file", "values", "values", "rewritten"))
+    text = state / "state.json"
+    if how == "bytes":
+        path.write_bytes(spoil_bytes(random, before, head=400))
+    elif how == "file":
+        (instead if random.random() < 0.5 else spoil_file)(random, path)
+    elif how in {"values", "rewritten"}:
+        value = json.loads(text.read_text())
+        value = spoil_json(random, value) if how == "values" else value
+        value = value if isinstance(value, dict) else {"tree": value}
+        value = json.loads(as_unicode(json.dumps(value, ensure_ascii=False)))
+        text.write_bytes(sealed(value) if how == "values" else _formed(random, value))
+    same = how in {"none", "rewritten"} or (path.is_file() and path.read_bytes() == before)
+    must = "load" if same and how != "values" else "" if how == "values" else "refuse"
+    return _load(random, kind, must, lambda buffer: buffer.loads(state))
+
+
+def _formed(random: Random, value: dict[str, Any]) -> bytes:
+    """Return the text of the same state in another form, with the digest that it should have."""
+    value["sha256"] = "0" * 64
+    text = rewritten(random, value, [value])
+    while not text.endswith('0"}'):  # where the digest stands is part of the format
+        text = rewritten(random, value)
+    data = text.encode()
+    return data[:-66] + hashlib.sha256(data).hexdigest().encode() + data[-2:]
+
+
+def run_sampler(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Give a buffer a changed state of its sampler, or of any other part."""
+    from tests.buffers.test_damaged_checkpoints import BUFFERS, filled, spoil
+
+    one_thread()
+    random = generator("sampler", int(line[0]))
+    kind = random.choice([*BUFFERS])
+    state = copy.deepcopy(filled(kind, 18, 0).state_dict())
+    changes = random.choice((0, 1, 1, 1, 2, 3))
+    for _ in range(changes):
+        spoil(state, random)
+    return _load(random, kind, "" if changes else "load", lambda b: b.load_state_dict(state))
+
+
+def _load(random: Random, kind: str, must: str, load: Any) -> int:
+    """Load into a buffer of other rows: all of it, or none of it with a sentence."""
+    from offline_data.errors import OfflineDataError
+    from tests.buffers.test_damaged_checkpoints import BUFFERS, batches, content, filled
+
+    empty = random.random() < 0.3
+    target, untouched = (BUFFERS[kind]() if empty else filled(kind, 12, 100) for _ in range(2))
+    right = filled(kind, 18, 0)
+    try:
+        load(target)
+    except OfflineDataError as error:
+        if must == "load":
+            raise
+        sys.stderr.write(f"error: {error.message}")
+        if not empty:
+            assert content(target) == content(untouched), "it was changed"
+            assert batches(target) == batches(untouched), "it draws other batches"
+        return 5
+    assert must != "refuse", "a damaged state was loaded"
+    if must == "load":
+        assert content(target) == content(right), "the rows are others"
+        assert batches(target) == batches(right), "the batches are others"
+        return 0
+    try:
+        batches(target)
+    except OfflineDataError as error:
+        sys.stderr.write(f"error: {error.message}")
+        return 5
+    return 0
+
+
+STATE_KINDS = (
+    Kind("checkpoint", prepare_state, run=run_checkpoint, writes=False),
+    Kind("mixture", prepare_state, run=run_mixture, writes=False),
+    Kind("sampler", prepare_state, run=run_sampler, writes=False),
+)
