@@ -13,11 +13,11 @@ from typing_extensions import TypeVar
 from offline_data.buffers.arguments import as_derived, as_sampler, positive
 from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.derived.normalize import Normalizer
+from offline_data.buffers.devices import pinnable
 from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage, ListStorage
 from offline_data.buffers.storage.base import InTime
-from offline_data.buffers.storage.dataset import pinnable
 from offline_data.buffers.storage.rows import plain
 from offline_data.buffers.storage.tensors import shaped
 from offline_data.buffers.transforms import LABELS, Chain, Transform, through, transformed

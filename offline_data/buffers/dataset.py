@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import Tensor
+    from typing_extensions import Self
 
     from offline_data.buffers.buffer import Transform
     from offline_data.buffers.derived.base import Derived
@@ -131,6 +132,21 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             transform=transform,
             derived=derived,
         )
+
+    def to(self, device: torch.device | str | int) -> Self:
+        """Move all following batches to a device, in place, as `torch.nn.Module.to`; returns self.
+
+        The buffer's views and loaders stay where they are. With `in_memory=True` the rows are copied
+        to the device when the next batch is read.
+
+        Raises:
+            UsageError: torch does not know the device, or this machine does not have it.
+        """
+        storage: Any = self.storage
+        moved = storage.to(device)
+        self._storage, self._steps_storage = moved, getattr(moved, "steps", moved)
+        self._ahead.restore(self._ahead.drawn(), self._make)  # prefetched batches move, too
+        return self
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
         """Read that leaf only, unless something is computed from the others."""

@@ -59,6 +59,10 @@ class TrajectoryStorage:
         """Return the same episodes with only some leaves; see `Storage`."""
         return TrajectoryStorage(self.steps.only(keys), self._texts)
 
+    def to(self, device: torch.device | str | int) -> TrajectoryStorage:
+        """Return the same episodes with batches on a device; see `DatasetStorage`."""
+        return TrajectoryStorage(self.steps.to(device), self._texts)
+
     def runs(self) -> EpisodeIndex:
         """Return each row as a separate run: no row continues another."""
         count = torch.arange(len(self))

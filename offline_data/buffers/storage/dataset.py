@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import warnings
 from copy import copy
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from offline_data.buffers.devices import as_device, pinnable
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.encoded import EncodedGather
 from offline_data.buffers.gather.mmap import map_file
@@ -53,7 +53,7 @@ class DatasetStorage:
 
     Raises:
         NotFoundError, ManifestError, NewerFormatError, AccessError: The dataset cannot be opened.
-        UsageError: An unknown key, or both `pin_memory` and `in_memory`.
+        UsageError: An unknown key, an unavailable device, or both `pin_memory` and `in_memory`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DatasetStorage:
         self.reader = open_reader(path)
         known = all_keys(self.reader)
         self.keys = known if keys is None else select_keys(known, keys)
-        self.device = torch.device("cpu" if device is None else device)
+        self.device = as_device(device)
         self._pin = pinnable(pin_memory)
         self._in_memory = in_memory
         self._decode = decode
@@ -110,6 +110,13 @@ class DatasetStorage:
         other.keys = select_keys(all_keys(self.reader), keys)
         other._plan = plan_batch(self.reader, other.keys)
         other._tree = tree_of(other._plan.slots)
+        other._leaves_of = other._readahead = None
+        return other
+
+    def to(self, device: torch.device | str | int) -> DatasetStorage:
+        """Return the same transitions with batches on a device; raises `UsageError`."""
+        other = copy(self)
+        other.device = as_device(device)
         other._leaves_of = other._readahead = None
         return other
 
@@ -203,15 +210,3 @@ class DatasetStorage:
             f"The dataset in {self.reader.path} was deleted",
             hint="load_dataset(ID) downloads it again",
         )
-
-
-def pinnable(pin_memory: bool) -> bool:
-    """Return `pin_memory`; warns and returns False, as torch does, if there is no accelerator."""
-    if pin_memory and not getattr(torch, "accelerator", torch.cuda).is_available():
-        warnings.warn(
-            "pin_memory=True speeds up copies to an accelerator, and this machine has none: memory "
-            "is not pinned",
-            stacklevel=4,
-        )
-        return False
-    return pin_memory

@@ -9,6 +9,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch.utils import _pytree as pytree
 
+from offline_data.buffers.devices import as_device
 from offline_data.buffers.fields import Fields
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_keys
@@ -56,7 +57,7 @@ class ListStorage(GrowingStorage):
     ) -> None:
         refuse(type(self).__name__, torchrl, "compilable")
         super().__init__(sys.maxsize if max_size is None else max_size)
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else as_device(device)
         self._items: list[Any] = []
 
     def _take(self, rows: Tensor, keys: Any) -> Any:

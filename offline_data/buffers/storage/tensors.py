@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch.utils import _pytree as pytree
 
+from offline_data.buffers.devices import as_device
 from offline_data.buffers.gather.assemble import Node, assemble, tree_of
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.indexing import Index, cells_of
@@ -105,7 +106,8 @@ class TensorStorage(GrowingStorage):
                 hint="LazyTensorStorage(max_size) allocates memory when the first row is written",
             )
         if device is not None:
-            storage = pytree.tree_map(lambda part: part.to(device), storage, is_leaf=_moves)
+            moved = as_device(device)
+            storage = pytree.tree_map(lambda part: part.to(moved), storage, is_leaf=_moves)
         if isinstance(storage, TensorDictBase) and storage.is_empty():
             self._begin(storage.batch_size[:ndim].numel(), ndim, storage.device)
             return
@@ -403,7 +405,7 @@ class LazyTensorStorage(TensorStorage):
     ) -> None:
         known = "compilable consolidated shared_init cleanup_memmap"
         refuse(type(self).__name__, torchrl, known)
-        self._begin(max_size, ndim, None if device == "auto" else torch.device(device))
+        self._begin(max_size, ndim, None if device == "auto" else as_device(device))
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -441,7 +443,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         **torchrl: Any,
     ) -> None:
         refuse(type(self).__name__, torchrl, "compilable shared_init")
-        if torch.device("cpu" if device == "auto" else device).type != "cpu":
+        if as_device("cpu" if device == "auto" else device).type != "cpu":
             raise UsageError(
                 f"device is {device}; files can be mapped to CPU memory only",
                 hint="buffer.append_transform(lambda batch: batch.to(device))",

@@ -256,6 +256,10 @@ class SubsetStorage:
         other._episode_rows = self._episode_rows
         return other
 
+    def to(self, device: torch.device | str | int) -> SubsetStorage:
+        """Return the same rows with batches on a device; see `DatasetStorage`."""
+        return SubsetStorage(self.whole.to(device), self.row_map)
+
     @property
     def needs_io(self) -> bool:
         """Whether batches are currently read from disk; see `DatasetStorage.needs_io`."""
