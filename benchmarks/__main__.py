@@ -12,6 +12,7 @@ from benchmarks.timing import table
 NAMES = (
     "archives",
     "conversion",
+    "comparing",
     "fetching",
     "sampling",
     "slices",

@@ -17,7 +17,7 @@ from offline_data_cli.progress import progress_for
 from offline_data_cli.render import Mode, draw_as
 from offline_data_cli.result import Result
 from offline_data_cli.values import parse_values
-from offline_data_cli.verbs import GROUPS, VERBS
+from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
 
 Command: TypeAlias = Callable[..., Result]
 """A function of a `Context` and its own options."""
@@ -40,9 +40,10 @@ class Commands(Mapping[str, Any]):
         self._makers: dict[str, Callable[[], Any]] = {}
         self._made: dict[str, Any] = {}
 
-    def add(self, panel: str, name: str, text: str, make: Callable[[], Any]) -> None:
-        """Add a verb and the function that makes its command."""
-        self.panels.setdefault(panel, {})[name] = text
+    def add(self, panel: str | None, name: str, text: str, make: Callable[[], Any]) -> None:
+        """Add a verb and the function that makes its command; without a panel it is not listed."""
+        if panel is not None:
+            self.panels.setdefault(panel, {})[name] = text
         self._makers[name] = make
 
     def __getitem__(self, name: str) -> Any:
@@ -62,7 +63,7 @@ def command_tree() -> Any:
     """Return typer's command of the whole program, with verbs that are imported when called."""
     completion_init()  # typer's own options are unused: its bash script splits ids at the colon
     commands = Commands()
-    for panel, verbs in VERBS.items():
+    for panel, verbs in (*VERBS.items(), (None, HIDDEN)):
         for name, (place, text) in verbs.items():
             commands.add(panel, name, text, functools.partial(_command, name, place, name))
     for group, (panel, text, verbs) in GROUPS.items():

@@ -12,7 +12,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": ("list", "list d4rl --remote --sort size"),
     "search": ("search halfcheetah medium", "search 'd4rl:hopper-*-v2' --max-size 200MB --limit 5"),
     "info": ("info minari:D4RL/door/human-v2", "info door --json"),
-    "head": ("head local:mine -n 2", "head local:mine --episode 3"),
+    "head": ("head local:mine -n 2", "head local:mine --random 3 --seed 0"),
     "tail": ("tail local:mine -n 2",),
     "sample": ("sample local:mine --batch 32 --seed 0", "sample local:mine --batch 64 --slices 8"),
     "stats": ("stats local:mine --features --quantiles", "stats local:mine --json"),
@@ -29,8 +29,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "check --all --ignore RL021 --fail-on warning --output check.sarif",
         "check --all --write-baseline checks.json",
     ),
+    "explain": ("explain RL020", "explain clip"),
     "rule": ("rule", "rule RL020", "rule constant-feature"),
-    "report": ("report local:mine", "report local:mine --out mine.html --force"),
+    "report": ("report local:mine", "report local:mine local:yours --out both.html"),
     "compare": ("compare local:mine local:yours --out both.html",),
     "browse": ("browse", "browse --port 8000 --no-open"),
     "download": (
@@ -109,7 +110,6 @@ SYNONYMS: dict[str, str] = {
     "freeze": "lock",
     "lint": "check",
     "rules": "rule",
-    "explain": "rule",
 }
 """Synonyms of verbs: their names in other programs."""
 
@@ -132,8 +132,9 @@ GLOBALS = (
     "  --format table|tsv|json, --color WHEN, --no-progress, --no-truncate"
 )
 CODES = (
-    "Exit codes: 0 fine · 1 findings, a part failed, or the answer was no · 2 usage\n"
-    "  3 not found · 4 no access · 5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
+    "Exit codes: 0 fine · 1 findings, a part failed, or the answer was no\n"
+    "  2 usage: a wrong form · 3 not found: an unknown name · 4 no access\n"
+    "  5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
 )
 DOCUMENTATION = "README.md of offline-data"
 """Location of the documentation."""
@@ -149,15 +150,28 @@ def epilog(verb: str) -> str:
     return f"{examples}\n\n{ending}\n\nMore: {DOCUMENTATION}"
 
 
+_SHORT = "offline_data_cli.help.short"
+"""Key of a context: whether the short help was asked for."""
+_FIRST = ("Arguments", "Options")
+"""Panels of the short help."""
+
+
 class _Help:
     """Help of a verb or a group: plain text, in panels, without an import for its looks."""
 
     folded: frozenset[str] = frozenset()
     """Names of the global options that are in the last lines instead."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; `-h` asks for the short help."""
+        ctx.meta[_SHORT] = "-h" in args and "--help" not in args
+        return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return] # of a command
+
     def get_help_option(self, ctx: Any) -> Any:
         """Return `--help`, parsed like the other options."""
-        return parse_value(super().get_help_option(ctx), bool)  # type: ignore[misc] # of a command
+        option = parse_value(super().get_help_option(ctx), bool)  # type: ignore[misc] # of a command
+        option.help = "Show this help and exit; -h is short."
+        return option
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options by panel, each name with its value and its text."""
@@ -169,7 +183,9 @@ class _Help:
                 rows = panels.setdefault("Arguments" if argument else panel, [])
                 rows.append((param.metavar, param.help) if argument else _option(param, ctx))
         for panel, rows in panels.items():
-            if rows:
+            if ctx.meta[_SHORT]:
+                rows = [(name, _first_sentence(text)) for name, text in rows]
+            if rows and (panel in _FIRST or not ctx.meta[_SHORT]):
                 with formatter.section(panel):
                     formatter.write_dl(rows)
 
@@ -182,9 +198,16 @@ class _Help:
             *(["COMMAND"] if hasattr(self, "commands") else []),
         ]
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click's signature
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write examples and the last lines as they are."""
+        if ctx.meta[_SHORT]:
+            formatter.write(f"\nAll options and examples: {ctx.command_path} --help\n")
+            return
         formatter.write(f"\n{self.epilog}\n")  # type: ignore[attr-defined] # of a command
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z])|(?<=\.\)) |(?<=\.) (?=\()", text)[0]
 
 
 def _option(param: Any, ctx: Any) -> tuple[str, str]:
@@ -207,12 +230,18 @@ class Verbs(_Help, TyperGroup):
         """Write the verbs by panel, without importing them, then the options."""
         for panel, verbs in self.commands.panels.items():  # type: ignore[attr-defined] # `Commands`
             with formatter.section(panel):
-                formatter.write_dl(list(verbs.items()))
+                if ctx.meta[_SHORT]:
+                    formatter.write_text(", ".join(verbs))
+                else:
+                    formatter.write_dl(list(verbs.items()))
         super().format_options(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the verb named by an argument, by its own name or a synonym."""
         name = args[0]
+        if name == "help" and ctx.parent is None:
+            args = [*args[1:], "--help"]
+            name = args[0]
         if ctx.parent is None and name not in self.commands:
             if name in ELSEWHERE:
                 ctx.fail(f"No such command {name!r}: {ELSEWHERE[name]}")

@@ -22,9 +22,9 @@ from offline_data.urls import redact
 PROGRAM = "offline-data"
 
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.NotFoundError, 3),
     (errors.UsageError, 2),
     (errors.AccessError, 2),
-    (errors.NotFoundError, 3),
     (errors.AuthError, 4),
     (errors.IntegrityError, 5),
     (errors.NetworkError, 6),
@@ -32,7 +32,11 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (KeyboardInterrupt, 130),
     (BaseException, 1),
 )
-"""Exit code of each error class; the first match applies."""
+"""Exit code of each error class; the first match applies.
+
+What does not exist under its name is 3: a dataset, source, revision, split, episode, leaf, rule, step,
+setting, function or file. What is not written as it must be is 2: options, verbs, values, malformed ids.
+"""
 
 USAGE = 2
 
@@ -172,6 +176,17 @@ def _is_of_click(error: BaseException) -> bool:
     return hasattr(error, "format_message")
 
 
+def _plain_value_error(text: str) -> str:
+    """Return a message on a value without the words of the library that parses it."""
+    text = text.replace(": Value error, ", ": ")
+    text = re.sub(r"Input should be a valid (\w+), unable to parse .*", _expected_kind, text)
+    return text.replace("Input should be ", "expected a number ")
+
+
+def _expected_kind(found: re.Match[str]) -> str:
+    return {"integer": "expected a whole number"}.get(found[1], "expected a number")
+
+
 def _describe(error: BaseException) -> tuple[str, str, str | None]:
     """Return code, message and hint of any error."""
     if isinstance(error, OfflineDataError):
@@ -182,7 +197,7 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
     if _is_of_click(error):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM
-        text = error.format_message()  # type: ignore[attr-defined]
+        text = _plain_value_error(error.format_message())  # type: ignore[attr-defined]
         if extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", text, re.DOTALL):
             text = f"Unexpected argument{'s' if ' ' in extra[1] else ''} {extra[1]!r}"
         return "usage", text, f"{path} --help"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from offline_data.errors import UsageError
+from offline_data.errors import InvalidIdError, NotFoundError, UsageError
 from offline_data_cli.options import Context
 from offline_data_cli.render import choose
 
@@ -15,16 +15,18 @@ _MOST_LISTED = 20
 def dataset_id(context: Context, text: str) -> str:
     """Return the id or path of a name; if several datasets match, the one that the user chooses.
 
-    An unknown name is returned unchanged, for the error that reports it.
-
     Raises:
+        NotFoundError: No dataset has this name; ids and paths are returned unchanged.
+        InvalidIdError: It cannot be a name.
         UsageError: Several datasets match, and there is no terminal to ask in.
     """
     from offline_data.reports.catalog import ids_named
 
     found = ids_named(text, context.settings)
-    if len(found) <= 1:
-        return found[0] if found else text
+    if not found:
+        raise _unknown(context, text)
+    if len(found) == 1:
+        return found[0]
     listed = found[:_MOST_LISTED]
     more = f" and {len(found) - len(listed)} more" if len(listed) < len(found) else ""
     question = f"{len(found)} datasets are called {text!r}"
@@ -43,15 +45,30 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
     from offline_data.store.library import locate
 
     if exact:
-        whole = [
-            one
-            for one in ids_named(text, context.settings, catalogue=False)
-            if text in {one, one.partition(":")[2]}
-        ]
+        similar = ids_named(text, context.settings, catalogue=False)
+        whole = [one for one in similar if text in {one, one.partition(":")[2]}]
         if len(whole) > 1:
             raise UsageError(
                 f"{len(whole)} datasets are called {text!r}",
                 hint=f"name one of {', '.join(whole)}",
             )
-        return locate(whole[0] if whole else text, context.settings, to_get=False)
+        if not whole:
+            near = f"did you mean {' or '.join(similar[:3])}?" if similar else None
+            raise _unknown(
+                context, text, near or "`offline-data list` shows the datasets on this disk"
+            )
+        return locate(whole[0], context.settings, to_get=False)
     return locate(dataset_id(context, text), context.settings)
+
+
+def _unknown(context: Context, text: str, hint: str | None = None) -> NotFoundError:
+    """Return the error for a name that no dataset has; raises `InvalidIdError` if it cannot be one."""
+    from offline_data.ids import parse_id
+    from offline_data.store.library import parse_known
+
+    parse_id(f"local:{text}")
+    try:
+        parse_known(text, context.settings.root)
+    except InvalidIdError as error:
+        hint = hint or error.shell_hint
+    return NotFoundError(f"No dataset is called {text!r}", hint=hint)

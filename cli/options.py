@@ -230,7 +230,16 @@ TextColumns = Annotated[
         metavar="ROLE=NAME",
     ),
 ]
-Split = Annotated[str | None, _text("Split to read. (default: train)", metavar="NAME")]
+Split = Annotated[str | None, _text("Split to read. (default: train)", metavar="NAME|all")]
+SplitOfFolder = Annotated[
+    str | None,
+    option(
+        "Split to read of a folder that has several, or all as one dataset. "
+        "(default: ask; of text: train)",
+        "--split",
+        metavar="NAME|all",
+    ),
+]
 MaxLength = Annotated[
     int | None, _text("Cut documents off after N tokens. (default: keep all)", metavar="N", min=1)
 ]
@@ -262,8 +271,9 @@ KeepText = Annotated[bool, _text("Store the texts, too.")]
 Audit = Annotated[
     str,
     option(
-        "Share of rows to read back and compare with the source: all, none or e.g. 0.01.",
-        metavar="all|FRACTION|none",
+        "Rows to read back and compare with the source. auto: all of the first GiB, and 1 % of "
+        "the rows above.",
+        metavar="auto|all|FRACTION|none",
     ),
 ]
 
@@ -286,5 +296,5 @@ Address = Annotated[str | None, running("Address of the Ray cluster.", metavar="
 PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")]
 Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FILE")]
 
-DEFAULT_AUDIT = "0.01"
-"""The default of `offline_data.store.audit`; importing that would make `--help` import numpy."""
+DEFAULT_AUDIT = "auto"
+"""The default of `offline_data.store.layout`; importing that would make `--help` import numpy."""

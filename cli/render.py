@@ -37,6 +37,8 @@ _GAP = 2
 """Spaces between columns."""
 _NARROW = 12
 """Minimum width of a truncated text column."""
+_NAME = 24
+"""Minimum width of a name that is folded so that other columns fit."""
 _REPEATED = 3
 """Maximum length of a list of equal items that is written out."""
 
@@ -431,20 +433,27 @@ def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> lis
     """Return column widths for a terminal, given the length of each column's longest cell.
 
     The first column, which names the row, gets its full length, or is folded if the terminal is
-    narrower. Of the others, those marked `keep` come first; a column that does not fit gets width
-    0. Text columns share the remaining width evenly.
+    narrower, or so that the others fit, if one of them is marked `keep` and there is room. Of the
+    others, those marked `keep` come first; a column that does not fit gets width 0. Text columns
+    share the remaining width evenly.
     """
     widths = [0] * len(columns)
+
+    def least(column: TableColumn, longest: int) -> int:
+        """Return the minimum width of a column but the first."""
+        return min(longest, max(_NARROW, len(column.title))) if column.kind == "text" else longest
+
+    whole, folded = width, width // 2
+    if any(column.keep for column, _ in columns[1:]):
+        room = width - sum(least(*one) + _GAP for one in columns[1:])
+        if room >= _NAME:
+            whole = folded = room
     order = sorted(range(len(columns)), key=lambda place: (place > 0, not columns[place][0].keep))
     left = width + _GAP
     for place in order:
         column, longest = columns[place]
-        if place == 0:
-            needed = longest if longest <= width else width // 2
-        elif column.kind == "text":
-            needed = min(longest, max(_NARROW, len(column.title)))
-        else:
-            needed = longest
+        name = longest if longest <= whole else folded
+        needed = least(column, longest) if place else name
         if needed + _GAP <= left:
             widths[place] = needed
             left -= needed + _GAP

@@ -6,60 +6,11 @@ Table: TypeAlias = dict[str, tuple[str, str]]
 """Function of each verb, as `module:name` in `commands`, and what `--help` of all verbs says of it."""
 
 VERBS: dict[str, Table] = {
-    "Inspect": {
-        "list": (
-            "listing:list_",
-            "List the datasets on this disk or, with --remote, those that sources offer.",
-        ),
-        "search": ("listing:search", "Search the catalogues of all sources. Works offline."),
-        "info": (
-            "inspection:info",
-            "Show schema, counts, provenance and licence of a dataset.",
-        ),
-        "head": (
-            "inspection:head",
-            "Show the first transitions of a dataset or of one episode.",
-        ),
-        "tail": ("inspection:tail", "Show the last transitions of a dataset or of one episode."),
-        "sample": ("inspection:sample", "Sample a random batch and show its leaves."),
-        "stats": ("inspection:stats", "Show statistics of every leaf and of the episodes."),
-        "plot": (
-            "pictures:plot",
-            "Draw returns, lengths, rewards, actions, observations, episodes and coverage.",
-        ),
-        "view": (
-            "pictures:view",
-            "Write the images of an episode as a film, or open them in rerun.",
-        ),
-        "card": (
-            "pictures:card",
-            "Write a dataset card, README.md in the Hugging Face Hub's format.",
-        ),
-        "path": ("inspection:path", "Print the directory of a dataset."),
-        "open": ("inspection:open_", "Open the directory of a dataset in the file manager."),
-        "diff": (
-            "lock:diff",
-            "Compare two datasets on this disk: schema, episodes, values and statistics.",
-        ),
-        "check": (
-            "check:check",
-            "Check datasets for defects of data, as a linter does for code.",
-        ),
-        "rule": (
-            "check:rule",
-            "Explain the rules of `check`; without an argument, list them.",
-        ),
-        "report": ("pages:report", "Write one self-contained HTML page about a dataset."),
-        "compare": (
-            "pages:compare",
-            "Write one HTML page that shows several datasets side by side.",
-        ),
-        "browse": (
-            "pages:browse",
-            "Serve a read-only page about all datasets on this disk, to this machine only.",
-        ),
-    },
     "Get": {
+        "search": (
+            "listing:search",
+            "Search the catalogues of all sources. Works offline. Exits with 3 if nothing matches.",
+        ),
         "download": (
             "download:download",
             "Download and convert datasets. Datasets already on this disk are left alone.",
@@ -68,12 +19,42 @@ VERBS: dict[str, Table] = {
             "download:convert",
             "Convert a local file or folder to a dataset. The source is never changed.",
         ),
-        "demo": (
-            "demo:demo",
-            "Record, convert, verify and sample a tiny dataset. Works offline.",
+        "list": (
+            "listing:list_",
+            "List the datasets on this disk or, with --remote, those that sources offer.",
         ),
     },
-    "Project": {
+    "Look": {
+        "info": ("inspection:info", "Show schema, counts, provenance and licence of a dataset."),
+        "head": ("inspection:head", "Show transitions: the first, the last, or random ones."),
+        "stats": ("inspection:stats", "Show statistics of every leaf and of the episodes."),
+        "plot": (
+            "pictures:plot",
+            "Draw returns, lengths, rewards, actions, observations, episodes and coverage.",
+        ),
+        "report": (
+            "pages:report",
+            "Write an HTML page about a dataset, or about several side by side.",
+        ),
+        "view": (
+            "pictures:view",
+            "Write the images of an episode as a film, or open them in rerun.",
+        ),
+        "browse": (
+            "pages:browse",
+            "Serve a read-only page about all datasets on this disk, to this machine only.",
+        ),
+    },
+    "Check": {
+        "check": ("check:check", "Check datasets for defects of data, as a linter does for code."),
+        "explain": (
+            "explain:explain",
+            "Explain a rule of `check` or a step of `preprocess`; without a name, list all.",
+        ),
+        "diff": (
+            "lock:diff",
+            "Compare two datasets on this disk: schema, episodes, values and statistics.",
+        ),
         "lock": (
             "lock:lock",
             "Write datasets.lock: revisions, files and content of the datasets in datasets.toml.",
@@ -83,14 +64,10 @@ VERBS: dict[str, Table] = {
             "Make this disk hold the datasets of datasets.lock; others are left alone.",
         ),
     },
-    "Transform": {
+    "Make": {
         "preprocess": (
             "preprocess:preprocess",
             "Make a new dataset by applying functions and steps to an existing one.",
-        ),
-        "step": (
-            "preprocess:step",
-            "Show what steps do and take: arguments, types, defaults, and an example.",
         ),
         "filter": (
             "copies:filter_",
@@ -100,44 +77,52 @@ VERBS: dict[str, Table] = {
             "copies:split",
             "Make a new dataset of each part of a random split of the episodes.",
         ),
-        "worker": (
-            "preprocess:worker",
-            "Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.",
-        ),
     },
-    "Manage": {
-        "rename": (
-            "copies:rename",
-            "Give a dataset another name: local:NAME. Nothing is copied.",
-        ),
-        "cp": (
-            "copies:cp",
-            "Copy a dataset to local:NAME, comparing every file with its checksum.",
-        ),
-        "verify": (
-            "manage:verify",
-            "Compare the files of datasets with the checksums in their manifests.",
-        ),
+    "Keep": {
+        "path": ("inspection:path", "Print the directory of a dataset."),
+        "rename": ("copies:rename", "Give a dataset another name: local:NAME. Nothing is copied."),
         "rm": ("manage:rm", "Delete datasets. Lists them and asks first."),
-    },
-    "Environment": {
-        "sources": ("listing:sources", "List dataset sources and the packages they require."),
         "env": (
             "listing:env",
-            "Show versions, settings and paths for a bug report. Secrets are left out.",
+            "Show versions, settings, sources and paths for a bug report, without secrets.",
         ),
-        "completion": (
-            "environment:completion",
-            "Print the script that makes a shell complete verbs, options, ids, sources and steps.",
-        ),
-        "version": ("environment:version", "Print the version."),
     },
 }
 """Verbs by panel of `--help`."""
 
+HIDDEN: Table = {
+    "card": ("pages:card", "Write a dataset card, README.md in the Hugging Face Hub's format."),
+    "compare": ("pages:compare", "Write one HTML page that shows several datasets side by side."),
+    "completion": (
+        "environment:completion",
+        "Print the script that makes a shell complete verbs, options, ids, sources and steps.",
+    ),
+    "cp": ("copies:cp", "Copy a dataset to local:NAME, comparing every file with its checksum."),
+    "demo": ("demo:demo", "Record, convert, verify and sample a tiny dataset. Works offline."),
+    "open": ("inspection:open_", "Open the directory of a dataset in the file manager."),
+    "rule": ("explain:rule", "Explain the rules of `check`; without an argument, list them."),
+    "sample": ("inspection:sample", "Sample a random batch and show its leaves."),
+    "sources": ("listing:sources", "List dataset sources and the packages they require."),
+    "step": (
+        "explain:step",
+        "Show what steps do and take: arguments, types, defaults, and an example.",
+    ),
+    "tail": ("inspection:tail", "Show the last transitions of a dataset or of one episode."),
+    "verify": (
+        "manage:verify",
+        "Compare the files of datasets with the checksums in their manifests.",
+    ),
+    "version": ("environment:version", "Print the version."),
+    "worker": (
+        "preprocess:worker",
+        "Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.",
+    ),
+}
+"""Verbs that are not listed: other verbs have their output, or they are printed where they are needed."""
+
 GROUPS: dict[str, tuple[str, str, Table]] = {
     "cache": (
-        "Manage",
+        "Keep",
         "Show and delete the files under the root.",
         {
             "dir": (
@@ -156,7 +141,7 @@ GROUPS: dict[str, tuple[str, str, Table]] = {
         },
     ),
     "config": (
-        "Environment",
+        "Keep",
         "Show and change the settings of the config file.",
         {
             "get": ("environment:get", "Show settings and where each comes from."),

@@ -1,4 +1,4 @@
-"""Public offline-RL datasets on this disk once, proven equal to their source, sampled fast.
+"""Public offline-RL datasets on this disk once, checked against their source, sampled fast.
 
 Names are imported on first use: importing the package imports no torch.
 """
@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offline_data.api import card as card
     from offline_data.api import check as check
     from offline_data.api import convert as convert
@@ -33,6 +35,12 @@ if TYPE_CHECKING:
     from offline_data.buffers.bridges.schema import from_schema as from_schema
     from offline_data.buffers.bridges.ted_flat import Flat2TED as Flat2TED
     from offline_data.buffers.bridges.ted_flat import TED2Flat as TED2Flat
+    from offline_data.buffers.bridges.torchrl import Trajectory as Trajectory
+    from offline_data.buffers.bridges.torchrl import TrajectoryPredicate as TrajectoryPredicate
+    from offline_data.buffers.bridges.torchrl import filter_trajectories as filter_trajectories
+    from offline_data.buffers.bridges.torchrl import find_start_stop_traj as find_start_stop_traj
+    from offline_data.buffers.bridges.torchrl import iter_trajectories as iter_trajectories
+    from offline_data.buffers.bridges.torchrl import traj as traj
     from offline_data.buffers.buffer import ReplayBuffer as ReplayBuffer
     from offline_data.buffers.dataset import (
         BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
@@ -112,6 +120,7 @@ if TYPE_CHECKING:
         SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,
     )
     from offline_data.buffers.storage import LazyMemmapStorage as LazyMemmapStorage
+    from offline_data.buffers.storage import LazyStackStorage as LazyStackStorage
     from offline_data.buffers.storage import LazyTensorStorage as LazyTensorStorage
     from offline_data.buffers.storage import ListStorage as ListStorage
     from offline_data.buffers.storage import TensorStorage as TensorStorage
@@ -143,6 +152,9 @@ _NAMES = {
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
+    "buffers.bridges.torchrl": (
+        "Trajectory TrajectoryPredicate filter_trajectories find_start_stop_traj iter_trajectories traj"
+    ),
     "buffers.buffer": "ReplayBuffer",
     "buffers.dataset": "BaseDatasetExperienceReplay",
     "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go timestep",
@@ -170,7 +182,9 @@ _NAMES = {
         "PrioritizedSampler PrioritizedSliceSampler RandomSampler Sampler "
         "SamplerWithoutReplacement SliceSampler SliceSamplerWithoutReplacement"
     ),
-    "buffers.storage": "LazyMemmapStorage LazyTensorStorage ListStorage TensorStorage",
+    "buffers.storage": (
+        "LazyMemmapStorage LazyStackStorage LazyTensorStorage ListStorage TensorStorage"
+    ),
     "buffers.streaming": "StreamingDataset",
     "buffers.tensordict_buffer": "TensorDictReplayBuffer",
     "buffers.trajectories": "split_trajs",
@@ -186,8 +200,12 @@ _NAMES = {
 }
 """Public names, by the module of this package that each lives in."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_OPTIONAL = "buffers.bridges.torchrl"
+"""Module whose names are TorchRL's own: there where it is installed."""
 
-__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605 -- each name is said once, above
+__all__ = sorted(  # noqa: PLE0605 -- each name is said once, above
+    ["__version__", *(name for name in _HOMES if _HOMES[name] != _OPTIONAL or find_spec("torchrl"))]
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -215,39 +233,51 @@ def _version() -> str:
         return "0+unknown"
 
 
-class _TorchRLRegistry:
-    """Makes `offline_data:…` an id of TorchRL's `load_dataset` when its registry is imported.
+class _OnImport:
+    """Calls a function with a module of TorchRL's when that is imported.
 
     It looks for no plugins itself. An entry of `sys.meta_path`, which goes once it was asked.
     """
 
-    _REGISTRY = "torchrl.data.datasets.utils"
+    def __init__(self, module: str, then: Callable[[Any], None]) -> None:
+        self.module, self.then = module, then
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
-        if name != self._REGISTRY:
+        if name != self.module:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def run_and_register(module: Any) -> None:
+            def run_and_then(module: Any) -> None:
                 run(module)
-                self.register(module)
+                self.then(module)
 
-            spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
+            spec.loader.exec_module = run_and_then  # type: ignore[method-assign]
         return spec
 
-    @staticmethod
-    def register(module: Any) -> None:
-        """Register, if this version of TorchRL has a registry."""
-        if hasattr(module, "register_dataset"):
-            module.register_dataset(
-                "offline_data", "offline_data.buffers.load:torchrl_dataset", replace=True
-            )
+
+def _register_datasets(module: Any) -> None:
+    """Make `offline_data:…` an id of TorchRL's `load_dataset`, if this version has a registry."""
+    if hasattr(module, "register_dataset"):
+        module.register_dataset(
+            "offline_data", "offline_data.buffers.load:torchrl_dataset", replace=True
+        )
 
 
-if _TorchRLRegistry._REGISTRY in sys.modules:
-    _TorchRLRegistry.register(sys.modules[_TorchRLRegistry._REGISTRY])
-else:
-    sys.meta_path.insert(0, _TorchRLRegistry())
+def _register_parts(_: Any) -> None:
+    """Make samplers and writers TorchRL's, if they are imported; see `bridges.parts.register`."""
+    parts = sys.modules.get("offline_data.buffers.bridges.parts")
+    if parts is not None:
+        parts.register()
+
+
+for _module, _then in (
+    ("torchrl.data.datasets.utils", _register_datasets),
+    ("torchrl.data.replay_buffers.writers", _register_parts),
+):
+    if _module in sys.modules:
+        _then(sys.modules[_module])
+    else:
+        sys.meta_path.insert(0, _OnImport(_module, _then))

@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
+from offline_data.errors import (
+    AccessError,
+    FormatError,
+    NotFoundError,
+    UnknownNameError,
+    UsageError,
+)
 from offline_data.strict_json import read_whole
 from offline_data.urls import redact_setting
 
@@ -349,7 +355,7 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
         raise UsageError("There is no place for a config file", hint=f"set {_CONFIG} to a path")
     if key not in CONFIG_KEYS or key == "mirrors":
         known = ", ".join(name for name in CONFIG_KEYS if name != "mirrors")
-        raise UsageError(
+        raise (UsageError if key in CONFIG_KEYS else UnknownNameError)(
             f"{key!r} cannot be set; expected one of {known}",
             hint="mirrors are a table: `offline-data config edit`",
         )

@@ -75,6 +75,12 @@ class NotFoundError(OfflineDataError, LookupError):
     code = "not_found"
 
 
+class UnknownNameError(NotFoundError, UsageError):
+    """No rule, setting, function or file has the given name, which is well-formed."""
+
+    code = "unknown_name"
+
+
 class AuthError(OfflineDataError):
     """A host refused access (401, 403) or a token is missing."""
 
@@ -151,6 +157,12 @@ class StepError(OfflineDataError):
     """A function or a step failed on a row, or its result cannot be stored."""
 
     code = "step"
+
+
+class UnknownLeafError(StepError, NotFoundError):
+    """A step names a leaf or a field that the dataset does not have."""
+
+    code = "unknown_leaf"
 
 
 class WorkerDiedError(OfflineDataError):

@@ -111,6 +111,34 @@ def test_actor_critics(page: str) -> None:
     assert error < 0.8 * batch["action"].square().mean()
 
 
+def test_hindsight(tmp_path: Path) -> None:
+    """Walks in straight lines, of which none comes to the goal: the policy then walks to a goal."""
+    turn = np.random.default_rng(0).uniform(0, 2 * np.pi, (60, 1, 1))
+    direction = np.concatenate([np.cos(turn), np.sin(turn)], 2).repeat(21, 1).astype(np.float32)
+    way = direction * np.arange(21, dtype=np.float32)[:, None] / 5
+    ends = np.tile(np.arange(20) == 19, 60)[:, None]
+    walks = EpisodeBatch(
+        lengths=np.full(60, 20),
+        steps={
+            ("action",): direction[:, 1:].reshape(-1, 2),
+            ("info", "goal"): np.full((1200, 2), 9.0),
+            ("next", "reward"): np.zeros((1200, 1), np.float32),
+            ("next", "terminated"): np.zeros_like(ends),
+            ("next", "truncated"): ends,
+        },
+        observations={("observation",): np.pad(way.reshape(-1, 2), ((0, 0), (0, 3)))},
+        final_observation=np.ones(60, bool),
+    )
+    folder = tmp_path / "root" / "d4rl" / "antmaze-umaze-v2" / "1"
+    write_toy(folder, [walks], dataset="d4rl:antmaze-umaze-v2@1")
+    found = run(codes("hindsight")[0], STEPS=150)
+    batch = found["ds"][:]
+    assert set(batch["next", "reward"].flatten().tolist()) == {0, 1}
+    goals = torch.tensor([[3.0, 0.0], [0.0, 3.0], [-3.0, 0.0], [0.0, -3.0]])
+    walked = found["policy"](torch.cat([torch.zeros(4, 5), goals], 1))
+    assert (torch.cosine_similarity(walked, goals) > 0.7).all()
+
+
 def test_decision_transformer() -> None:
     found = run(codes("decision-transformer")[0], STEPS=12, B=16, D=16)
     assert found["loss"].isfinite()

@@ -1,4 +1,4 @@
-"""`check` and `rule`: a linter for datasets, and what its rules look for."""
+"""`check`: a linter for datasets."""
 
 from enum import Enum
 from pathlib import Path
@@ -8,15 +8,15 @@ from offline_data.config import user_path
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.plurals import plural
 from offline_data_cli import complete
+from offline_data_cli.commands.manage import verify
 from offline_data_cli.names import dataset_id
-from offline_data_cli.options import AllDatasets, Context, SomeDatasets, argument, option
+from offline_data_cli.options import AllDatasets, Context, SomeDatasets, option
 from offline_data_cli.result import Block, Lines, Result, Table, TableColumn, columns
 
 if TYPE_CHECKING:
     from offline_data.checks.baseline import Comparison
     from offline_data.checks.config import CheckConfig, Format
     from offline_data.checks.formats import CheckOutcome
-    from offline_data.checks.reference import RuleText
 
 _SUFFIXES = {".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown"}
 _STATISTICS = columns("CODE", "RULE", "SEVERITY", "FINDINGS:count", "DATASETS:count")
@@ -48,6 +48,9 @@ def check(
     context: Context,
     datasets: SomeDatasets = None,
     all_: AllDatasets = False,
+    files: Annotated[
+        bool, option("Compare files with their checksums instead; exits 5 if one differs.")
+    ] = False,
     select: Annotated[
         list[str] | None,
         option(
@@ -103,6 +106,10 @@ def check(
     from offline_data.checks.run import RULE_FAILED, run_checks
     from offline_data.files import is_file, write_named
 
+    if files:
+        if select or ignore or baseline or write_baseline or output_format or output:
+            raise UsageError("--files runs no rules", hint="for both: check --select RL")
+        return verify(context, datasets, all_)
     here = Path.cwd()
     found = read_config(user_path(config, "--config")) if config else find_config(here)
     rules = select_rules(*_selectors(found, select, ignore), found.thresholds)
@@ -122,10 +129,10 @@ def check(
     compared = None if expected is None else compare(report, expected)
     outcome = CheckOutcome(report, level, compared, here)
     wanted = output_format.value if output_format else found.output_format
-    files = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
-    for file, form in files.items():
+    reports = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
+    for file, form in reports.items():
         write_named(file, render(outcome, form).encode())
-    shown: Format = "human" if wanted in files.values() else wanted
+    shown: Format = "human" if wanted in reports.values() else wanted
     notes = _notes(compared, known)
     failed = outcome.failed
     if target:
@@ -205,42 +212,3 @@ def _result(
         blocks.append(Lines(list(human_lines(outcome.findings, outcome.summary))))
     ids = list(dict.fromkeys(one.dataset for one in outcome.findings))
     return Result(as_data(outcome), blocks, ids, notes, code=1 if failed else 0)
-
-
-def rule(
-    _context: Context,
-    rules: Annotated[
-        list[str] | None,
-        argument("RULE...", "Code, beginning of a code, or name.", autocompletion=complete.rules),
-    ] = None,
-    all_: Annotated[bool, option("Print the reference page of all, in Markdown.", "--all")] = False,
-) -> Result:
-    """Explain the rules of `check`; without an argument, list them."""
-    from offline_data.checks.reference import reference_page, rule_texts, rule_texts_of
-
-    if all_ and rules:
-        raise UsageError("Give rules or --all, not both")
-    texts = rule_texts_of(rules) if rules else list(rule_texts().values())
-    ids = [one.code for one in texts]
-    if all_:
-        page = reference_page().splitlines()
-        return Result(texts, (Lines([[(line, "")] for line in page], wrap=False),), ids)
-    if not rules:
-        rows = [(one.code, one.name, one.severity, one.summary) for one in texts]
-        return Result(texts, (Table(_RULES, rows),), ids)
-    return Result(texts, [block for one in texts for block in _explained(one)], ids)
-
-
-def _explained(text: "RuleText") -> list[Block]:
-    heading = [(f"{text.code} {text.name}", "id"), (", ", ""), (text.severity, text.severity)]
-    paragraphs = [text.summary, *text.details]
-    lines: list[list[tuple[str, str]]] = [heading]
-    for paragraph in paragraphs:
-        lines += [[], *([(line, "")] for line in paragraph.splitlines())]
-    blocks: list[Block] = [Lines(lines)]
-    if text.thresholds:
-        rows = [(one.name, one.default, one.means) for one in text.thresholds]
-        blocks.append(Table(_THRESHOLDS, rows))
-    if text.hint:
-        blocks.append(Lines([[("hint:", "hint"), (f" {text.hint}", "")]]))
-    return blocks

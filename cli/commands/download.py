@@ -35,6 +35,7 @@ from offline_data_cli.options import (
     Separator,
     SkipBadEpisodes,
     Split,
+    SplitOfFolder,
     Strict,
     TextColumns,
     TextForm,
@@ -128,7 +129,7 @@ def download(
     told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
     told["eos"] = eos and eos.value
     text = _text_options(context, tokenizer, form, column, told)
-    options = _options(layout, episodes, checkpoints, images, audit, text, **flags)
+    options = _options(layout, episodes, checkpoints, images, audit, text, None, **flags)
     executor = executor_of(engine, address, workers, plan)
     check_plan(plan, {"--dry-run": dry_run, "--raw-only": raw_only}, plan_only=plan_only)
     if plan is not None and len(datasets) > 1:
@@ -160,7 +161,7 @@ def download(
                     settings=settings,
                     progress=progress,
                     executor=executor,
-                    **vars(options),
+                    **{k: v for k, v in vars(options).items() if k != "split"},
                 )
             )
         folder = ingest.fetch_raw(dataset, settings, options, progress)
@@ -237,7 +238,7 @@ def convert(
     tokenizer_revision: TokenizerRevision = None,
     form: TextForms = None,
     column: TextColumns = None,
-    split: Split = None,
+    split: SplitOfFolder = None,
     max_length: MaxLength = None,
     pad: Pad = False,
     separator: Separator = None,
@@ -258,15 +259,17 @@ def convert(
     flags = {"force": force, "keep_episodes": keep_episodes, "strict": strict}
     flags["skip_bad_episodes"] = skip_bad_episodes
     told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
-    told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
+    told |= {"pad": pad, "separator": separator, "keep_text": keep_text}
     told["eos"] = eos and eos.value
+    if tokenizer or source in {"hf", "text"}:  # text has splits of its own
+        told["split"], split = split, None
     text = _text_options(context, tokenizer, form, column, told)
-    options = _options(layout, episodes, checkpoints, images, audit, text, **flags)
+    options = _options(layout, episodes, checkpoints, images, audit, text, split, **flags)
     executor = executor_of(engine, address, workers, plan)
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
     settings = _with_workers(context, workers)
 
-    def handle(place: Path) -> Result:
+    def handle(place: Path, options: "ingest.Options" = options) -> Result:
         if plan is not None:
             file = user_path(plan, "--plan")
             made = ingest.plan_convert_for_workers(
@@ -292,8 +295,16 @@ def convert(
 
     from offline_data.sources.registry import FolderOfDatasetsError
 
+    def ask_for_split(place: Path) -> Result:
+        try:
+            return handle(place)
+        except ingest.SeveralSplitsError as several:
+            names = [*several.splits, ingest.ALL_SPLITS]
+            chosen = choose(several.message, names, several.shell_hint or "", yes=context.yes)
+            return handle(place, replace(options, split=chosen))
+
     try:
-        return handle(user_path(path, "PATH"))
+        return ask_for_split(user_path(path, "PATH"))
     except FolderOfDatasetsError as several:
         by_name = {str(one.relative_to(several.path)): one for one in several.found}
         try:
@@ -302,7 +313,7 @@ def convert(
             )
         except UsageError:  # not interactive
             raise several from None
-        return handle(by_name[chosen])
+        return ask_for_split(by_name[chosen])
 
 
 def _convert_plan_result(found: "ingest.ConvertPlan") -> Result:
@@ -405,6 +416,7 @@ def _options(
     images: ImageStorage,
     audit: Audit,
     text: "TextOptions | None",
+    split: str | None,
     **flags: bool,
 ) -> "ingest.Options":
     """Parse the options that both commands share; `flags` are those of `ingest.Options`."""
@@ -418,6 +430,7 @@ def _options(
         checkpoints=parse_range(checkpoints, "--checkpoints"),
         images=images.value if images else None,
         audit=parse_audit(audit),
+        split=split,
         text=text,
         **flags,
     )
@@ -451,7 +464,7 @@ def _text_options(
 
 def stored_result(stored: "ingest.Stored") -> Result:
     """Return the result for a dataset that was written, or already existed."""
-    from offline_data.reports.info import dropped_lines
+    from offline_data.store.manifest import dropped_lines
 
     manifest = stored.manifest
     data = {name: getattr(stored, name) for name in _STORED_DATA}

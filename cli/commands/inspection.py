@@ -2,9 +2,8 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.files import human_bytes
@@ -28,6 +27,7 @@ _LONGEST = 60
 """Maximum length of a parameter's value in characters; `--json` has statistics in full."""
 
 Rows = Annotated[int, count("Number of transitions.", "-n")]
+Seed = Annotated[int | None, option("Draw the same rows each time.", metavar="N", min=0)]
 OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
 
 _SCHEMA = columns("LEAF", "TYPE", "SHAPE", "ROWS PER EPISODE")
@@ -76,7 +76,8 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _provenance(found: "DatasetInfo") -> Fields:
-    from offline_data.reports.info import dropped_lines
+    from offline_data.reports.info import compared_with_source
+    from offline_data.store.manifest import dropped_lines
 
     options = found.converter.get("options", {})
     plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe is shown separately
@@ -101,7 +102,7 @@ def _provenance(found: "DatasetInfo") -> Fields:
         Field("environment", _compact(found.environment)),
         *(Field(name, _about(value)) for name, value in found.about.items()),
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
-        Field("audit", _compact(found.audit)),
+        Field("compared with source", compared_with_source(found.audit)),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
         Field("dropped", dropped_lines(found.dropped)),
         Field("skipped", [f"{one['where']}: {one['reason']}" for one in found.skipped]),
@@ -197,11 +198,35 @@ def head(
     dataset: Dataset,
     rows: Rows = 5,
     episode: OneEpisode = None,
+    tail: Annotated[bool, option("Show the last transitions instead.")] = False,
+    random: Annotated[
+        int | None, count("Show N transitions drawn at random instead.", max=_MOST)
+    ] = None,
+    seed: Seed = None,
 ) -> Result:
-    """Show the first transitions of a dataset or of one episode."""
-    from offline_data.reports.info import first_transitions
+    """Show transitions: the first, the last, or random ones."""
+    from offline_data.errors import UsageError
+    from offline_data.reports.info import first_transitions, last_transitions, transitions_of
+    from offline_data.reports.sample import random_rows
+    from offline_data.store.reader import open_reader
 
-    return _transitions_result(context, dataset, partial(first_transitions, count=rows), episode)
+    if random is not None and (tail or episode is not None):
+        raise UsageError("--random draws from the whole dataset; remove --tail or --episode")
+    entry = entry_named(context, dataset)
+    reader = open_reader(entry.path)
+    if random is not None:
+        transitions = transitions_of(reader, random_rows(reader, random, seed=seed))
+    else:
+        read = last_transitions if tail else first_transitions
+        transitions = read(reader, rows, episode)
+    blocks = [
+        Fields(
+            *(Field(key, brief(value)) for key, value in one["values"].items()),
+            title="episode {episode}, step {step}, index {index}".format(**one),
+        )
+        for one in transitions
+    ]
+    return Result(transitions, blocks, (str(entry.id),))
 
 
 def tail(
@@ -211,26 +236,7 @@ def tail(
     episode: OneEpisode = None,
 ) -> Result:
     """Show the last transitions of a dataset or of one episode."""
-    from offline_data.reports.info import last_transitions
-
-    return _transitions_result(context, dataset, partial(last_transitions, count=rows), episode)
-
-
-def _transitions_result(
-    context: Context, dataset: str, read: Callable[..., list[dict[str, Any]]], episode: int | None
-) -> Result:
-    from offline_data.store.reader import open_reader
-
-    entry = entry_named(context, dataset)
-    transitions = read(open_reader(entry.path), episode=episode)
-    blocks = [
-        Fields(
-            *(Field(key, brief(value)) for key, value in one["values"].items()),
-            title="episode {episode}, step {step}, index {index}".format(**one),
-        )
-        for one in transitions
-    ]
-    return Result(transitions, blocks, (str(entry.id),))
+    return head(context, dataset, rows, episode, tail=True)
 
 
 def brief(value: Any) -> str:
@@ -258,9 +264,7 @@ def sample(
             max=_MOST,
         ),
     ] = None,
-    seed: Annotated[
-        int | None, option("Draw the same batch each time.", metavar="N", min=0)
-    ] = None,
+    seed: Seed = None,
 ) -> Result:
     """Sample a random batch and show its leaves."""
     from offline_data.errors import UsageError

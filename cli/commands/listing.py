@@ -1,5 +1,6 @@
 """`list`, `search`, `sources` and `env`: datasets, sources, and this installation."""
 
+from dataclasses import asdict
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from offline_data.reports.listing import Listing
 
 _LOCAL = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "LAYOUT")
-_REMOTE = (*_LOCAL[:-1], TableColumn("LOCAL"), TableColumn("SUMMARY", clip=True))
+_REMOTE = (*_LOCAL[:-1], TableColumn("LOCAL"), TableColumn("SUMMARY", clip=True, keep=True))
 _SOURCES = columns("SOURCE", "DATASETS:count", "REQUIRES", "CONTENT")
 _SETTINGS = columns("SETTING", "VALUE", "FROM")
 
@@ -77,7 +78,7 @@ def search(
     max_episodes: Annotated[int | None, count("Only datasets of at most N episodes.")] = None,
     action: Annotated[Action | None, option("Only datasets with such actions.")] = None,
 ) -> Result:
-    """Search the catalogues of all sources. Works offline."""
+    """Search the catalogues of all sources. Works offline. Exits with 3 if nothing matches."""
     from offline_data import api
     from offline_data.files import parse_bytes
 
@@ -93,16 +94,17 @@ def search(
         raise UsageError(
             "Missing QUERY, words to search for", hint="offline-data search door human"
         )
-    return _catalog_result(api.search(" ".join(query or []), settings=context.settings, **bounds))
+    found = api.search(" ".join(query or []), settings=context.settings, **bounds)
+    return _catalog_result(found, 0 if found.datasets else 3)
 
 
-def _catalog_result(found: "Listing[CatalogDataset]") -> Result:
+def _catalog_result(found: "Listing[CatalogDataset]", code: int = 0) -> Result:
     rows = [
         (d.id, d.transitions, d.episodes, d.bytes, "yes" if d.here else "", d.summary)
         for d in found
     ]
     table = [Table(_REMOTE, rows)] if rows else []
-    return Result(found.datasets, table, [d.id for d in found], found.notes)
+    return Result(found.datasets, table, [d.id for d in found], found.notes, code)
 
 
 def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a context
@@ -123,7 +125,7 @@ def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a
 
 
 def env(context: Context) -> Result:
-    """Show versions, settings and paths for a bug report. Secrets are left out."""
+    """Show versions, settings, sources and paths for a bug report, without secrets."""
     from offline_data.reports.environment import environment
 
     found = environment(context.settings)
@@ -144,5 +146,11 @@ def env(context: Context) -> Result:
         if item is not None
     ]
     packages = [Field(name, version or "not installed") for name, version in found.packages.items()]
-    table = Table(_SETTINGS, settings, "settings")
-    return Result(found, (system, table, Fields(*packages, title="packages")))
+    offered = sources(context)
+    blocks = (
+        system,
+        Table(_SETTINGS, settings, "settings"),
+        Fields(*packages, title="packages"),
+        *offered.blocks,
+    )
+    return Result({**asdict(found), "sources": offered.data}, blocks, notes=offered.notes)

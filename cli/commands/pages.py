@@ -1,4 +1,4 @@
-"""`report`, `compare` and `browse`: HTML pages about datasets."""
+"""`report` and `browse`: HTML pages and cards about datasets."""
 
 import re
 from contextlib import suppress
@@ -22,28 +22,66 @@ Out = Annotated[
 ]
 
 
-def report(context: Context, dataset: Dataset, out: Out = None, force: Replace = False) -> Result:
-    """Write one self-contained HTML page about a dataset."""
-    from offline_data.pages.report import report_page
+def report(
+    context: Context,
+    datasets: Datasets,
+    out: Annotated[
+        str | None,
+        option("File to write. (default: NAME.html in this folder; --card prints)", metavar="FILE"),
+    ] = None,
+    card: Annotated[
+        bool, option("A dataset card instead: README.md in the Hugging Face Hub's format.")
+    ] = False,
+    force: Replace = False,
+) -> Result:
+    """Write an HTML page about a dataset, or about several side by side."""
+    entries = list({one.path: one for one in (entry_named(context, d) for d in datasets)}.values())
+    if card:
+        if len(entries) > 1:
+            raise UsageError("--card takes one dataset", hint="run it for each of them")
+        return _card(context, entries[0], out, force)
+    path = new_file(out or f"{'-vs-'.join(map(_file_name, entries))[:120]}.html", force)
+    workers = context.settings.workers
+    if len(entries) == 1:
+        from offline_data.pages.report import report_page
 
-    entry = entry_named(context, dataset)
-    path = new_file(out or f"{_file_name(entry)}.html", force)
-    content = report_page(entry, workers=context.settings.workers, progress=context.progress)
-    return written(str(entry.id), path, content)
+        content = report_page(entries[0], workers=workers, progress=context.progress)
+        return written(str(entries[0].id), path, content)
+    from offline_data.pages.compare import compare_page
+
+    content = compare_page(entries, workers=workers, progress=context.progress)
+    return written([str(entry.id) for entry in entries], path, content)
 
 
 def compare(
     context: Context, datasets: Datasets, out: Out = None, force: Replace = False
 ) -> Result:
     """Write one HTML page that shows several datasets side by side."""
-    from offline_data.pages.compare import compare_page
-
-    entries = list({one.path: one for one in (entry_named(context, d) for d in datasets)}.values())
-    if len(entries) < 2:
+    if len({entry_named(context, name).path for name in datasets}) < 2:
         raise UsageError("compare takes two datasets or more", hint="name another ID")
-    path = new_file(out or f"{'-vs-'.join(map(_file_name, entries))[:120]}.html", force)
-    content = compare_page(entries, workers=context.settings.workers, progress=context.progress)
-    return written([str(entry.id) for entry in entries], path, content)
+    return report(context, datasets, out, force=force)
+
+
+def card(
+    context: Context,
+    dataset: Dataset,
+    out: Annotated[
+        str | None, option("Write to this file. (default: print)", metavar="FILE")
+    ] = None,
+    force: Replace = False,
+) -> Result:
+    """Write a dataset card, README.md in the Hugging Face Hub's format."""
+    return _card(context, entry_named(context, dataset), out, force)
+
+
+def _card(context: Context, entry: "Entry", out: str | None, force: bool) -> Result:
+    from offline_data import api
+
+    path = new_file(out, force) if out is not None else None
+    text = api.card(entry.path, settings=context.settings, progress=context.progress)
+    if path:
+        return written(str(entry.id), path, text.encode())
+    return Result({"id": str(entry.id), "card": text}, (text.rstrip("\n"),), (str(entry.id),))
 
 
 def browse(

@@ -25,7 +25,7 @@ def plot(
 ) -> Result:
     """Draw returns, lengths, rewards, actions, observations, episodes and coverage."""
     if out is not None and out.lower().endswith(".html"):
-        return report(context, dataset, out, force)
+        return report(context, [dataset], out, force)
     from offline_data.reports import figure
     from offline_data.reports.pictures import summarise
     from offline_data.store.reader import open_reader
@@ -84,22 +84,3 @@ def view(
     data = {"id": name, "episode": episode, "path": path, "leaf": shown.key, "fps": fps}
     data |= {"frames": shown.length, "width": shown.width, "height": shown.height}
     return Result(data, (str(path),), (str(path),), shown.notes)
-
-
-def card(
-    context: Context,
-    dataset: Dataset,
-    out: Annotated[
-        str | None, option("Write to this file. (default: print)", metavar="FILE")
-    ] = None,
-    force: Replace = False,
-) -> Result:
-    """Write a dataset card, README.md in the Hugging Face Hub's format."""
-    from offline_data import api
-
-    entry = entry_named(context, dataset)
-    path = new_file(out, force) if out is not None else None
-    text = api.card(entry.path, settings=context.settings, progress=context.progress)
-    if path:
-        return written(str(entry.id), path, text.encode())
-    return Result({"id": str(entry.id), "card": text}, (text.rstrip("\n"),), (str(entry.id),))

@@ -1,6 +1,5 @@
 """`preprocess` and `worker`: a new dataset from an existing one, in one run or by many workers."""
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -37,7 +36,7 @@ from offline_data_cli.options import (
     count,
     option,
 )
-from offline_data_cli.result import Block, Field, Fields, Result, Table, columns
+from offline_data_cli.result import Field, Fields, Result, columns
 from offline_data_cli.watched import run_watched
 
 if TYPE_CHECKING:
@@ -128,6 +127,8 @@ def preprocess(
     A function takes one transition, a TensorDict in TED, and returns one.
     """
     if list_steps:
+        from offline_data_cli.commands.explain import step
+
         return step(context)
     if dataset is None:
         raise UsageError("Missing argument ID, the dataset to start from", hint="offline-data list")
@@ -371,47 +372,3 @@ def _functions(recipe: Iterable[Mapping[str, Any]]) -> Field:
             texts.append(f"{', '.join(step['kept'])} kept as stored (not returned)")
         lines += [f"{step.get('name', 'function')}: {text}" for text in texts]
     return Field("functions", lines)
-
-
-def step(
-    context: Context,  # noqa: ARG001 - every command takes a context
-    name: Annotated[
-        str | None, argument("NAME", "Only this step, in full.", autocompletion=complete.steps)
-    ] = None,
-) -> Result:
-    """Show what steps do and take: arguments, types, defaults, and an example."""
-    from offline_data.preprocess.steps.registry import describe_step, step_names
-
-    described = [describe_step(one) for one in ([name] if name else step_names())]
-    if name is not None:
-        (one,) = described
-        about = Fields(
-            Field("step", one["name"]),
-            Field("does", one["does"]),
-            Field("example", f"--step {shlex.quote(one['example'])}"),
-        )
-        blocks: list[Block] = [about]
-        if one["arguments"]:
-            rows = [(a["name"], a["type"], _default(a), a["text"]) for a in one["arguments"]]
-            blocks.append(Table(_ARGUMENTS, rows))
-        if one["details"]:
-            blocks.append(one["details"])
-        return Result(one, blocks, (one["name"],))
-    fields = []
-    for one in described:
-        arguments = [
-            f"{a['name']}: {a['type']}, {_default(a)}" + f". {a['text']}" * bool(a["text"])
-            for a in one["arguments"]
-        ]
-        example = f"--step {shlex.quote(one['example'])}"
-        fields.append(Field(one["name"], (one["does"], *arguments, example)))
-    note = "one step in full: offline-data step NAME; functions are steps too: --step fn:FILE.py:FN"
-    return Result(described, (Fields(*fields),), [one["name"] for one in described], (note,))
-
-
-def _default(argument: Mapping[str, Any]) -> str:
-    if argument["required"]:
-        return "required"
-    value = argument["default"]
-    shown = ",".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
-    return f"default {'none' if value in (None, ()) else shown}"

@@ -73,7 +73,8 @@ def download(
             accept an existing dataset of either kind.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
-        audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
+        audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
+            1 % of the rows above), `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_raw: Whether to keep the raw files.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
@@ -121,6 +122,7 @@ def convert(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
+    split: str | None = None,
     text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
@@ -135,7 +137,7 @@ def convert(
     """Convert a file, a folder, arrays or episodes to the dataset `local:NAME`.
 
     - A path: files in the format of a source (a Minari folder, a D4RL HDF5, …), or a dataset
-      directory.
+      directory, which is checked and copied with its revision if no option changes it.
     - A mapping of arrays, as `d4rl`'s `env.get_dataset()` has them: `observations` `[N, …]`,
       `actions` `[N, …]`, `rewards` `[N]`, `terminals` `[N]`, and optionally `timeouts` `[N]`,
       `next_observations` `[N, …]` and other arrays of N rows. Episodes end where `terminals` or
@@ -164,9 +166,12 @@ def convert(
         episodes: Range of episodes to convert; the dataset then has a separate revision.
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
+        split: Split of a folder that has several, such as `train` and `val`; `all`: all as one
+            dataset, in which `ds.episodes["split"]` tells them apart.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
-        audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
+        audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
+            1 % of the rows above), `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.
@@ -180,7 +185,8 @@ def convert(
     Raises:
         NotFoundError: No such path, or no episodes.
         FormatError: Damaged data or an unknown format.
-        UsageError: A dataset with that name and other data exists; or an invalid argument.
+        UsageError: A dataset with that name and other data exists; a folder with several splits,
+            and no `split`; or an invalid argument.
         AuditError, NoSpaceError, AccessError: See `download`.
 
     Example:
@@ -208,14 +214,17 @@ def convert(
         skip_bad_episodes=skip_bad_episodes,
         images=images,
         checkpoints=checkpoints,
+        split=split,
         text=ingest.pinned_text(text, settings_of(root, settings)),
     )
     chosen, shown = settings_of(root, settings), progress_of(progress)
     if isinstance(data, (str, os.PathLike)):
         path = user_path(data, "the data")
         return ingest.convert(path, name, chosen, options, shown, source=source, executor=executor)
-    if source is not None or executor is not None:
-        raise UsageError("source= and executor= are for a file or folder; the data are in memory")
+    if source is not None or executor is not None or split is not None:
+        raise UsageError(
+            "source=, split= and executor= are for a file or folder; the data are in memory"
+        )
     from offline_data.ingest.convert import new_id
     from offline_data.ingest.in_memory import convert_in_memory
 

@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from typing_extensions import TypeVar
 
 from offline_data.buffers.arguments import as_derived, as_sampler, positive
+from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.devices import pinnable
@@ -25,12 +26,13 @@ from offline_data.buffers.writers import immutable
 from offline_data.errors import BufferUsageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
     from typing_extensions import Self
 
     from offline_data.buffers.derived.base import Derived
+    from offline_data.buffers.keys import NestedKey
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.storage import Storage
 
@@ -222,6 +224,10 @@ class BatchSource(Saves, Generic[Batch]):
         rows = self._cells(index)
         if rows.ndim == 0 and isinstance(self._storage, ListStorage):
             return through(self._chain.outward, self._as_written(self._storage.get(int(rows))))
+        return self.at_rows(rows)
+
+    def at_rows(self, rows: Tensor) -> Any:
+        """Return the rows with these numbers, int64 of any shape, transformed; see `buffer[…]`."""
         with self._lock:
             batch = shaped(self._gather, rows)
         return self._transformed(batch, {INDEX: rows})
@@ -229,6 +235,41 @@ class BatchSource(Saves, Generic[Batch]):
     def _leaf(self, key: tuple[str, ...]) -> Any:
         """Return a leaf, or all leaves under a name, of all rows."""
         return plain(self[:])[key]
+
+    def query(
+        self,
+        predicate: Callable[[Any], bool] | None = None,
+        *,
+        trajectory_key: NestedKey | None = None,
+    ) -> list[Any]:
+        """Return the trajectories that a predicate selects, as `torchrl.data.Trajectory`s.
+
+        They are copies, transformed like `buffer[rows]`, oldest first; those of a ring buffer are
+        whole over its end, and those of each parallel environment come together.
+
+        Args:
+            predicate: Expression of `offline_data.traj`, such as `traj.reward.sum() > 100`, or a
+                function that takes a trajectory; None: all.
+            trajectory_key: Leaf of trajectory numbers; None: the trajectories of slices.
+
+        Raises:
+            UsageError: No such leaf; or other leaves than the stored episodes of a dataset.
+            TypeError: Rows that are not TensorDicts.
+            MissingDependencyError: torchrl is not installed.
+        """
+        found: list[Any] = bridge("query").query(self, predicate, trajectory_key)
+        return found
+
+    def can_sample(self, batch_size: int | None = None) -> bool:
+        """Return True if a batch can be drawn now; raises `BufferUsageError` without a size."""
+        with self._lock:
+            return self._sampler.can_sample(self._storage, self._size(batch_size))
+
+    def set_rng(self, generator: torch.Generator) -> None:
+        """Make the sampler use `generator`; prefetched batches are dropped."""
+        with self._lock:
+            self._drop_drawn()
+            self._sampler.set_rng(generator)
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """Return `rows` as one batch, for torch's `DataLoader`; see `loader.fetch`."""

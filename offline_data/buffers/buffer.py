@@ -215,7 +215,9 @@ class ReplayBuffer(BatchSource[Batch]):
                 rows = self._growing.rows_of_steps(rows)
             kept = rows[rows >= 0]
             if len(kept):
-                kept = kept[-self._growing.max_size :]  # earlier ones were overwritten by this call
+                kept = kept[
+                    -min(self._growing.max_size, len(kept)) :
+                ]  # earlier ones were overwritten by this call
                 changed.append(kept)
                 self._sampler.extend(kept)
         return rows.transpose(0, self._dim_extend) if self._dim_extend else rows
@@ -328,9 +330,9 @@ class ReplayBuffer(BatchSource[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from: the same batches follow after `load_state_dict`.
 
-        It includes the random state if the sampler has a seed or the buffer a `generator`; torch's
-        global generator is saved by `torch.get_rng_state()`. For a dataset it has the id and no
-        rows; rows of a growing storage are not copied.
+        It includes the random state: of the sampler's own generator, or if the sampler has no seed and
+        the buffer no `generator`, of torch's global one (on the CPU), which `load_state_dict` then
+        sets. For a dataset it has the id and no rows; rows of a growing storage are not copied.
         """
         with self._lock:
             storage = self._storage
@@ -348,7 +350,8 @@ class ReplayBuffer(BatchSource[Batch]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state returned by `state_dict`.
 
-        Everything is checked before anything is changed.
+        Everything is checked before anything is changed. Load it after everything else that draws
+        random numbers, such as making a model, if the sampler has no seed; see `state_dict`.
 
         Raises:
             UsageError: Other sampler, writer, dataset or transforms; rows that do not match.

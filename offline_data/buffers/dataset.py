@@ -11,6 +11,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
@@ -31,7 +32,7 @@ from offline_data.buffers.views.rows import (
 )
 from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.episodes.fields import Key, join_key
-from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.preprocess.api import Preprocesses
@@ -355,8 +356,9 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         an epoch may be smaller. Every iteration is one epoch, whose order depends only on
         `(seed, epoch)`, not on the number of workers or the machine. `len(loader)` is the number of
         batches; `loader.set_epoch(n)` (or `loader.sampler.set_epoch(n)`, as trainers call it) sets
-        the next epoch; `state_dict` and `load_state_dict` resume after the last batch returned. The
-        loader is picklable, and workers may be forked or spawned.
+        the next epoch; `state_dict` and `load_state_dict` resume after the last batch returned, with
+        the seed of the state, and with another batch size or number of ranks where one of its
+        batches begins there. The loader is picklable, and workers may be forked or spawned.
 
         ```python
         loader = ds.dataloader(256, num_workers=2)
@@ -478,14 +480,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         See `offline_data.buffers.bridges.torchrl.to_torchrl`; raises `MissingDependencyError` if
         torchrl cannot be imported.
         """
-        try:
-            from offline_data.buffers.bridges.torchrl import to_torchrl
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"to_torchrl needs torchrl, which cannot be imported: {error}",
-                hint="pip install 'offline-data[torchrl]'",
-            ) from error
-        return to_torchrl(self, valid_only=valid_only, **options)
+        return bridge("to_torchrl").to_torchrl(self, valid_only=valid_only, **options)
 
     def delete(self) -> None:
         """Delete the dataset directory only; batches already drawn stay valid.

@@ -88,18 +88,23 @@ class Described:
         """
         return specs_of(self._steps_storage.reader)
 
-    def make_env(self, eval_env: bool = False, **kwargs: Any) -> Any:
+    def make_env(self, eval_env: bool = False, *, id: str | None = None, **kwargs: Any) -> Any:
         """Make the environment of the data: `gymnasium.make` of the stored spec.
 
         Its id must be registered: import the package that registers it first. The spec's keywords and
         step limit are used; its entry point and wrappers are not, since they name code to import.
 
+        D4RL's MuJoCo, antmaze, maze2d, kitchen and Adroit environments are replaced by the registered
+        ones that succeed them, with D4RL's step limit.
+
         ```python
         env = ds.make_env(render_mode="rgb_array")
+        env = ds.make_env(id="Hopper-v5")  # another one than that of the data
         ```
 
         Args:
             eval_env: Whether to make the evaluation environment, if the source has one.
+            id: A registered environment to make instead of that of the data, without its spec.
             **kwargs: Arguments of `gymnasium.make`; they override the spec's.
 
         Raises:
@@ -109,10 +114,11 @@ class Described:
             UsageError: The environment cannot be made with these arguments.
 
         Warns:
-            UserWarning: The data were recorded with wrappers, which are left out.
+            UserWarning: The data were recorded with wrappers, which are left out; or how the successor
+                of D4RL's environment differs from it.
         """
         manifest = self.manifest
-        spec = environment_of(manifest, evaluation=eval_env)
+        spec = {"id": id} if id is not None else environment_of(manifest, evaluation=eval_env)
         return make_environment(spec, kwargs, manifest.about.get("requirements"))
 
     recover_environment = make_env

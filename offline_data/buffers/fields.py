@@ -40,6 +40,10 @@ class Fields:
             raise IntegrityError(f"The state of {where} is {described(state)}; expected a dict")
         self._state = state
 
+    def has(self, name: str) -> bool:
+        """Return True if there is a field."""
+        return name in self._state
+
     def get(self, name: str) -> Any:
         """Return a field of any kind."""
         if name not in self._state:

@@ -40,7 +40,14 @@ class Writer(Saves):
         self._storage: GrowingStorage | None = None
 
     def register_storage(self, storage: GrowingStorage) -> None:
-        """Set the storage to write to."""
+        """Set the storage to write to; raises `UsageError` for one of TorchRL's."""
+        if not hasattr(storage, "batch_length"):
+            raise UsageError(
+                f"A {type(self).__name__} of this package writes to storages of this package; found "
+                f"a {type(storage).__name__}",
+                hint="torchrl.data.ReplayBuffer takes TorchRL's writers, offline_data.ReplayBuffer "
+                "this one; dataset.to_torchrl() is TorchRL's buffer over a dataset",
+            )
         self._storage = storage
         storage.indexed = self.indexes
 

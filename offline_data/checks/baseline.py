@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from offline_data.checks.names import unversioned
 from offline_data.checks.run import DAMAGED, RULE_FAILED
-from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.errors import FormatError, NotFoundError, UnknownNameError, UsageError
 from offline_data.files import is_file, write_named
 from offline_data.strict_json import MAX_COUNT, read_json, shown
 
@@ -74,14 +74,15 @@ def read_baseline(file: Path) -> Counter[Identity]:
     """Read a baseline: the count of each finding.
 
     Raises:
-        UsageError: There is no such file, or it is no baseline.
+        UnknownNameError: There is no such file.
+        UsageError: It is not a baseline.
         AccessError: It cannot be read.
     """
     try:
         return _parsed(read_json(file))
     except NotFoundError as error:
         hint = "`--write-baseline FILE` writes one"
-        raise UsageError(f"The baseline {file} does not exist", hint=hint) from error
+        raise UnknownNameError(f"The baseline {file} does not exist", hint=hint) from error
     except FormatError as error:
         raise UsageError(error.message, hint=_HINT) from error
     except ValueError as error:

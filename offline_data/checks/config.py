@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from offline_data.checks.names import unversioned
 from offline_data.checks.registry import matches, rules_matching, select_rules
 from offline_data.config import parse_toml
-from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.errors import FormatError, NotFoundError, UnknownNameError, UsageError
 from offline_data.files import is_file
 from offline_data.ids import nearest
 from offline_data.strict_json import read_whole, shown
@@ -116,7 +116,7 @@ def _read(file: Path) -> CheckConfig | None:
     try:
         text = read_whole(file, _MAX_BYTES).decode()
     except NotFoundError as error:
-        raise UsageError(f"{file}: there is no such file") from error
+        raise UnknownNameError(f"There is no file {file}") from error
     except (FormatError, UnicodeDecodeError) as error:
         said = error.message if isinstance(error, FormatError) else f"{file} is not UTF-8"
         raise UsageError(f"{said}; expected TOML", hint=_HINT) from error

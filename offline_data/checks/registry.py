@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from offline_data.checks.finding import SEVERITIES
 from offline_data.checks.rule import Rule
-from offline_data.errors import OfflineDataError, UsageError
+from offline_data.errors import OfflineDataError, UnknownNameError, UsageError
 from offline_data.ids import nearest
 from offline_data.plurals import plural
 
@@ -151,14 +151,14 @@ def rules_matching(selector: str) -> list[type[Rule]]:
     """Return the rules of a code, the beginning of a code, or a name.
 
     Raises:
-        UsageError: There is none.
+        UnknownNameError: There is none.
     """
     known = all_rules()
     found = [rule for rule in known.values() if selector and _matches(selector, rule)]
     if not found:
         names = [*known, *(rule.name for rule in known.values())]
         near = nearest(selector, names)
-        raise UsageError(
+        raise UnknownNameError(
             f"No rule matches {selector[:80]!r}",
             hint=f"did you mean {near[0]}?" if near else "`offline-data rule` lists them",
         )

@@ -9,13 +9,23 @@ from offline_data.ingest.download import (
     plan_download,
     plan_for_workers,
 )
-from offline_data.ingest.options import ConvertPlan, DownloadPlan, Options, Stored, pinned_text
+from offline_data.ingest.options import (
+    ConvertPlan,
+    DownloadPlan,
+    Options,
+    SeveralSplitsError,
+    Stored,
+    pinned_text,
+)
+from offline_data.sources.base import ALL_SPLITS
 from offline_data.sources.text_options import TextOptions
 
 __all__ = [
+    "ALL_SPLITS",
     "ConvertPlan",
     "DownloadPlan",
     "Options",
+    "SeveralSplitsError",
     "Stored",
     "TextOptions",
     "convert",

@@ -153,7 +153,11 @@ class DatasetBuild:
             raw_bytes = sum(file.get("size") or 0 for file in job.files) or None
             announced = Announced(raw.info.transitions, raw.info.episodes, raw_bytes)
         self._writer = DatasetWriter(
-            folder, _header(raw, job, options), audit=options.audit, announced=announced
+            folder,
+            _header(raw, job, options),
+            audit=options.audit,
+            part=_part_of(shards, shard),
+            announced=announced,
         )
         self._finished = False
 
@@ -227,6 +231,14 @@ def _refuse_dropped(dropped: Sequence[Dropped]) -> None:
             f"{first.key!r}: {first.reason}",
             hint="without --strict they are left out and listed in the manifest under `dropped`",
         )
+
+
+def _part_of(shards: Sequence[Shard], shard: Shard | None) -> float:
+    """Return the share of a dataset that a shard is: by raw bytes, or if unknown, as any other."""
+    if shard is None:
+        return 1.0
+    sizes = [one.bytes for one in shards if one.bytes]
+    return (shard.bytes or 0) / sum(sizes) if len(sizes) == len(shards) else 1 / len(shards)
 
 
 def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from offline_data.errors import UsageError
+from offline_data.errors import IntegrityError, UsageError
 from offline_data.files import free_bytes
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob, destination_of
@@ -19,8 +20,10 @@ from offline_data.ingest.shards import convert_shards, convert_whole
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.registry import check_plain, get_source, source_names
+from offline_data.store.copies import write_copy
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
-from offline_data.store.publish import dataset_lock, staging_folder
+from offline_data.store.publish import dataset_lock, publish, staging_folder
+from offline_data.store.verify import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
     from offline_data.sources.base import Release
+
+
+_UNVERSIONED = "unversioned"
 
 
 def convert(
@@ -43,6 +49,8 @@ def convert(
     executor: Executor | None = None,
 ) -> Stored:
     """Convert a local file or folder, which is only read.
+
+    A dataset directory of which nothing is to be changed is copied, with its revision.
 
     Args:
         path: A Minari folder, a D4RL-like HDF5, a dataset directory (to change its layout), …
@@ -65,24 +73,24 @@ def convert(
         release, job = _described(process, source, dataset, settings, options)
         target, destination = job.id, job.destination
         with dataset_lock(settings.staging, target.folder, progress):
-            existed = False
-            if not options.force and has_manifest(destination):
-                there = entry_at(destination).manifest
-                same_layout = options.layout in {None, there.layout}
-                existed = same_layout and options.accept(there)
+            existed = _exists(job, path, options)
             if not existed:
                 older = _replaced(dataset, destination, settings, options)
                 with staging_folder(settings.staging, target.folder, destination) as staging:
-                    sharded = convert_whole(
-                        process,
-                        release,
-                        job,
-                        options,
-                        settings,
-                        progress,
-                        staging / "dataset",
-                        divide=executor is not None,
-                    )
+                    if _changes_nothing(job.adapter, path, options):
+                        sharded = None
+                        _copy(path, job, progress, staging / "dataset")
+                    else:
+                        sharded = convert_whole(
+                            process,
+                            release,
+                            job,
+                            options,
+                            settings,
+                            progress,
+                            staging / "dataset",
+                            divide=executor is not None,
+                        )
                 if sharded is not None:
                     convert_shards(sharded, settings, progress, executor)
                 if older is not None:
@@ -107,11 +115,7 @@ def plan_convert(
     dataset = _id_of(name, path, source)
     with ConversionProcess(path) as process:
         release, job = _described(process, source, dataset, settings, options)
-        existing = None
-        if not options.force and has_manifest(job.destination):
-            there = entry_at(job.destination).manifest
-            same = options.layout in {None, there.layout} and options.accept(there)
-            existing = job.destination if same else None
+        existing = job.destination if _exists(job, path, options) else None
         older = None
         if existing is None:
             older = _replaced(dataset, job.destination, settings, options)
@@ -160,7 +164,7 @@ def plan_convert_for_workers(
     """
     path, dataset = path.absolute(), _id_of(name, path, source)
     with ConversionProcess(path) as process:
-        release, job = _described(process, source, dataset, settings, options)
+        release, job = _described(process, source, dataset, settings, options, copies=False)
         if _replaced(dataset, job.destination, settings, options) is not None:
             raise UsageError(
                 f"{dataset} is here already, made from other files, or with other options",
@@ -207,19 +211,65 @@ def _described(
     dataset: DatasetId,
     settings: Settings,
     options: Options,
+    *,
+    copies: bool = True,
 ) -> tuple[Release, BuildJob]:
-    """Return the release that a process found at its path, and the job of converting it."""
+    """Return the release that a process found at its path, and the job of converting it.
+
+    `copies`: whether a dataset of which nothing changes keeps revision and layout.
+    """
     path = process.path
     adapter, release = process.describe(source, dataset.name)
     release = options.apply_to(release, adapter)
     if path.resolve().parent == (settings.root / dataset.folder).resolve():
         release = replace(release, revision=path.resolve().name)  # rewritten in place
+    elif copies and _changes_nothing(adapter, path, options):
+        release = replace(release, revision=entry_at(path).id.revision or _UNVERSIONED)
     target = dataset.at(options.revision_of(release.revision))
     parents = (entry_at(path).manifest.id,) if adapter == "local" else ()
     layout, files = options.layout or "compact", local_files(path)
+    if copies and _changes_nothing(adapter, path, options):
+        layout = entry_at(path).manifest.layout
     return release, BuildJob(
         target, adapter, layout, destination_of(target, settings), files, parents
     )
+
+
+def _changes_nothing(adapter: str, path: Path, options: Options) -> bool:
+    """Return True if a dataset directory has all that is asked for, so that a copy is enough."""
+    if adapter != "local" or not options.whole or options.skip_bad_episodes:
+        return False
+    manifest = entry_at(path).manifest
+    same_layout = options.layout in {None, manifest.layout}
+    return same_layout and options.split is None and options.accept(manifest)
+
+
+def _exists(job: BuildJob, path: Path, options: Options) -> bool:
+    """Return True if the dataset to make is there; raises `UsageError` if others files are."""
+    if options.force or not has_manifest(job.destination):
+        return False
+    there = entry_at(job.destination).manifest
+    if not _changes_nothing(job.adapter, path, options):
+        return options.layout in {None, there.layout} and options.accept(there)
+    if there.digests != entry_at(path).manifest.digests:
+        raise UsageError(
+            f"{job.id} is here already, made from other files than {path} ({job.destination})",
+            hint="choose another name, or replace it with --force",
+        )
+    return True
+
+
+def _copy(path: Path, job: BuildJob, progress: Progress, folder: Path) -> None:
+    """Copy a dataset directory, and publish it if the copy is intact; raises `IntegrityError`."""
+    write_copy(entry_at(path), job.id, folder, progress)
+    if problems := verify(folder, progress):
+        first = problems[0]
+        raise IntegrityError(
+            f"{path} is damaged: {first.file} {first.problem}",
+            hint=f"`offline-data verify {shlex.quote(str(path))}` shows all that is",
+        )
+    for kept in publish(folder, job.destination):
+        progress.note(f"{kept} is not the dataset's, and was kept")
 
 
 def _replaced(

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from offline_data.errors import UsageError
+from offline_data.errors import NotFoundError, UsageError
+from offline_data.ids import nearest
+from offline_data.sources.base import ALL_SPLITS
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import DEFAULT_AUDIT, AuditMode
 
@@ -23,6 +25,25 @@ if TYPE_CHECKING:
 
 _MOST_DIGITS = 18
 """Maximum digits of an episode's number: more do not fit into int64."""
+
+
+class SeveralSplitsError(UsageError):
+    """Files with several splits, such as `train` and `val`, none of which was chosen.
+
+    Attributes:
+        splits: Their names.
+    """
+
+    def __init__(self, where: str, splits: tuple[str, ...]) -> None:
+        self.where, self.splits = where, splits
+        super().__init__(
+            f"{where} has {len(splits)} splits: {', '.join(splits)}",
+            hint=f"choose one: --split={splits[0]!r}; or all as one dataset: --split={ALL_SPLITS!r}",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep `splits` when pickled."""
+        return type(self), (self.where, self.splits)
 
 
 @dataclass(frozen=True)
@@ -52,6 +73,8 @@ class Options:
     None: the same, and an existing dataset of either kind is accepted."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, for sources that have them; None: all."""
+    split: str | None = None
+    """Split to read of local files that have several, or `all`. Not for text, which has its own."""
     text: TextOptions | None = None
     """How text is tokenized; None: it is no text, and an existing dataset of any kind is accepted."""
 
@@ -75,6 +98,8 @@ class Options:
             if given is not None:
                 first, stop = given
                 revision += f"+{name}-{first or 0}-{'end' if stop is None else stop}"
+        if self.split not in {None, ALL_SPLITS}:
+            revision += f"+split-{self.split}"
         return revision if self.text is None else f"{revision}+text-{self.text.digest}"
 
     @property
@@ -91,13 +116,20 @@ class Options:
         )
 
     def apply_to(self, release: Release, source: str) -> Release:
-        """Return a release with these options; raises `UsageError` if its source lacks one."""
+        """Return a release with these options; raises `UsageError` if its source lacks one.
+
+        Raises `NotFoundError` if there is no such split.
+        """
+        _check_split(release, source, self.split)
         if self.checkpoints is not None:
             release = get_source(source).narrowed(release, self.checkpoints)
         if self.text is not None:
             release = get_source(source).with_text(release, self.text)
         return replace(
-            release, keep_episodes=self.keep_episodes, skip_bad_episodes=self.skip_bad_episodes
+            release,
+            keep_episodes=self.keep_episodes,
+            skip_bad_episodes=self.skip_bad_episodes,
+            split=self.split,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -111,8 +143,28 @@ class Options:
             "skip_bad_episodes": self.skip_bad_episodes,
             "images": self.images,
             "checkpoints": list(self.checkpoints) if self.checkpoints else None,
+            "split": self.split,
             "text": self.text.recorded() if self.text else None,
         }
+
+
+def _check_split(release: Release, source: str, split: str | None) -> None:
+    """Raise unless a split is chosen where there are several, and only one that there is."""
+    there, where = release.splits, str(release.local or release.name)
+    if split is None and len(there) > 1:
+        raise SeveralSplitsError(where, there)
+    if split is not None and not there:
+        raise UsageError(
+            f"{where}, as files of {source}, has no splits that are told apart",
+            hint="leave --split out"
+            + ("; a split of a download is part of its id" if release.local is None else ""),
+        )
+    if split not in {None, ALL_SPLITS, *there}:
+        near = nearest(str(split), there)
+        raise NotFoundError(
+            f"{where} has no split {split!r}; it has {', '.join(there)}",
+            hint=f"did you mean {near[0]}?" if near else None,
+        )
 
 
 def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:

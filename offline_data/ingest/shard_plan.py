@@ -225,6 +225,7 @@ _JOB: dict[str, Any] = {
     "shards": [_SHARD],
     "options": _OPTIONS,
     **dict.fromkeys(_RANGES, (list, None)),
+    "split": _TEXT,
     "text": (dict, None),
     "stated": [_NUMBER],
 }
@@ -247,6 +248,7 @@ def _json_of(job: ShardedJob) -> dict[str, Any]:
         "shards": [asdict(shard) for shard in job.shards],
         "options": {name: getattr(job.options, name) for name in _OPTIONS},
         **{name: getattr(job.options, name) for name in _RANGES},
+        "split": release.split,
         "text": release.text.to_json() if release.text else None,
         "stated": [job.transitions, job.episodes],
     }
@@ -254,6 +256,7 @@ def _json_of(job: ShardedJob) -> dict[str, Any]:
 
 def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
     """Read the job of a file; raises `KeyError`, `TypeError` or `ValueError` if invalid."""
+    value = {"split": None, **value}  # not in plans of before
     check_shape(value, _JOB, "job")
     told = value["release"]
     ranges: dict[str, Any] = {
@@ -274,10 +277,11 @@ def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
         opening=None if told["opening"] is None else tuple(map(str, told["opening"])),
         local=None if told["local"] is None else user_path(told["local"], "local"),
         checkpoints=ranges["checkpoints"],
+        split=value["split"],
         text=None if value["text"] is None else TextOptions.from_record(value["text"]),
     )
     given: dict[str, Any] = {name: value["options"][name] for name in _OPTIONS}
-    options = Options(**given, **ranges, text=release.text)
+    options = Options(**given, **ranges, split=release.split, text=release.text)
     shards = tuple(Shard(**{**one, "files": tuple(one["files"])}) for one in value["shards"])
     build = BuildJob(
         parse_id(name),

@@ -9,7 +9,8 @@ from offline_data.files import human_bytes
 from offline_data.pages import charts
 from offline_data.pages.page import Html, data_uri, element, facts, joined, section, table
 from offline_data.plurals import plural
-from offline_data.reports.info import dropped_lines
+from offline_data.reports.info import compared_with_source
+from offline_data.store.manifest import dropped_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,7 +101,7 @@ def provenance(info: DatasetInfo) -> Html:
                 "environment": shown(info.environment),
                 "made from": _bullets(info.parents),
                 "converter": shown(info.converter),
-                "compared with source": shown(info.audit),
+                "compared with source": compared_with_source(info.audit),
                 "files": _bullets(files),
                 "not finite": _bullets(f"{k}: {shown(n)}" for k, n in info.non_finite.items()),
                 "skipped": _bullets(skipped),

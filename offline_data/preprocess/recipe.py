@@ -149,6 +149,17 @@ def step_label(step: Step) -> str:
     return f"the function {name}" if name else f"step {step.name!r}"
 
 
+def function_in(stage: str) -> str | None:
+    """Return the reference of a function in the text of a stage; None: it is another step.
+
+    Example:
+        >>> function_in("fn:scale.py:scale"), function_in("clip:action,low=-1")
+        ('scale.py:scale', None)
+    """
+    name, _, rest = stage.partition(":")
+    return rest.strip() if name.strip() == "fn" else None
+
+
 def recipe_of(stages: Iterable[Stage], options: RunOptions | None = None) -> Recipe:
     """Build a recipe whose functions are called as `options` say.
 
@@ -165,13 +176,13 @@ def recipe_of(stages: Iterable[Stage], options: RunOptions | None = None) -> Rec
     for number, stage in enumerate(stages):
         fn: Any = stage
         if isinstance(stage, str):
-            name, _, rest = stage.partition(":")
-            if name.strip() != "fn":
+            function = function_in(stage)
+            if function is None:
                 steps.append(parse_step(stage))
                 continue
             from offline_data.preprocess.functions.reference import load_function
 
-            fn = load_function(rest.strip())
+            fn = load_function(function)
         if isinstance(fn, Step):
             steps.append(fn)
         elif callable(fn):

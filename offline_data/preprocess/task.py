@@ -68,7 +68,8 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, tas
     if plan.in_place:
         row, episode = plan.first_of(task)
     folder = work.dataset if plan.in_place else work.shard(task)
-    census, audit = DatasetCounts(), Audit(mode)
+    part = plan.rows_of(task) / max(1, plan.chosen.transitions)
+    census, audit = DatasetCounts(), Audit(mode, part)
     tables: list[dict[Key, NDArray[Any]]] = []
     by_rows: dict[int, list[Any]] = {}
 

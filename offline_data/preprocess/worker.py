@@ -26,6 +26,7 @@ from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
+from offline_data.preprocess.recipe import function_in
 from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import write_task
 from offline_data.preprocess.workdir import WorkDir
@@ -63,7 +64,7 @@ _SHAPE = {
     **dict.fromkeys(("name", "dest"), (str, None)),
     **dict.fromkeys(("generation", "tasks"), (int,)),
     "published": (bool,),
-    "stages": [{"text": (str,), "sha256": (str, None)}],
+    "stages": [{"text": (str,), "sha256": (str, None), "source": (str, None)}],
     "calling": _CALLING,
     "options": _OPTIONS,
     "states": [{}],
@@ -95,6 +96,8 @@ class JobPlan(PlanFile):
     """Identifies parent and recipe."""
     digests: tuple[str | None, ...]
     """Digest of each stage that is a function; None for other steps."""
+    sources: tuple[str | None, ...]
+    """Digest of the files that importing the function runs; see `source_digest`."""
     place: str = ""
     """Folder in `FILE.work` of the tasks' output; unique to each plan."""
     generation: int = 0
@@ -136,6 +139,7 @@ class JobPlan(PlanFile):
             cast("Path", paths["root"]),
             destination=cast("Path", paths["destination"]),
             digests=tuple(stage["sha256"] for stage in stages),
+            sources=tuple(stage["source"] for stage in stages),
             states=tuple(states),
             recipe=tuple(value["recipe"]),
             **{name: value[name] for name in _PLAIN},
@@ -144,12 +148,12 @@ class JobPlan(PlanFile):
     def to_json(self) -> dict[str, Any]:
         """See `PlanFile`."""
         job = self.job
-        stages = zip(job.stages, self.digests, strict=True)
+        stages = zip(job.stages, self.digests, self.sources, strict=True)
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "destination": str(self.destination),
             "parent": str(job.parent),
-            "stages": [{"text": text, "sha256": digest} for text, digest in stages],
+            "stages": [{"text": text, "sha256": sha, "source": own} for text, sha, own in stages],
             "calling": {name: getattr(job.options, name) for name in _CALLING},
             "name": job.name,
             "dest": None if job.dest is None else str(job.dest),
@@ -169,14 +173,26 @@ class JobPlan(PlanFile):
         return WorkDir(self.folder / self.place, run.target.work.with_suffix(".finish"))
 
     def run(self, settings: Settings, progress: Progress) -> Run:
-        """Build the recipe again; a `UsageError` if a function or the parent has changed since."""
-        run = Run.of(self.job, replace(settings, root=self.root), progress)
+        """Build the recipe again; a `UsageError` if a function or the parent has changed since.
+
+        A file that has changed is not imported, since that would run it.
+        """
         hint = "plan again: `offline-data preprocess … --plan-only --plan FILE --force`"
-        for stage, was, step in zip(self.job.stages, self.digests, run.recipe.steps, strict=True):
-            if step.describe().get("sha256") != was:
-                raise UsageError(
-                    f"The function {stage} has changed since {self.file} was made", hint=hint
-                )
+        stages = self.job.stages
+        changed = [
+            stage
+            for stage, was in zip(stages, self.sources, strict=True)
+            if _source_of(stage) != was
+        ]
+        if not changed:
+            run = Run.of(self.job, replace(settings, root=self.root), progress)
+            made = (step.describe().get("sha256") for step in run.recipe.steps)
+            pairs = zip(stages, self.digests, made, strict=True)
+            changed = [stage for stage, was, digest in pairs if digest != was]
+        if changed:
+            raise UsageError(
+                f"The function {changed[0]} has changed since {self.file} was made", hint=hint
+            )
         if run.fingerprint != self.fingerprint:
             raise UsageError(
                 f"The dataset {self.job.parent} has changed since {self.file} was made", hint=hint
@@ -275,6 +291,7 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
         target.destination,
         run.fingerprint,
         tuple(step.describe().get("sha256") for step in run.recipe.steps),
+        tuple(map(_source_of, job.stages)),
     )
     target.check(entry_at(run.reader.path))
     with plan_lock(file, progress):
@@ -298,6 +315,16 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
         plan = replace(plan, published=True)
         plan.write()
         return plan
+
+
+def _source_of(stage: Any) -> str | None:
+    """Return the digest of the files of a stage that names a function."""
+    function = function_in(stage) if isinstance(stage, str) else None
+    if function is None:
+        return None
+    from offline_data.preprocess.functions.reference import source_digest
+
+    return source_digest(function)
 
 
 def run_share(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
+from offline_data.reports.info import compared_with_source
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
@@ -157,8 +158,7 @@ def _provenance(info: DatasetInfo) -> Iterator[str]:
         yield f"- File {plain(file.get('path'))}, from {plain(file.get('url') or 'a disk')}{digest}"
     if len(info.files) > _FILES:
         yield f"- {len(info.files) - _FILES:,} more files"
-    if info.audit.get("rows"):
-        yield f"- {plain(info.audit['rows'])} rows were read back and equal the source"
+    yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
     for note in info.notes:
         yield f"- {plain(note)}"
     for leaf in info.dropped:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.sources.base import CatalogEntry, Source
 
+_VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")
+"""The base of a name, and the number of its version."""
 _SIMILAR = 0.75
 """Minimum `difflib` similarity at which an unknown word is replaced by a known one."""
 
@@ -143,7 +145,8 @@ def search(
 
     All words of the query must occur in the id or the summary, case-insensitively; a word with
     `*`, `?` or `[…]` is a glob that the id, or its name, must match. If no dataset matches, words
-    that occur nowhere are replaced by the most similar ones, with a note.
+    that occur nowhere are replaced by the most similar ones, with a note. Names that begin with a
+    word come first, then those with a part (after `/`) that does; new versions before old ones.
 
     Args:
         query: Words; an empty query matches every dataset.
@@ -161,6 +164,7 @@ def search(
         near = nearest(query, known) or [names[name] for name in nearest(query, names)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         return Listing((), (f"no dataset matches {query!r}{meant}",))
+    ids = sorted(ids, key=lambda text: _rank(text, words))
     passing = {text: bounds.admit(known[text]) for text in ids}
     found = [known[text] for text in ids if passing[text]]
     if unknown := sum(passed is None for passed in passing.values()):
@@ -177,6 +181,18 @@ def search(
             f"the first {limit:,} of {plural(len(found), 'dataset')}; a higher limit shows more"
         )
     return Listing(tuple(found[:limit]), tuple(notes))
+
+
+def _rank(text: str, words: list[str]) -> tuple[int, str, str, int]:
+    """Return the sort key of an id found by some words; see `search`."""
+    source, _, name = text.casefold().partition(":")
+    where = 2
+    if any(name.startswith(word) for word in words):
+        where = 0
+    elif any(f"/{word}" in name for word in words):
+        where = 1
+    base, version = _VERSION.fullmatch(name).groups()  # type: ignore[union-attr] # matches any text
+    return where, source, base, -int(version or 0)
 
 
 def _known_datasets(settings: Settings) -> dict[str, CatalogDataset]:

@@ -10,6 +10,7 @@ import numpy as np
 from offline_data.episodes.fields import join_key
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import looks_like_path, parse_id
+from offline_data.plurals import plural
 from offline_data.reports.listing import LocalDataset
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import locate
@@ -18,7 +19,7 @@ from offline_data.store.spaces import declared_spaces, observed_leaves
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -77,27 +78,6 @@ _OF_MANIFEST = [
 """Manifest fields that are shown unchanged, except for passwords in `files`."""
 
 
-def dropped_lines(dropped: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return leaves that were not kept as lines, one for each reason.
-
-    Example:
-        >>> dropped_lines({"key": key, "reason": "It has no rows."} for key in "abc")
-        ['3 leaves (a, b, …): Each has no rows.']
-    """
-    by_reason: dict[str, list[str]] = {}
-    for leaf in dropped:
-        by_reason.setdefault(leaf["reason"], []).append(leaf["key"])
-    return [_dropped_line(keys, reason) for reason, keys in by_reason.items()]
-
-
-def _dropped_line(keys: Sequence[str], reason: str) -> str:
-    if len(keys) == 1:
-        return f"{keys[0]}: {reason}"
-    some = [*keys[:2], "…"] if len(keys) > 2 else keys
-    each = "Each " + reason.removeprefix("It ") if reason.startswith("It ") else reason
-    return f"{len(keys)} leaves ({', '.join(some)}): {each}"
-
-
 def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
     """Describe the dataset with an id or path, from this disk or else from a catalogue.
 
@@ -131,6 +111,20 @@ def entry_info(entry: Entry) -> DatasetInfo:
         files=[{name: _redacted(value) for name, value in one.items()} for one in manifest.files],
         **known,
     )
+
+
+def compared_with_source(audit: Mapping[str, Any]) -> str:
+    """Return how many rows of a dataset were compared with its source, as its manifest records.
+
+    Example:
+        >>> compared_with_source({"mode": 0.01, "rows": 118, "of": 6729})
+        '118 of 6,729 rows (1.8 %)'
+    """
+    rows, of = audit.get("rows"), audit.get("of")
+    if type(rows) is not int or type(of) is not int or not 0 <= rows <= of:
+        return "not recorded"
+    share = "all" if rows == of else f"{100 * rows / of:.2g} %" if rows else "none"
+    return f"{rows:,} of {plural(of, 'row')} ({share})"
 
 
 def _declared_values(reader: DatasetReader) -> dict[str, str]:

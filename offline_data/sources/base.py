@@ -62,6 +62,9 @@ __all__ = [
 
 ActionKind: TypeAlias = Literal["continuous", "discrete"]
 
+ALL_SPLITS = "all"
+"""Stands for all splits of a dataset, one after the other."""
+
 PART_BYTES = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
 
@@ -115,6 +118,10 @@ class Release:
     """Metadata of the dataset's card on the hub, by which `with_text` chooses files."""
     licence: str | None = None
     """SPDX name, if known before opening."""
+    splits: tuple[str, ...] = ()
+    """Names of the splits of local files, where they are told apart; one must be chosen of several."""
+    split: str | None = None
+    """The one to read; None or `ALL_SPLITS`: all."""
     text: TextOptions | None = None
     """How text is tokenized, see `Source.with_text`; None: it is no text."""
 

@@ -63,8 +63,8 @@ class TextOptions:
     columns: Mapping[str, str] | None = None
     """Column of each role, where it has another name: `{"completion": "answer"}`."""
     split: str = "train"
-    """Split to read, as the dataset's card on the hub names it, else by the names of files. Empty: all
-    files. A single file is read as a whole."""
+    """Split to read, as the dataset's card on the hub names it, else by the names of files. `all` or
+    empty: all files. A single file is read as a whole."""
     max_length: int | None = None
     """Tokens of a document; what is longer is cut off at the end and marked `truncated`."""
     pad: bool = False

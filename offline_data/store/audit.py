@@ -11,7 +11,14 @@ from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_
 from offline_data.errors import AuditError
 from offline_data.plurals import plural
 from offline_data.store.encoded import as_encoded
-from offline_data.store.layout import DEFAULT_AUDIT, EPISODE, EPISODES, ROOT_FLAGS
+from offline_data.store.layout import (
+    AUDITED_SHARE,
+    AUDITED_WHOLE,
+    DEFAULT_AUDIT,
+    EPISODE,
+    EPISODES,
+    ROOT_FLAGS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,10 +35,14 @@ class Audit:
     """Compares batches with the rows on disk, and counts what was compared.
 
     With any fraction, the first and last row of every episode and every terminated or truncated row
-    are compared.
+    are compared. `auto` counts the bytes of batches, so that it does the same on every machine.
     """
 
     mode: AuditMode = DEFAULT_AUDIT
+    part: float = 1.0
+    """Share of the dataset that the batches are: it has this share of what `auto` compares whole."""
+    seen: int = 0
+    """Bytes of the batches so far."""
     rows: int = 0
     episodes: int = 0
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
@@ -48,30 +59,41 @@ class Audit:
             return
         chosen = self.choose(batch)
         found = reader.transitions_at(chosen + first_row)
-        share = 1.0 if self.mode == "all" else float(self.mode)
         for key, values in expected(batch, chosen, first_episode).items():
             column = reader.as_text(key, found.pop(key))
             _compare(key, values, column, batch, chosen)
             images = as_encoded(column)
             if images is not None:
-                images[:: max(1, int(len(chosen) / (share * batch.transitions)))].check_decoding()
+                step = len(chosen) / (self._share * batch.transitions)
+                images[:: max(1, int(step))].check_decoding()
         if found:
             names = ", ".join(sorted(map(join_key, found)))
             raise AuditError(f"The new files have leaves that the source lacks: {names}")
+        self.seen += batch.nbytes
         self.rows += len(chosen)
         self.episodes += len(batch.lengths)
 
     def choose(self, batch: EpisodeBatch) -> NDArray[np.int64]:
         """Return the step rows of a batch to compare, ascending."""
-        if self.mode == "all":
-            return np.arange(batch.transitions)
-        wanted = np.zeros(batch.transitions, bool)
+        whole = batch.transitions if self.mode == "all" else 0
+        if self.mode == "auto":
+            left = AUDITED_WHOLE * self.part - self.seen
+            whole = int(batch.transitions * min(1.0, max(0.0, left / max(1, batch.nbytes))))
+        if whole == batch.transitions:
+            return np.arange(whole)
+        wanted = np.arange(batch.transitions) < whole
         wanted[batch.starts] = wanted[batch.last_rows] = True
         for flag in (TERMINATED, TRUNCATED):
             wanted |= batch.steps[flag][:, 0].astype(bool)
-        count = int(np.ceil(float(self.mode) * batch.transitions))
+        count = int(np.ceil(self._share * (batch.transitions - whole)))
         wanted[self._random.integers(0, batch.transitions, count)] = True
         return np.flatnonzero(wanted)
+
+    @property
+    def _share(self) -> float:
+        """The share of rows that is compared anyway, and of images that are decoded."""
+        shares = {"all": 1.0, "auto": AUDITED_SHARE}
+        return shares[self.mode] if isinstance(self.mode, str) else float(self.mode)
 
     def to_json(self, transitions: int) -> dict[str, Any]:
         """Return the manifest's entry; only a dataset without differences gets one."""

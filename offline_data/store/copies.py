@@ -16,9 +16,10 @@ from offline_data.ids import DatasetId, parse_id
 from offline_data.progress import SILENT
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, foreign_files, remove
-from offline_data.store.manifest import dump_manifest
+from offline_data.store.manifest import check_digest, dump_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 from offline_data.store.reader import file_problem
+from offline_data.strict_json import MAX_BYTES, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,20 +86,7 @@ def _publish_as(
             )
         staging = stack.enter_context(staging_folder(settings.staging, target.folder, destination))
         folder = staging / "dataset"
-        with disk_errors(folder):
-            folder.mkdir()
-            if not move:
-                require_bytes(folder, entry.bytes, f"A copy of {entry.id}")
-            with progress.task(f"{'move' if move else 'copy'} {entry.id}", entry.bytes, "B") as bar:
-                plain: set[str] = set()
-                for file, digest in entry.manifest.digests.items():
-                    source = entry.path / file
-                    if problem := file_problem(entry.path, file, digest["size"], plain):
-                        raise _damaged(source, problem)
-                    _place(source.resolve(), folder / file, digest, bar, move=move)
-            write_durably(folder / MANIFEST, _manifest_of(entry, target, move=move).encode())
-            for path in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
-                sync_folder(path)
+        write_copy(entry, target, folder, progress, move=move)
         for path in publish(folder, destination):
             progress.note(f"{path} is no file of the dataset that was replaced; kept")
         if older is not None and older.path != destination:
@@ -106,6 +94,35 @@ def _publish_as(
         if move:
             remove(entry)
     return entry_at(destination)
+
+
+def write_copy(
+    entry: Entry, target: DatasetId, folder: Path, progress: Progress, *, move: bool = False
+) -> None:
+    """Write a dataset to a new folder as `target`; see `rename_dataset` and `copy_dataset`.
+
+    The manifest says where it comes from, unless `target` is its own id: then nothing differs.
+    Raises `IntegrityError`, `AccessError`, `NoSpaceError`.
+    """
+    with disk_errors(folder):
+        folder.mkdir()
+        if not move:
+            require_bytes(folder, entry.bytes, f"A copy of {entry.id}")
+            if problem := check_digest(entry.path, entry.manifest):
+                raise _damaged(entry.path / MANIFEST, problem)
+        with progress.task(f"{'move' if move else 'copy'} {entry.id}", entry.bytes, "B") as bar:
+            plain: set[str] = set()
+            for file, digest in entry.manifest.digests.items():
+                source = entry.path / file
+                if problem := file_problem(entry.path, file, digest["size"], plain):
+                    raise _damaged(source, problem)
+                _place(source.resolve(), folder / file, digest, bar, move=move)
+        manifest = read_whole(entry.path / MANIFEST, MAX_BYTES)
+        if target != entry.id:
+            manifest = _manifest_of(entry, target, move=move).encode()
+        write_durably(folder / MANIFEST, manifest)
+        for path in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
+            sync_folder(path)
 
 
 def _target_of(entry: Entry, name: str) -> DatasetId:

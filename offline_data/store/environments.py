@@ -140,7 +140,8 @@ def make_environment(
 ) -> Any:
     """Make a registered environment by the id, keywords and limit of steps of a spec.
 
-    Its entry points and wrappers are ignored; the registered ones are used.
+    Its entry points and wrappers are ignored; the registered ones are used. An environment of D4RL is
+    replaced by its successor, with a warning that says how they differ.
 
     Args:
         spec: Of JSON values, as Gymnasium writes it.
@@ -153,14 +154,29 @@ def make_environment(
         FormatError: The spec is none.
         UsageError: The environment does not take these keywords, or cannot be made.
     """
+    from offline_data.sources.d4rl.environments import (
+        successor_of,
+    )  # which readers of data do without
+
     gymnasium = _gymnasium("make_env")
-    name, stored, limit = spec.get("id"), spec.get("kwargs") or {}, spec.get("max_episode_steps")
+    name = spec.get("id")
     if name is None:
         raise NotFoundError(
             "The dataset does not say which environment it was recorded in",
-            hint="gymnasium.make makes one by its id",
+            hint='name it: make_env(id="Hopper-v5")',
         )
-    if not isinstance(name, str) or name not in gymnasium.registry:
+    known = isinstance(name, str) and name in gymnasium.registry
+    successor = None if known else successor_of(name)
+    if successor:
+        env = make_environment(successor.spec, options, [successor.package])
+        warnings.warn(
+            f"{name} of D4RL is {successor.spec['id']} now: {successor.difference}",
+            UserWarning,
+            stacklevel=3,
+        )
+        return env
+    stored, limit = spec.get("kwargs") or {}, spec.get("max_episode_steps")
+    if not known:
         told = isinstance(requires, (list, tuple)) and [shown(one) for one in requires[:5]]
         packages = f" ({', '.join(told)})" if told else ""
         raise NotFoundError(
@@ -185,7 +201,7 @@ def make_environment(
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise MissingDependencyError(f"{name} cannot be made: {error}") from error
     except Exception as error:  # an environment's own code, with keywords from elsewhere
-        raise UsageError(f"{name} cannot be made: {error}") from error
+        raise UsageError(f"{name} cannot be made: {str(error) or type(error).__name__}") from error
 
 
 def _gymnasium(what: str) -> Any:

@@ -33,27 +33,29 @@ TED = "ted"
 LayoutName: TypeAlias = Literal["compact", "ted"]
 LAYOUTS: tuple[LayoutName, ...] = ("compact", "ted")
 
-AuditMode: TypeAlias = "float | Literal['all', 'none']"
-"""Fraction of rows in `(0, 1]`, all of them, or none."""
+AuditMode: TypeAlias = "float | Literal['auto', 'all', 'none']"
+"""Rows that are compared with the source: a fraction in `(0, 1]`, all of them, or none. `auto`: all
+of the first `AUDITED_WHOLE` bytes, and the share `AUDITED_SHARE` of what is above."""
 
-DEFAULT_AUDIT = 0.01
+DEFAULT_AUDIT: AuditMode = "auto"
+AUDITED_WHOLE, AUDITED_SHARE = 1 << 30, 0.01
 
 
 def parse_audit(text: str) -> AuditMode:
-    """Read `all`, `none` or a fraction.
+    """Read `auto`, `all`, `none` or a fraction.
 
     Example:
         >>> parse_audit("0.05"), parse_audit("all")
         (0.05, 'all')
     """
-    if text in {"all", "none"}:
+    if text in {"auto", "all", "none"}:
         return cast("AuditMode", text)
     try:
         fraction = float(text)
     except ValueError:
         fraction = -1.0
     if not 0 < fraction <= 1:
-        raise UsageError(f"Audit is {text!r}; expected all, none or a fraction in (0, 1]")
+        raise UsageError(f"Audit is {text!r}; expected auto, all, none or a fraction in (0, 1]")
     return fraction
 
 

@@ -511,3 +511,24 @@ def _object(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where} is {shown(value)}, expected an object")  # noqa: TRY004
     return value
+
+
+def dropped_lines(dropped: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return leaves that were not kept as lines, one for each reason.
+
+    Example:
+        >>> dropped_lines({"key": key, "reason": "It has no rows."} for key in "abc")
+        ['3 leaves (a, b, …): Each has no rows.']
+    """
+    by_reason: dict[str, list[str]] = {}
+    for leaf in dropped:
+        by_reason.setdefault(leaf["reason"], []).append(leaf["key"])
+    return [_dropped_line(keys, reason) for reason, keys in by_reason.items()]
+
+
+def _dropped_line(keys: list[str], reason: str) -> str:
+    if len(keys) == 1:
+        return f"{keys[0]}: {reason}"
+    some = [*keys[:2], "…"] if len(keys) > 2 else keys
+    each = "Each " + reason.removeprefix("It ") if reason.startswith("It ") else reason
+    return f"{len(keys)} leaves ({', '.join(some)}): {each}"

@@ -195,6 +195,7 @@ class DatasetWriter:
         folder: An empty or absent folder; not cleaned up after an error.
         header: Manifest with layout and the fields about the source.
         audit: How many rows are read back and compared.
+        part: Share of the dataset that is written; see `Audit`.
         announced: Number of rows to come.
 
     Raises:
@@ -209,12 +210,13 @@ class DatasetWriter:
         header: Manifest,
         *,
         audit: AuditMode = DEFAULT_AUDIT,
+        part: float = 1.0,
         announced: Announced | None = None,
     ) -> None:
         self.folder = folder
         self._header = header
         self._announced = announced or Announced()
-        self._audit = Audit(audit)
+        self._audit = Audit(audit, part)
         self._counts = DatasetCounts()
         self._words = Vocabularies()
         self._sink = Sink(folder)

@@ -17,6 +17,8 @@ import torch
 from tensordict import TensorDict
 
 from offline_data import DatasetMixture, ReplayBufferEnsemble, TensorDictReplayBuffer
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.derived import normalize
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -27,6 +29,7 @@ from offline_data.buffers.samplers import (
 from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.buffers.writers import TensorDictMaxValueWriter
 from offline_data.errors import IntegrityError, UsageError
+from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -314,3 +317,22 @@ def test_a_transform_that_refuses_its_state_changes_nothing() -> None:
     with pytest.raises(UsageError, match=r"Refusing does not take .* another transform's"):
         buffer.load_state_dict(state)
     assert (first.scale, second.scale) == (1.0, 1.0)
+
+
+def test_statistics_that_cannot_be_are_refused() -> None:
+    scale = normalize("action", {"action": ([1.0], [2.0])})
+    state = scale.state_dict()
+    for std in ([-2.0], [float("nan")], [2.0, 2.0]):
+        spoiled = {"mean": [1.0], "std": std, "count": 3}
+        with pytest.raises(IntegrityError, match="normalize is damaged: 'action'"):
+            scale.load_state_dict({**state, "statistics": {"action": spoiled}})
+    assert repr(scale.state_dict()) == repr(state)
+
+
+@pytest.mark.parametrize(("field", "value"), [("epoch", -1), ("batch", "1"), ("batch", 1.5)])
+def test_a_loader_refuses_a_damaged_position(field: str, value: Any, tmp_path: Path) -> None:
+    write_toy(tmp_path / "d", [toy_batch((3, 4))])
+    loader = BaseDatasetExperienceReplay(tmp_path / "d").dataloader(2)
+    with pytest.raises(IntegrityError, match=field):
+        loader.load_state_dict({**loader.state_dict(), field: value})
+    assert len(list(loader)) == len(loader)

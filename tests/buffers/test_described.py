@@ -27,6 +27,7 @@ from offline_data.errors import (
 from offline_data.ingest import Options, convert
 from offline_data.reports.stats import LeafStats
 from offline_data.sources.d4rl.catalog import listed
+from offline_data.sources.d4rl.environments import SUCCESSORS, successor_of
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.testing.minari_toy import box, toy_episode, write_minari
@@ -456,3 +457,92 @@ def test_minari_recorded_under_an_older_version(
          gymnasium.spaces.MultiDiscrete([3, 5], dtype=np.int32)]
     )  # fmt: skip
     assert ds.action_space == want
+
+
+class Anywhere(gymnasium.Env[Any, Any]):  # type: ignore[misc]
+    """Takes the keywords that the environments which succeed D4RL's take."""
+
+    observation_space = action_space = FLOATS
+
+    def __init__(self, **keywords: Any) -> None:
+        self.keywords = keywords
+
+
+@pytest.fixture
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register every successor, as their packages do when they are imported."""
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    for one in SUCCESSORS.values():
+        gymnasium.registry.pop(one.id, None)
+        gymnasium.register(one.id, Anywhere, max_episode_steps=1)
+
+
+def of_d4rl(folder: Path, name: str) -> BaseDatasetExperienceReplay:
+    return said(folder / name, environment=listed()[name].environment)
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.filterwarnings("ignore:.*(is out of date|Overriding environment)")  # Gymnasium's own
+@pytest.mark.parametrize(
+    ("name", "made", "steps", "keywords", "difference"),
+    [
+        ("hopper-medium-v2", "Hopper-v4", 1000, {}, "instead of mujoco-py"),
+        ("ant-random-v0", "Ant-v4", 1000, {"use_contact_forces": True}, "contact forces"),
+        (
+            "antmaze-medium-play-v2",
+            "AntMaze_Medium-v4",
+            1000,
+            {"continuing_task": False},
+            r"'reset_cell': \[1, 1\], 'goal_cell': \[6, 6\]",
+        ),
+        ("antmaze-umaze-v2", "AntMaze_UMaze-v4", 700, {"continuing_task": False}, "achieved_goal"),
+        ("maze2d-large-v1", "PointMaze_Large-v3", 800, {}, r"'goal_cell': \[7, 9\]"),
+        ("maze2d-open-dense-v0", "PointMaze_OpenDense-v3", 150, {}, "row and column"),
+        (
+            "kitchen-mixed-v0",
+            "FrankaKitchen-v1",
+            280,
+            {"tasks_to_complete": ["microwave", "kettle", "bottom burner", "light switch"]},
+            "dict of 59 numbers",
+        ),
+        ("pen-human-v1", "AdroitHandPen-v1", 100, {}, "instead of mujoco-py"),
+        ("door-human-longhorizon-v0", "AdroitHandDoor-v1", 300, {}, "wrong sign"),
+    ],
+)
+def test_environments_of_d4rl(
+    tmp_path: Path, name: str, made: str, steps: int, keywords: Any, difference: str
+) -> None:
+    ds = of_d4rl(tmp_path, name)
+    with pytest.warns(UserWarning, match=f"{name} of D4RL is {made} now: .*{difference}"):
+        env = ds.make_env()
+    assert (env.spec.id, env.spec.max_episode_steps) == (made, steps)
+    assert env.unwrapped.keywords == keywords
+    with pytest.warns(UserWarning, match="of D4RL"):
+        assert ds.make_env(max_episode_steps=5).spec.max_episode_steps == 5
+
+
+def test_every_set_of_these_families_has_a_successor() -> None:
+    """The mazes of `eval` have another form, which no registered environment has."""
+    without = [name for name in listed() if successor_of(name) is None]
+    families = ("bullet-", "carla-", "flow-", "minigrid-", "antmaze-eval-", "maze2d-eval-")
+    assert without == [name for name in listed() if name.startswith(families)]
+
+
+def test_environments_by_their_id(tmp_path: Path, bait: str) -> None:
+    """A registered one, whatever the dataset names; D4RL's own where somebody registered it."""
+    ds = of_d4rl(tmp_path, "hopper-medium-v2")
+    assert ds.make_env(id="CartPole-v1", max_episode_steps=7).spec.max_episode_steps == 7
+    assert said(tmp_path / "toy").make_env(id="CartPole-v1").spec.max_episode_steps == 500
+    for name in (f"{bait}:Thing-v0", "Thing-v0", "CartPole-v1:x"):
+        with pytest.raises(NotFoundError, match="No environment"):
+            ds.make_env(id=name)
+    assert bait not in sys.modules
+    with pytest.raises(NotFoundError, match="'AntMaze_UMaze-v4'") as caught:
+        ds.make_env(id="antmaze-umaze-v2")
+    assert "gymnasium-robotics" in str(caught.value.hint)
+    gymnasium.register("hopper-medium-v2", "gymnasium.envs.classic_control:CartPoleEnv")
+    try:
+        assert ds.make_env().spec.id == "hopper-medium-v2"
+    finally:
+        del gymnasium.registry["hopper-medium-v2"]

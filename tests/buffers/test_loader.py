@@ -21,7 +21,7 @@ from offline_data.buffers.derived import return_to_go
 from offline_data.buffers.samplers import SliceSampler
 from offline_data.buffers.storage import DatasetStorage, LazyTensorStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import UsageError
+from offline_data.errors import IntegrityError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 pytestmark = [
@@ -212,8 +212,38 @@ def test_resuming(ds: Any, workers: int) -> None:
     other.load_state_dict(loader.state_dict() | {"epoch": 2, "batch": 3})
     other.set_epoch(2)  # as Lightning does after it has loaded the state
     assert rows(other) == whole[2][3:]
+
+
+def test_a_state_brings_its_seed_and_fits_batches_that_begin_there(ds: Any) -> None:
+    loader = ds.dataloader(6, seed=3)
+    whole = flat(rows(loader))
+    following = flat(rows(loader))
+
+    def resumed(batch: int, size: int, **options: Any) -> list[int]:
+        other = ds.dataloader(size, **options)
+        other.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": batch})
+        found = flat(rows(other))
+        assert flat(rows(other)) == following
+        return found
+
+    assert resumed(4, 6) == resumed(4, 8) == resumed(4, 12, seed=9) == whole[24:]
+    assert resumed(0, 7, shuffle=False) == whole
+    shares = []
+    for rank in range(2):
+        other = ds.dataloader(4, rank=rank, world=2)
+        other.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 4})
+        shares.append(rows(other))
+    assert sorted(flat(shares[0]) + flat(shares[1])) == sorted(whole[24:])
+    with pytest.raises(UsageError, match=r"4 batches of 6 into an epoch; batches of 7 in 1 rank"):
+        resumed(4, 7)
+    none_left = ds.dataloader(24, drop_last=True)
+    none_left.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 4})
+    assert flat(rows(none_left)) == following[:24]
+    for name, value in (("batch", 7), ("seed", "3"), ("shuffle", 1), ("epoch", -1), ("ranks", 0)):
+        with pytest.raises(IntegrityError, match=name):
+            ds.dataloader(6).load_state_dict(loader.state_dict() | {name: value})
     with pytest.raises(UsageError, match="The state is of another loader"):
-        ds.dataloader(8).load_state_dict(loader.state_dict())
+        ds.subset(range(9)).dataloader(6).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7, 45])
@@ -224,7 +254,9 @@ def test_shares_of_ranks(ds: Any, world: int, drop_last: bool, size: int) -> Non
         return ds.dataloader(size, drop_last=drop_last, rank=rank, world=world)
 
     if drop_last and size * world > 40:
-        with pytest.raises(UsageError, match=f"{world} batches of {size} are more than the 40"):
+        with pytest.raises(
+            UsageError, match=rf"40 rows does not fill {world} batch(es)? of {size}"
+        ):
             loader(0)
         return
     shares = [rows(loader(rank)) for rank in range(world)]

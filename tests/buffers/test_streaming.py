@@ -178,10 +178,12 @@ def test_robots(kind: str, tmp_path: Path, settings: Settings) -> None:
         folder = write_webdataset(tmp_path / "raw", "toy", "bytes")
     else:
         folder = write_toy_rlds(tmp_path / "raw", final_step=kind == "final steps")
-    path = convert(folder, "robots", settings, Options(), source="openx", executor=InProcess()).path
+    split = None if kind == "tars" else "all"
+    options = Options(split=split)
+    path = convert(folder, "robots", settings, options, source="openx", executor=InProcess()).path
     ds = BaseDatasetExperienceReplay(path, decode_text=True)
     streamed = StreamingDataset(
-        folder, 5, source="openx", shuffle=False, window_bytes=1, settings=settings
+        folder, 5, source="openx", shuffle=False, window_bytes=1, settings=settings, split=split
     )
     batches = list(streamed)
     assert sum(map(len, batches)) == len(ds.valid_rows)

@@ -115,7 +115,7 @@ def test_the_nearest_key_is_offered(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_configuration(tmp_path: Path) -> None:
     file = tmp_path / "offline-data.toml"
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="There is no file"):
         read_config(file)
     file.write_text("")
     with pytest.raises(UsageError, match=r"has no table \[tool.offline-data.check\]"):

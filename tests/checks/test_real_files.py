@@ -94,7 +94,10 @@ EXPECTED: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_findings(realdata: Path, tmp_path: Path, name: str) -> None:
-    stored = offline_data.convert(realdata / name, "real", root=tmp_path, progress=False)
+    split = "all" if name.startswith("rlds") else None
+    stored = offline_data.convert(
+        realdata / name, "real", root=tmp_path, progress=False, split=split
+    )
     report = run_checks([stored.path], select_rules())
     assert {one.code for one in report.findings} - UNSTATED == EXPECTED[name].keys()
     if name.startswith(("minari", "fixtures_generated/d4rl/")) and "Ant_maze" not in name:
@@ -107,7 +110,7 @@ def test_findings(realdata: Path, tmp_path: Path, name: str) -> None:
 
 def test_where_the_defects_of_bridge_are(realdata: Path, tmp_path: Path) -> None:
     path = realdata / "rlds_octo_bridge" / "bridge_dataset"
-    stored = offline_data.convert(path, "bridge", root=tmp_path, progress=False)
+    stored = offline_data.convert(path, "bridge", root=tmp_path, progress=False, split="all")
     found = {one.code: one for one in run_checks([stored.path], select_rules()).findings}
     assert (found["RL050"].leaf, found["RL050"].severity) == ("observation/image_3", "error")
     assert (found["RL060"].episode, found["RL060"].count) == (25, 25)

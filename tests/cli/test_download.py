@@ -112,7 +112,7 @@ def test_options_reach_the_library(cli: Cli, library: Library, tmp_path: Path) -
         ("download", "d4rl:x", ingest.Options("ted", (2, 7), True, "all", True, True)),
         ("fetch_raw", "d4rl:x", ingest.Options(audit=0.5)),
     ]
-    assert float(DEFAULT_AUDIT) == LIBRARY_AUDIT
+    assert DEFAULT_AUDIT == LIBRARY_AUDIT
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_options_reach_the_library(cli: Cli, library: Library, tmp_path: Path) -
         ("d4rl:x --audit some", "Audit is 'some'"),
         *((f"d4rl:x --episodes {text}", "--episodes") for text in ("7", "a:b", "1:2:3", "7:3")),
         (f"d4rl:x --episodes 0:{'9' * 19}", "a number of 19 digits is too large"),
-        ("d4rl:ok x", "neither `source:name`"),
+        ("d4rl:ok :x", "is not a valid source"),
         ("d4rl:ok d4rl:../x", "is not a valid name"),
         ("d4rl:ok d4rl:x@../y", "is not a valid revision"),
     ],

@@ -97,11 +97,15 @@ def test_search(cli: Cli) -> None:
     ids = cli("search", "HalfCheetah", "v2", "-q").out.split()
     assert "d4rl:halfcheetah-medium-v2" in ids
     assert all("halfcheetah" in text.lower() for text in ids)
+    assert cli("search", "hopper", "medium", "-q").out.split()[0] == "d4rl:hopper-medium-v2"
     ran = cli("search", "halfcheeta-medum-v2")
-    assert (ran.code, ran.out) == (0, "")
+    assert (ran.code, ran.out) == (3, "")
     assert "no dataset matches" in ran.err
     assert "d4rl:halfcheetah-medium-v2" in ran.err
-    assert cli("search", "zzz", "--json").json == []
+    none = cli("search", "zzz", "--json")
+    assert (none.code, none.json) == (3, [])
+    for line in ("zzz -q", "hopper --max-size 1", "hopper --max-size 1 -q"):
+        assert cli("search", *line.split()).code == 3
 
 
 def test_sources(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ CODES = {
     errors.LockError: 1,
     errors.UsageError: 2,
     errors.BufferUsageError: 2,
+    errors.UnknownNameError: 3,
+    errors.UnknownLeafError: 3,
     errors.InvalidIdError: 2,
     errors.NotFoundError: 3,
     errors.AuthError: 4,
@@ -165,7 +167,7 @@ def test_every_verb_takes_every_global_option() -> None:
     assert sorted(verbs) == [
         "browse", "cache", "cache dir", "cache ls", "cache prune", "cache rm", "card", "check",
         "compare", "completion", "config", "config edit", "config get", "config path", "config set",
-        "convert", "cp", "demo", "diff", "download", "env", "filter", "head", "info", "list", "lock",
+        "convert", "cp", "demo", "diff", "download", "env", "explain", "filter", "head", "info", "list", "lock",
         "open", "path", "plot", "preprocess", "rename", "report", "rm", "rule", "sample", "search",
         "sources", "split", "stats", "step", "sync", "tail", "verify", "version", "view", "worker",
     ]  # fmt: skip

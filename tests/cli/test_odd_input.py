@@ -35,7 +35,7 @@ LINES = {
     f"info local:{BYTES}": {2, 3},
     "info ": {2, 3},
     f"list --prefix {BYTES}": {0},
-    f"search {BYTES}": {0},
+    f"search {BYTES}": {3},
     "search ": {0},
     "": {2},
     BYTES: {2},

@@ -179,6 +179,18 @@ def test_ids_are_whole(
         assert all(one[: width // 2] in half for one in ids)
 
 
+@pytest.mark.parametrize("query", ["hopper medium", "door", "minigrid"])
+def test_long_ids_are_folded_so_that_the_summary_is_there(
+    query: str, terminal: MakeTerminal
+) -> None:
+    screen = terminal(width=80)
+    assert main(["search", *query.split()]) == 0
+    lines = screen.out.text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split()[-1] == "SUMMARY"
+    assert "not shown" not in screen.out.text
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     "arguments",

@@ -65,8 +65,9 @@ def test_only_a_whole_name_is_deleted_or_renamed(cli: Cli, toy: Path) -> None:
     folder.mkdir(parents=True)
     write_toy(folder, [toy_batch([2])], dataset="local:some/toy2@1")
     assert cli("path", "toy2").out == f"{folder}\n"
-    assert cli("rm", "toy2", "--yes").code == 2
-    assert cli("rename", "toy2", "b").code == 2
+    for line in (("rm", "toy2", "--yes"), ("rename", "toy2", "b")):
+        ran = cli(*line)
+        assert (ran.code, "did you mean local:some/toy2?" in ran.err) == (3, True)
     assert cli("delete", "some/toy2", "--yes").code == 0
     assert not folder.exists()
 
@@ -228,7 +229,7 @@ def test_the_config_file_is_changed_in_place(
     monkeypatch.setenv("OFFLINE_DATA_CONFIG", str(file))
     assert cli("config", "set", "workers", "3").code == 0
     assert cli("config", "set", "root", str(tmp_path / "data")).code == 0
-    for key, value in (("offline", "maybe"), ("workers", "0"), ("workers", "x"), ("mirror", "x")):
+    for key, value in (("offline", "maybe"), ("workers", "0"), ("workers", "x"), ("mirrors", "x")):
         assert cli("config", "set", key, value).code == 2
     assert file.read_text() == (
         f'# mine\nroot = "{tmp_path}/data"\nworkers = 3\n[mirrors]\n"http://a/" = "http://b/"\n'

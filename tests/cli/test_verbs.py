@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offline_data_cli.app import command_tree
-from offline_data_cli.verbs import GROUPS, VERBS
+from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
 from tests.cli.conftest import program
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Cli
 
 TABLE = {name: row for verbs in VERBS.values() for name, row in verbs.items()}
+TABLE |= HIDDEN
 TABLE |= {
     f"{group} {name}": row for group, (*_, rows) in GROUPS.items() for name, row in rows.items()
 }
@@ -35,8 +38,10 @@ def test_help_imports_no_verb() -> None:
     assert "offline-data --help" not in ran.err
     assert [one for one in ran.err.split() if one.startswith("offline_data_cli.commands.")] == []
     assert set(ran.err.split()) & {"pydantic", "rich.markdown"} == set()
+    listed = [name for verbs in VERBS.values() for name in verbs] + [*GROUPS]
+    assert len(listed) <= 28
     for name in command_tree().commands:
-        assert f"  {name} " in ran.out
+        assert (f"\n  {name} " in ran.out) == (name in listed)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +59,61 @@ def test_wrong_values(line: str, said: str, cli: Cli) -> None:
     ran = cli(*line.split())
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
+
+
+def test_short_help(cli: Cli) -> None:
+    shown = {line: cli(*line.split()).out for line in ("-h", "download -h", "check -h", "list -h")}
+    for line, text in shown.items():
+        assert len(text.splitlines()) <= 48, line
+        assert len(text) < len(cli(*line.replace("-h", "--help").split()).out)
+    assert "--layout" in shown["download -h"]
+    assert "--tokenizer" not in shown["download -h"]
+
+
+def test_help_of_a_verb(cli: Cli) -> None:
+    assert cli("help", "cache", "ls").out == cli("cache", "ls", "--help").out
+    assert cli("help").out == cli("--help").out
+    assert cli("help", "nothing").code == 2
+
+
+def test_head(toy: Path, cli: Cli) -> None:
+    assert cli("head", "toy", "--tail", "--json").json == cli("tail", "toy", "--json").json
+    drawn = cli("head", "toy", "--random", "4", "--seed", "1", "--json").json
+    assert drawn == cli("head", "toy", "--random", "4", "--seed", "1", "--json").json
+    assert len(drawn) == 4
+    first = {one["index"]: one for one in cli("head", "toy", "-n", "9", "--json").json}
+    assert all(first[one["index"]] == one for one in drawn)
+    assert cli("head", "toy", "--random", "4", "--tail").code == 2
+
+
+def test_check_files(toy: Path, cli: Cli) -> None:
+    same = cli("check", "toy", "--files", "--json")
+    assert (same.code, same.json) == (0, cli("verify", "toy", "--json").json)
+    assert cli("check", "toy", "--files", "--select", "RL001").code == 2
+    file = next(toy.glob("steps/*.memmap"))
+    file.write_bytes(bytes(file.stat().st_size))
+    assert cli("check", "toy", "--files").code == 5
+    assert cli("check", "--all", "--files").code == 5
+
+
+def test_report_takes_in_compare_and_card(toy: Path, cli: Cli, tmp_path: Path) -> None:
+    cli("cp", "toy", "other")
+    both = cli("report", "toy", "other", "--out", str(tmp_path / "both.html"), "--json").json
+    assert both["id"] == ["local:toy@1", "local:other@1"]
+    cli("compare", "toy", "other", "--out", str(tmp_path / "same.html"))
+    assert (tmp_path / "same.html").stat().st_size == both["bytes"]
+    assert cli("report", "toy", "--card").out == cli("card", "toy").out
+    assert cli("report", "toy", "other", "--card").code == 2
+
+
+def test_explain(cli: Cli) -> None:
+    assert cli("explain", "RL020", "--json").json == cli("rule", "RL020", "--json").json
+    assert cli("explain", "clip").out == cli("step", "clip").out
+    everything = cli("explain", "-q").out.split()
+    assert {"RL001", "clip"} <= {*everything}
+    wrong = cli("explain", "clp")
+    assert (wrong.code, "did you mean clip?" in wrong.err) == (3, True)
+
+
+def test_env_has_the_sources(cli: Cli) -> None:
+    assert cli("env", "--json").json["sources"] == cli("sources", "--json").json

@@ -188,7 +188,7 @@ def test_index_is_in_the_same_rows(kind: str, plain: bool) -> None:
         buffer.extend(rows(5))
         buffer.add(rows(1, 5)[0])
         buffer.extend(rows(3, 6))
-        storage = buffer.storage
+        storage: Any = buffer.storage
         some: Any = [storage[0], storage[5], *storage[2:4], *storage[torch.tensor([6, 1])]]
         some += [buffer[0], *buffer[2:4], buffer.sample()]
         found.append([row.get("index", None) for row in some])

@@ -107,8 +107,8 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),
     "openml": ("openml", lambda to: toy_table().write(to), {}),
     "openml as TorchRL's": ("openml", lambda to: toy_of_torchrl("adult_onehot").write(to), {}),
-    "openx": ("openx", write_toy_rlds, {"images": "raw"}),
-    "openx encoded": ("openx", write_toy_rlds, {"images": "encoded"}),
+    "openx": ("openx", write_toy_rlds, {"images": "raw", "split": "all"}),
+    "openx encoded": ("openx", write_toy_rlds, {"images": "encoded", "split": "all"}),
     "openx webdataset": (
         "openx",
         lambda to: write_webdataset(to, "toy", "file", [[4, 1], [6]]),

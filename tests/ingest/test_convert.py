@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +13,22 @@ import numpy as np
 import pytest
 
 from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError, UsageError
-from offline_data.ingest import Options, convert
+from offline_data.errors import FormatError, IntegrityError, NotFoundError, UsageError
+from offline_data.ingest import Options, convert, plan_convert
 from offline_data.progress import SilentProgress
 from offline_data.sources.fingerprint import WHOLE, fingerprint
 from offline_data.store.library import list_datasets
+from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
 from offline_data.testing.d4rl_toy import write_d4rl_hdf5
 from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.toy import assert_same_batch
+from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from offline_data.ingest import Stored
 
 
 class Told(SilentProgress):
@@ -217,3 +223,91 @@ def test_the_same_file_converted_otherwise_is_another_dataset(
     with pytest.raises(UsageError, match="made from other files"):
         convert(kept.path, "copy", settings, Options())
     assert copied.manifest.parents == (str(cut.id),)
+
+
+@pytest.fixture
+def received(one: Path, tmp_path: Path) -> tuple[Stored, Path]:
+    """A dataset of a colleague, and a copy of its directory elsewhere."""
+    theirs = convert(one, "door", Settings(root=tmp_path / "theirs"), Options())
+    shutil.copytree(theirs.path, tmp_path / "received")
+    return theirs, tmp_path / "received"
+
+
+@pytest.mark.parametrize("name", ["door", "other"])
+def test_a_copied_dataset_is_the_same_dataset(
+    name: str, received: tuple[Stored, Path], settings: Settings
+) -> None:
+    theirs, path = received
+    planned = plan_convert(path, name, settings, Options())
+    mine = convert(path, name, settings, Options())
+    assert (planned.id, planned.destination, planned.layout) == (mine.id, mine.path, mine.layout)
+    assert (mine.id.name, mine.id.revision) == (name, theirs.id.revision)
+    assert mine.manifest.digests == theirs.manifest.digests
+    assert verify(mine.path) == ()
+    same = (mine.path / "manifest.json").read_bytes() == (path / "manifest.json").read_bytes()
+    assert same == (name == "door")
+    assert mine.manifest.parents == (() if same else (str(theirs.id),))
+    assert convert(path, name, settings, Options(layout="compact")).existed
+    assert ids(settings) == [str(mine.id)]
+
+
+@pytest.mark.parametrize(
+    "options", [Options(layout="ted"), Options(episodes=(0, 2)), Options(images="raw")]
+)
+def test_a_dataset_of_which_something_changes_is_converted(
+    options: Options, received: tuple[Stored, Path], settings: Settings
+) -> None:
+    theirs, path = received
+    mine = convert(path, "door", settings, options)
+    assert mine.id.revision != theirs.id.revision
+    assert mine.manifest.parents == (str(theirs.id),)
+
+
+def spoil_rows(path: Path) -> None:
+    file = next(file for file in (path / "steps").iterdir() if file.suffix != ".json")
+    data = bytearray(file.read_bytes())
+    data[3] ^= 1
+    file.write_bytes(data)
+
+
+def spoil_manifest(path: Path) -> None:
+    file = path / "manifest.json"
+    file.write_text(file.read_text().replace('"transitions": 12', '"transitions": 11'))
+
+
+def lie_with_the_right_digest(path: Path) -> None:
+    manifest = read_manifest(path)
+    wrong = replace(manifest, counts={**manifest.counts, "terminated": 9})
+    (path / "manifest.json").write_text(dump_manifest(wrong))
+
+
+def lead_elsewhere(path: Path) -> None:
+    file = next(file for file in (path / "steps").iterdir() if file.suffix != ".json")
+    file.rename(path.with_name("elsewhere"))
+    file.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    "spoil", [spoil_rows, spoil_manifest, lie_with_the_right_digest, lead_elsewhere]
+)
+def test_a_damaged_copy_is_refused(
+    spoil: Callable[[Path], None], received: tuple[Stored, Path], settings: Settings
+) -> None:
+    _, path = received
+    spoil(path)
+    with pytest.raises(IntegrityError, match="received"):
+        convert(path, "door", settings, Options())
+    assert ids(settings) == []
+    assert not [*settings.root.rglob("manifest.json")]
+
+
+def test_a_copy_replaces_no_other_files_of_its_revision(
+    received: tuple[Stored, Path], settings: Settings, tmp_path: Path
+) -> None:
+    theirs, path = received
+    there = settings.root / theirs.id.folder / str(theirs.id.revision)
+    write_toy(there, [toy_batch((2, 3))], dataset=str(theirs.id))
+    with pytest.raises(UsageError, match="made from other files"):
+        convert(path, "door", settings, Options())
+    assert convert(path, "door", settings, Options(force=True)).path == there
+    assert read_manifest(there).digests == theirs.manifest.digests

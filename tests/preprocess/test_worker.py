@@ -202,7 +202,8 @@ def test_the_plan_says_all_without_pickles(
     function, clip = value["stages"]
     assert function["text"] == f"fn:{functions}:tripled"
     assert len(bytes.fromhex(function["sha256"])) == 32
-    assert clip == {"text": CLIP, "sha256": None}
+    assert len(bytes.fromhex(function["source"])) == 32
+    assert clip == {"text": CLIP, "sha256": None, "source": None}
     assert value["parent"] == str(parent)
     assert value["id"] == f"local:made@{value['fingerprint'][:12]}"
     assert value["destination"].startswith(str(settings.root))
@@ -291,6 +292,42 @@ def test_a_function_that_has_changed_is_refused(
         finish_job(file, settings)
     functions.write_text(FUNCTIONS + "\n# a remark\n")
     assert run_share(file, 1, 2, settings).result is not None
+
+
+@pytest.mark.parametrize("named", ["file", "module"])
+def test_a_file_that_has_changed_is_not_imported(
+    named: str,
+    parent: Path,
+    functions: Path,
+    file: Path,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = tmp_path / "own_steps"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "scaling.py").write_text(FUNCTIONS)
+    monkeypatch.chdir(tmp_path)
+    source, name = functions, f"{functions}:tripled"
+    if named == "module":
+        source, name = package / "__init__.py", "own_steps.scaling:tripled"
+        monkeypatch.syspath_prepend(str(tmp_path))
+    planned(order_of(parent, f"fn:{name}", dest=tmp_path / "made", chunksize=4), file, settings)
+    for module in [one for one in sys.modules if one.startswith("own_steps")]:
+        monkeypatch.delitem(sys.modules, module)
+    ran = tmp_path / "ran"
+    source.write_text(f"{source.read_text()}\nopen({str(ran)!r}, 'w').close()\n")
+    with pytest.raises(UsageError, match="tripled has changed"):
+        run_share(file, 0, 2, settings)
+    with pytest.raises(UsageError, match="tripled has changed"):
+        finish_job(file, settings)
+    plan = json.loads(file.read_text())
+    plan["stages"][0]["source"] = None
+    file.write_text(json.dumps(plan))
+    with pytest.raises(UsageError, match="tripled has changed"):
+        run_share(file, 0, 2, settings)
+    assert not ran.exists()
 
 
 def test_a_parent_that_has_changed_is_refused(

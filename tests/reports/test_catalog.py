@@ -134,7 +134,7 @@ def test_the_cheapest_list_that_knows_is_the_last_asked(
     ("query", "ids"),
     [
         ("MEDIUM hopper", ["d4rl:hopper-medium-v2"]),
-        ("gym mujoco", ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"]),
+        ("gym mujoco", ["d4rl:ant-medium-v2", "d4rl:hopper-medium-v2"]),
         ("own", ["minari:mine/own-v0"]),
         ("kept", ["local:kept"]),
     ],
@@ -161,7 +161,7 @@ def test_nothing_found_offers_the_nearest(
     ("query", "ids", "note"),
     [
         ("hoper medum", ["d4rl:hopper-medium-v2"], "nothing has 'hoper'; showing 'hopper'"),
-        ("*-medium-v2", ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"], None),
+        ("*-medium-v2", ["d4rl:ant-medium-v2", "d4rl:hopper-medium-v2"], None),
         ("d4rl:ANT*", ["d4rl:ant-medium-v2"], None),
         ("ant*", ["d4rl:ant-medium-v2"], None),
     ],
@@ -172,6 +172,26 @@ def test_search_tolerates_a_letter_and_takes_globs(
     found = catalog.search(query, settings)
     assert _ids(found.datasets) == ids
     assert (found.notes[0] if found.notes else None) == note
+
+
+def test_search_has_names_that_begin_with_a_word_first_and_new_versions_first(
+    fakes: dict[str, FakeSource], settings: Settings
+) -> None:
+    names = (
+        "bullet-hopper-v0",
+        "hopper-v2",
+        "hopper-v10",
+        "hopper-x-v2",
+        "mine/hopper/v0",
+        "hopper",
+    )
+    fakes["d4rl"].packaged = [CatalogEntry(name) for name in names]
+    fakes["minari"].packaged = [CatalogEntry("hopper-v1")]
+    found = [one for one in catalog.search("HOPPER", settings, limit=20) if "own" not in one.id]
+    assert _ids(found) == [
+        "d4rl:hopper-v10", "d4rl:hopper-v2", "d4rl:hopper", "d4rl:hopper-x-v2", "minari:hopper-v1",
+        "d4rl:mine/hopper/v0", "d4rl:bullet-hopper-v0",
+    ]  # fmt: skip
 
 
 def test_search_keeps_to_limits_and_says_what_is_unknown(

@@ -224,7 +224,7 @@ def test_rerun_gets_frames_and_rewards(
 @pytest.mark.slow
 def test_encoded_images_of_a_real_file(realdata: Path, tmp_path: Path) -> None:
     source = realdata / "rlds_octo_bridge" / "bridge_dataset"
-    stored = api.convert(source, "bridge", episodes=(0, 2), root=tmp_path / "root")
+    stored = api.convert(source, "bridge", episodes=(0, 2), split="train", root=tmp_path / "root")
     opened = open_reader(stored.path)
     shown = film(opened, 1, "observation/image_0")
     images = list(shown.frames)

@@ -10,6 +10,8 @@ import pytest
 
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.errors import AuditError
+from offline_data.reports.info import compared_with_source
+from offline_data.store import audit
 from offline_data.store.audit import Audit
 from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.tables import LayoutWriter
@@ -90,3 +92,36 @@ def test_the_manifest_states_what_was_looked_at(tmp_path: Path) -> None:
     assert manifest.audit["of"] == 200
     assert 50 < manifest.audit["rows"] < 110
     assert manifest.audit["differences"] == 0
+
+
+def test_all_of_the_first_bytes_and_a_share_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` counts bytes alone: neither the batches nor the machine change what is compared."""
+    batches = [toy_batch([1000], first_episode=e) for e in range(4)]
+    whole = write_toy(tmp_path / "whole", batches, audit="auto").audit
+    assert whole == {"mode": "auto", "rows": 4000, "of": 4000, "episodes": 4, "differences": 0}
+    monkeypatch.setattr(audit, "AUDITED_WHOLE", batches[0].nbytes * 3 // 2)
+    part = write_toy(tmp_path / "part", batches, audit="auto").audit
+    assert 1500 <= part["rows"] <= 1540
+    one = write_toy(tmp_path / "one", [toy_batch([1000] * 4)], audit="auto").audit
+    assert 1500 <= one["rows"] <= 1550
+    shard = audit.Audit("auto", part=0.5)
+    assert 750 <= len(shard.choose(batches[0])) <= 765
+    none = write_toy(tmp_path / "none", batches, audit="none").audit
+    assert (none["rows"], none["of"]) == (0, 4000)
+
+
+def test_what_was_compared_is_said() -> None:
+    say = compared_with_source
+    assert say({"mode": "auto", "rows": 6729, "of": 6729}) == "6,729 of 6,729 rows (all)"
+    assert say({"mode": 0.01, "rows": 118, "of": 6729}) == "118 of 6,729 rows (1.8 %)"
+    assert say({"mode": "none", "rows": 0, "of": 5}) == "0 of 5 rows (none)"
+    for odd in (
+        {},
+        {"rows": 3},
+        {"rows": "x", "of": 3},
+        {"rows": 5, "of": 3},
+        {"rows": True, "of": 1},
+    ):
+        assert say(odd) == "not recorded"

@@ -37,7 +37,8 @@ def test_from_raw_files_to_a_training_step(
 ) -> None:
     convert_here(monkeypatch)
 
-    shell.run("convert", str(realdata / FILES[source]), "mine", "--from", source)
+    split = ["--split", "all"] if source == "openx" else []
+    shell.run("convert", str(realdata / FILES[source]), "mine", "--from", source, *split)
     for verb in ("info", "stats", "head", "sample", "verify"):
         assert shell.run(verb, "local:mine").stdout
     shell.run("preprocess", "local:mine", "--step", "reward_scale:scale=2", "--out", "twice")
@@ -118,7 +119,8 @@ def test_downloaded_from_a_server(
     convert_here(monkeypatch)
     name, host, serve = HOSTS[source]
     raw = realdata / FILES[source]
-    (converted,) = shell.json("convert", str(raw), "mine", "--from", source)
+    split = ["--split", "all"] if source == "openx" else []
+    (converted,) = shell.json("convert", str(raw), "mine", "--from", source, *split)
     with serve(raw, tmp_path / "hub") as server:
         places = {"OFFLINE_DATA_MIRRORS": f"{host}={server.url}"} if host else {}
         online = Shell(shell.folder, {"HF_ENDPOINT": server.url, **places})

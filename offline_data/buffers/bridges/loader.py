@@ -14,6 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.distributed import DistributedSampler
 
 from offline_data.buffers.arguments import positive
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.config import launched_ranks
 from offline_data.errors import UsageError
@@ -144,6 +145,8 @@ class EpochBatches(DistributedSampler[Any]):
         UsageError: Invalid argument, or no full batch with `drop_last`.
     """
 
+    _rows_in_order = True  # whether the rows after a position do not depend on the batch size
+
     def __init__(
         self,
         buffer: Any,
@@ -187,10 +190,9 @@ class EpochBatches(DistributedSampler[Any]):
             return (self._rows.count + together - 1) // together
         if self._rows.count < together:
             raise UsageError(
-                f"{plural(self.num_replicas, 'batch', 'batches')} of {self.batch_size} are more "
-                "than the "
-                f"{plural(self._rows.count, 'row')} of an epoch, and drop_last drops batches that "
-                "are not full"
+                f"An epoch of {plural(self._rows.count, 'row')} does not fill "
+                f"{plural(self.num_replicas, 'batch', 'batches')} of {self.batch_size}, and "
+                "drop_last drops batches that are not full"
             )
         return self._rows.count // together
 
@@ -217,15 +219,47 @@ class EpochBatches(DistributedSampler[Any]):
         return [size] * (batches - 1) + [last]
 
     def identity(self) -> dict[str, Any]:
-        """Return the properties that a position in an epoch depends on."""
-        return {
-            "batches": len(self),
-            "batch_size": self.batch_size,
-            "ranks": self.num_replicas,
-            "rows": self._rows.count,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-        }
+        """Return the properties of the rows that a position depends on."""
+        return {"rows": self._rows.count}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a position depends on, as JSON values."""
+        sizes = {"batches": len(self), "batch_size": self.batch_size, "ranks": self.num_replicas}
+        return {**sizes, **self.identity(), "seed": self.seed, "shuffle": self.shuffle}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume at a position, with the seed and the order of the state.
+
+        The batch size and the number of ranks stay as they are: inside an epoch, the position must
+        then be at the beginning of a batch.
+
+        Raises:
+            UsageError: The state of other rows, or a position inside a batch.
+            IntegrityError: A damaged state.
+        """
+        own, fields = self.identity(), Fields(state, "a loader")
+        if {name: state.get(name) for name in own} != own or not fields.has("epoch"):
+            raise UsageError(
+                f"The state is of another loader: {dict(state)}; this one has {own}",
+                hint="create it over the same rows",
+            )
+        batches, size, ranks = (
+            fields.integer(name, low=1) for name in ("batches", "batch_size", "ranks")
+        )
+        epoch, batch = fields.integer("epoch"), fields.integer("batch", batches - 1)
+        seed, shuffle = fields.integer("seed"), fields.flag("shuffle")
+        here, done = len(self), batch * size * ranks
+        together = self.batch_size * self.num_replicas
+        if done and together != size * ranks and (done % together or not self._rows_in_order):
+            raise UsageError(
+                f"The state is {batch} batches of {size} into an epoch"
+                f"{f', in {ranks} ranks' if ranks > 1 else ''}; batches of {self.batch_size} in "
+                f"{plural(self.num_replicas, 'rank')} cannot continue there",
+                hint=f"use batches of {size}, or begin with the next epoch: set_epoch({epoch + 1})",
+            )
+        self.seed, self.shuffle = seed, shuffle
+        begin = done // together
+        self.position = (epoch, begin) if begin < here else (epoch + 1, 0)
 
 
 class DatasetLoader(DataLoader[Any]):
@@ -264,17 +298,13 @@ class DatasetLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch returned, as JSON values."""
-        return {**self.batches.identity(), "epoch": self._position[0], "batch": self._position[1]}
+        epoch, batch = self._position
+        return {**self.batches.state_dict(), "epoch": epoch, "batch": batch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at a position; raises `UsageError` for the state of a different loader."""
-        own = self.batches.identity()
-        if {name: state.get(name) for name in own} != own or not {"epoch", "batch"} <= state.keys():
-            raise UsageError(
-                f"The state is of another loader: {dict(state)}; this one has {own}",
-                hint="create it with the same arguments, over the same rows, with as many ranks",
-            )
-        self.batches.position = self._position = (state["epoch"], state["batch"])
+        """Resume after a batch, with the seed of the state; see `EpochBatches.load_state_dict`."""
+        self.batches.load_state_dict(state)
+        self._position = self.batches.position
 
 
 def _unchanged(batch: Any) -> Any:

@@ -1,10 +1,14 @@
-"""Conversion of TorchRL's samplers and writers to those of this package, by their arguments."""
+"""TorchRL's samplers and writers and those of this package, without importing TorchRL."""
 
 from __future__ import annotations
 
+import sys
+from abc import ABCMeta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from offline_data.buffers import samplers, writers
+from offline_data.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,3 +68,30 @@ def of_torchrl(part: Any) -> Any:
     if own.get("_rng") is not None:
         converted.set_rng(own["_rng"])
     return converted
+
+
+def register() -> None:
+    """Make this package's samplers and writers instances of TorchRL's base classes, if it is imported.
+
+    `torchrl.data.replay_buffers.scheduler`, for one, asks for them. TorchRL's buffers and storages are
+    no abstract classes, so `to_torchrl()` of a dataset is what is one.
+    """
+    for name, base in (("samplers", samplers.Sampler), ("writers", writers.Writer)):
+        module = sys.modules.get(f"torchrl.data.replay_buffers.{name}")
+        theirs: Any = getattr(module, base.__name__, None)
+        if isinstance(theirs, ABCMeta):
+            theirs.register(base)
+
+
+def bridge(caller: str) -> Any:
+    """Return the module that imports TorchRL; raises `MissingDependencyError` without it."""
+    try:
+        return import_module("offline_data.buffers.bridges.torchrl")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{caller} needs torchrl, which cannot be imported: {error}",
+            hint="pip install 'offline-data[torchrl]'",
+        ) from error
+
+
+register()

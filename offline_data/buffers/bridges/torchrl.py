@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 
+from offline_data.buffers.fields import Fields
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.samplers.base import Boundaries
+from offline_data.buffers.samplers.slices import runs_of
 from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
 from offline_data.errors import ImmutableError, UsageError
 from offline_data.plurals import plural
+from offline_data.strict_json import read_json
 
 with warnings.catch_warnings():  # importing it warns about its own deprecated classes
     warnings.simplefilter("ignore")
@@ -28,6 +33,14 @@ with warnings.catch_warnings():  # importing it warns about its own deprecated c
 Transform: Any = transforms.Transform
 """Base of the transforms that TorchRL's buffers accept."""
 
+Trajectory: Any = theirs.Trajectory
+TrajectoryPredicate: Any = theirs.TrajectoryPredicate
+filter_trajectories: Any = theirs.filter_trajectories
+find_start_stop_traj: Any = theirs.find_start_stop_traj
+iter_trajectories: Any = theirs.iter_trajectories
+traj: Any = theirs.traj
+"""TorchRL's queries of trajectories, for `ReplayBuffer.query` and for TensorDicts."""
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
@@ -35,8 +48,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from offline_data.buffers.batches import BatchSource
     from offline_data.buffers.buffer import ReplayBuffer
     from offline_data.buffers.keys import NestedKey
+    from offline_data.buffers.samplers import EpisodeIndex
     from offline_data.store.spaces import LeafSpace
 
 
@@ -139,11 +154,10 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         return {"rows": len(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check the number of rows; raises `UsageError` if it differs."""
-        if state_dict["rows"] != len(self):
-            raise UsageError(
-                f"The state has {plural(state_dict['rows'], 'row')}; expected {len(self)}"
-            )
+        """Check the number of rows; raises `UsageError` if it differs, `IntegrityError` if damaged."""
+        rows = Fields(state_dict, type(self).__name__).integer("rows")
+        if rows != len(self):
+            raise UsageError(f"The state has {plural(rows, 'row')}; expected {len(self)}")
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder."""
@@ -151,8 +165,8 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         (Path(path) / "rows.json").write_text(json.dumps(self.state_dict()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Check a folder written by `dumps`; raises `UsageError`."""
-        self.load_state_dict(json.loads((Path(path) / "rows.json").read_text()))
+        """Check a folder written by `dumps`; raises like `load_state_dict`."""
+        self.load_state_dict(read_json(Path(path) / "rows.json"))
 
 
 def _collate(data: Any, then: Callable[[Any], Any] | None) -> Any:
@@ -215,6 +229,44 @@ def to_torchrl(
     return replay
 
 
+def query(
+    buffer: BatchSource,
+    predicate: Callable[[Any], bool] | None,
+    trajectory_key: NestedKey | None,
+) -> list[Any]:
+    """Return the trajectories of a buffer that a predicate selects; see `BatchSource.query`."""
+    storage: Any = buffer.storage
+    if not len(storage):
+        return []
+    by = None if trajectory_key is None else Boundaries(path_of(trajectory_key), ())
+    runs, found = runs_of(storage, by), []
+    for number in _by_time(buffer, runs).tolist():
+        places = torch.arange(int(runs.lengths[number])) + runs.starts[number]
+        rows = buffer.at_rows(places if runs.order is None else runs.order.rows(places))
+        if not isinstance(rows, TensorDictBase):
+            raise TypeError(
+                "query needs tensordict-backed rows, whose leaves a predicate reads; found "
+                f"{type(rows).__name__}"
+            )
+        trajectory = Trajectory(rows)
+        if predicate is None or predicate(trajectory):
+            found.append(trajectory)
+    return found
+
+
+def _by_time(buffer: Any, runs: EpisodeIndex) -> Tensor:
+    """Return the numbers of runs, oldest first, those of each parallel environment together."""
+    storage = buffer.storage
+    width = getattr(storage, "width", 1)
+    steps = max(len(storage) // width, 1)
+    rows = runs.starts if runs.order is None else runs.order.rows(runs.starts)
+    oldest = getattr(getattr(buffer, "writer", None), "cursor", 0)
+    ages = (
+        rows // width - (oldest if len(storage) == getattr(storage, "max_size", -1) else 0)
+    ) % steps
+    return torch.argsort(rows % width * steps + ages)
+
+
 def to_spec(space: Mapping[str, Any] | None) -> Any:
     """Return the TorchRL spec of a Box, Discrete or Dict space, as in `MinariExperienceReplay`.
 
@@ -230,8 +282,8 @@ def to_spec(space: Mapping[str, Any] | None) -> Any:
     if kind == "Discrete" and not space.get("start"):
         return theirs.Categorical(int(space["n"]), shape=space.get("shape", ()), dtype=dtype)
     if kind == "Discrete":
-        low = int(space["start"])
-        return theirs.Bounded(low, low + int(space["n"]) - 1, space.get("shape", ()), dtype=dtype)
+        first, last = int(space["start"]), int(space["start"]) + int(space["n"]) - 1
+        return theirs.Bounded(first, last, space.get("shape", ()), dtype=dtype)
     low, high = (np.asarray(space[side], dtype=np.float64) for side in ("low", "high"))
     if bool((low == -math.inf).all() and (high == math.inf).all()):
         return theirs.Unbounded(space["shape"], dtype=dtype)

@@ -21,7 +21,7 @@ from offline_data.buffers.derived.base import (
 )
 from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.episodes.fields import Key, join_key, next_of
-from offline_data.errors import UsageError
+from offline_data.errors import IntegrityError, UsageError
 from offline_data.store.statistics import Moments, item_moments
 from offline_data.strict_json import shown
 
@@ -253,15 +253,23 @@ class Normalizer(Cached):
 
         Raises:
             UsageError: Other leaves, another `eps`, or not a state of `normalize`.
+            IntegrityError: Damaged statistics.
         """
         try:
             eps, found = state_dict["eps"], state_dict["statistics"]
             scales = {as_key(name): Scale(**one) for name, one in found.items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise UsageError(
                 f"This is not a state of normalize: {type(error).__name__} {error}",
                 hint="normalize(…).state_dict() returns one",
             ) from error
+        for key, one in scales.items():
+            right = bool(one.mean.isfinite().all() and one.std.isfinite().all())
+            if not right or one.mean.shape != one.std.shape or bool((one.std < 0).any()):
+                raise IntegrityError(
+                    f"The state of normalize is damaged: {join_key(key)!r} has the statistics "
+                    f"{shown(repr(one))}; expected finite numbers, and no std below 0"
+                )
         if eps != self.eps:
             raise UsageError(f"The state has eps={eps}, and this normalize eps={self.eps}")
         select_keys(list(scales), self.keys if scales else ())

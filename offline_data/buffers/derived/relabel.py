@@ -56,6 +56,7 @@ def relabel(
     *,
     goal_key: KeyLike = ("observation", "desired_goal"),
     achieved_key: KeyLike = ("observation", "achieved_goal"),
+    achieved_part: slice = slice(None),
     reward_fn: Rewards | None = None,
     threshold: float = 0.0,
     terminate: bool = False,
@@ -97,13 +98,17 @@ def relabel(
         goal_key: Leaf of the goal; added if batches have none (then `p` must be 1).
         achieved_key: Leaf of achieved values, in the shape of a goal; `observation` if a goal is a
             whole state.
+        achieved_part: Elements of its last dimension that are the achieved value: with
+            `achieved_key="observation"`, `slice(2)` is the position of D4RL's ant, whose goal is
+            `goal_key=("info", "goal")`.
         reward_fn: Maps next achieved values and goals, both `[B, …]`, to rewards `[B]`; a
             module-level function can be pickled. None: 0 if the goal is reached, else -1.
         threshold: Maximum Euclidean distance at which a goal counts as reached; 0: equal.
         terminate: Whether a relabeled transition is terminated if and only if its goal is reached;
             False: flags are unchanged.
         gamma: γ of `geometric`, at least 0, less than 1.
-        seed: At least 0; None: drawn now from torch's global generator.
+        seed: At least 0; None: drawn now from torch's global generator. It is not part of a buffer's
+            state: give one to resume with the same goals.
 
     Raises:
         UsageError: Invalid argument; or, on the first batch, a leaf that is missing, has another
@@ -134,6 +139,7 @@ def relabel(
         within(p, "p", 0, 1),
         as_key(goal_key),
         as_key(achieved_key),
+        (achieved_part.start, achieved_part.stop, achieved_part.step),
         reward_fn,
         within(threshold, "threshold", 0, math.inf),
         terminate,
@@ -150,6 +156,7 @@ class Relabel(Cached):
     p: float
     goal_key: Key
     achieved_key: Key
+    achieved_part: tuple[int | None, int | None, int | None]  # a slice cannot be hashed before 3.12
     reward_fn: Rewards | None
     threshold: float
     terminate: bool
@@ -175,10 +182,10 @@ class Relabel(Cached):
                 drawn = self._rows(name, rows, spans, row_draw, storage)
                 at = torch.where((which == place) & chosen, drawn, at)
         after = next_of(self.achieved_key)
-        later = self._memory.only(storage, (after,)).gather(at.clone()).get(after)
-        own_state = batch.get(self.achieved_key)
-        goals = torch.where(widen(current, later), own_state, later)
+        later = self._part(self._memory.only(storage, (after,)).gather(at.clone()).get(after))
+        own_state = self._part(batch.get(self.achieved_key))
         own = batch.get(self.goal_key, own_state)
+        goals = torch.where(widen(current, later), own_state, later).to(own.dtype)
         for key, leaf in (
             (self.goal_key, own),
             (next_of(self.goal_key), batch.get(next_of(self.goal_key), own)),
@@ -202,14 +209,23 @@ class Relabel(Cached):
         check_leaves("relabel", batch, needed)
         check_stored("relabel", batch, rows, storage, tuple(needed))
         if self.goal_key in known:
-            goal, achieved = batch.get(self.goal_key), batch.get(self.achieved_key)
-            if (goal.shape, goal.dtype) != (achieved.shape, achieved.dtype):
+            goal, achieved = batch.get(self.goal_key), self._part(batch.get(self.achieved_key))
+            same = goal.dtype == achieved.dtype or (
+                goal.is_floating_point() and achieved.is_floating_point()
+            )
+            if goal.shape != achieved.shape or not same:
                 raise UsageError(
                     f"{join_key(self.goal_key)!r} is {goal.dtype} {list(goal.shape[1:])}, and "
                     f"{join_key(self.achieved_key)!r} is {achieved.dtype} "
-                    f"{list(achieved.shape[1:])}; expected the same"
+                    f"{list(achieved.shape[1:])}; expected the same",
+                    hint="achieved_part=slice(2) compares the first two elements only",
                 )
         return True
+
+    def _part(self, achieved: Tensor) -> Tensor:
+        """Return the achieved values of a leaf `[B, …]`."""
+        part = slice(*self.achieved_part)
+        return achieved if part == slice(None) else achieved[..., part]
 
     def _rows(
         self, name: str, rows: Tensor, spans: Spans, number: Tensor, storage: Storage
@@ -232,8 +248,8 @@ class Relabel(Cached):
 
     def _set_outcome(self, batch: TensorDict, chosen: Tensor) -> None:
         """Set the reward, and with `terminate` the flags, of relabeled transitions."""
-        achieved = batch.get(next_of(self.achieved_key))
         goals = batch.get(next_of(self.goal_key))
+        achieved = self._part(batch.get(next_of(self.achieved_key))).to(goals.dtype)
         stored = batch.get(REWARD)
         rewards = self._rewards(achieved, goals, stored)
         batch.set(REWARD, torch.where(widen(chosen, stored), rewards, stored.to(rewards.dtype)))

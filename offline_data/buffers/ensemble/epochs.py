@@ -61,6 +61,8 @@ class MixtureBatches(EpochBatches):
     rows in an order of its own, and starts another when all were drawn.
     """
 
+    _rows_in_order = False
+
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         """Yield the rows of each batch of the next epoch, or of the rest of a resumed one."""
         (epoch, begin), sizes = self.position, self._sizes()
@@ -103,7 +105,7 @@ class MixtureBatches(EpochBatches):
             taken = [before + more for before, more in zip(taken, drawn, strict=True)]
 
     def identity(self) -> dict[str, Any]:
-        """Return the properties that a position in an epoch depends on."""
+        """Return the properties of the rows that a position depends on."""
         of: Any = self.dataset
         own = {
             "shares": list(of.shares),

@@ -43,7 +43,14 @@ from offline_data.buffers.ensemble.members import (
 from offline_data.buffers.fields import Fields
 from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.prefetch import Draw, Prefetcher
-from offline_data.buffers.samplers.base import Sampler
+from offline_data.buffers.samplers.base import (
+    GLOBAL,
+    OWN,
+    Sampler,
+    check_random_state,
+    load_random_state,
+    random_state,
+)
 from offline_data.buffers.transforms import LABELS, Chain, Transform, transformed
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
@@ -281,14 +288,14 @@ class DatasetMixture(AsDataset):
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, including the members.
 
-        With `seed`, and seeds in the members' samplers, the same batches follow after
-        `load_state_dict`; `torch.get_rng_state()` saves torch's global generator.
+        The same batches follow after `load_state_dict`; without seeds, torch's global generator is
+        saved and set, see `ReplayBuffer.state_dict`.
         """
-        generator = None if self._generator is None else self._generator.get_state()
         return {
             "members": [member.state_dict() for member in self.members],
             "dealing": {} if self._owed is None else {"owed": [*self._owed]},
-            "generator": generator,
+            OWN: None,
+            **random_state(self._generator),
             "transforms": self._chain.state_dict(),
             "draws": [_draw_state(draw) for draw in self._ahead.drawn()],
         }
@@ -300,9 +307,7 @@ class DatasetMixture(AsDataset):
             member.load_state_dict(its_own)
         if self._owed is not None:
             self._owed = [*state["dealing"]["owed"]]
-        if self._generator is not None:
-            own = Fields(state, "a mixture")
-            self._generator.set_state(own.generator("generator", self._generator))
+        load_random_state(_random_part(state), self._generator)
         self._chain.load_state_dict(state["transforms"])
         if state["draws"]:
             self._agree_again()
@@ -329,8 +334,7 @@ class DatasetMixture(AsDataset):
             fits = isinstance(owed, list) and len(owed) in (0, len(members))
             fits = fits and all(isinstance(rows, float) and abs(rows) < 2**31 for rows in owed)
             fields.check("dealing", fits, "rows owed to each member")
-        if self._generator is not None:
-            fields.generator("generator", self._generator)
+        check_random_state(_random_part(state), self._generator)
         self._chain.check_state(fields.get("transforms"))
         for member, its_own in zip(self.members, members, strict=True):
             check_part(member, its_own)
@@ -588,6 +592,12 @@ def _draw_state(draw: Draw | MixtureDraw) -> dict[str, Any]:
     return {"source": draw.source, "parts": parts}
 
 
+def _random_part(state: dict[str, Any]) -> Fields:
+    """Return the random state in that of a mixture; without a seed its `generator` is None."""
+    names = (name for name in (OWN, GLOBAL) if state.get(name) is not None)
+    return Fields({name: state[name] for name in names}, "a mixture")
+
+
 def _draw_of(state: dict[str, Any]) -> Any:
     """Return a copy of the draw in a state returned by `_draw_state`."""
     if "parts" not in state:
@@ -600,7 +610,8 @@ def _without_file(state: Any) -> Any:
     """Return a copied state that no longer maps its file, except rows, which loading copies."""
     if not isinstance(state, dict):
         return state  # damaged, as loading says
-    keep = {"members": [_without_file(one) for one in state.get("members", ())]}
+    members = state.get("members")
+    keep = {"members": [*map(_without_file, members)] if isinstance(members, list) else members}
     if "storage" in state:
         keep = {"storage": state["storage"]}
     return {name: keep[name] if name in keep else owned(part) for name, part in state.items()}

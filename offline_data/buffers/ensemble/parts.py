@@ -16,6 +16,7 @@ from offline_data.buffers.fields import Fields
 from offline_data.buffers.gather.assemble import Node, assemble
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.samplers.base import check_random_state, random_state
 from offline_data.buffers.storage import GrowingStorage
 from offline_data.buffers.writers import Writer
 from offline_data.errors import ImmutableError, OfflineDataError, UsageError
@@ -339,15 +340,13 @@ class SamplerEnsemble(Parts, Sampler):
             sampler.set_rng(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each sampler by number, and of the ensemble's own generator."""
-        own = {} if self._generator is None else {"generator": self._generator.get_state()}
-        return {**super().state_dict(), **own}
+        """Return the state of each sampler by number, and of the generator."""
+        return {**super().state_dict(), **random_state(self._generator)}
 
     def check_state(self, state: Any, steps: Any = None) -> None:
         """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
         super().check_state(state, steps)
-        if self._generator is not None and "generator" in state:
-            Fields(state, type(self).__name__).generator("generator", self._generator)
+        check_random_state(Fields(state, type(self).__name__), self._generator)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""

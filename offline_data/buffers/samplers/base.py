@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tensordict import TensorDict
     from torch import Tensor
+
+
+OWN, GLOBAL = "generator", "global_generator"
+"""Fields of a state with a sampler's own random state, or torch's."""
 
 
 class ValidRows:
@@ -176,6 +180,21 @@ class Sampler(Saves):
     """Whether the last batch ended an epoch, which stops iteration over the buffer."""
 
     _generator: torch.Generator | None = None  # None: torch's global one
+
+    @property
+    def _rng(self) -> torch.Generator | None:
+        """The generator; only TorchRL's buffers set it, when they are given this sampler."""
+        return self._generator
+
+    @_rng.setter
+    def _rng(self, generator: torch.Generator | None) -> NoReturn:  # noqa: ARG002
+        raise UsageError(
+            f"A {type(self).__name__} of this package draws from storages of this package, and the "
+            "buffer is TorchRL's",
+            hint="dataset.to_torchrl(sampler=…) takes TorchRL's samplers; offline_data.ReplayBuffer "
+            "takes this one",
+        )
+
     _computed: tuple[str, ...] = ()  # attributes that are not pickled
 
     def __getstate__(self) -> dict[str, Any]:
@@ -196,6 +215,10 @@ class Sampler(Saves):
         if not len(storage):
             return 0
         return storage.rows(valid_only=getattr(self, "valid_only", True)).count
+
+    def can_sample(self, storage: Sampleable, batch_size: int) -> bool:
+        """Return True if a batch of this size can be drawn now."""
+        return self.sampleable(storage, batch_size) > 0
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:  # noqa: ARG002
         """Return the rows that `sample` would draw now, without side effects; None: unknown.
@@ -246,32 +269,62 @@ class Sampler(Saves):
             stacklevel=2,
         )
 
+    def mark_update(self, index: Tensor | int, *, storage: Any = None) -> None:
+        """Handle that the values of rows have changed, as TorchRL's buffers report it."""
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from: that of the generator, if the sampler has its own."""
-        return {} if self._generator is None else {"generator": self._generator.get_state()}
+        """Return the state to resume from: that of the generator, torch's global one included."""
+        return random_state(self._generator)
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` for a damaged state, `UsageError` for one of another sampler."""
         fields = Fields(state, type(self).__name__)
-        if unknown := sorted(map(str, state.keys() - {"generator"})):
+        if unknown := sorted(map(str, state.keys() - {OWN, GLOBAL})):
             raise UsageError(f"{type(self).__name__} has no state; found {unknown}")
-        if self._generator is not None and "generator" in state:
-            fields.generator("generator", self._generator)
+        check_random_state(fields, self._generator)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; see `check_state`."""
+        """Resume from a state of `state_dict`; see `check_state`.
+
+        If this sampler and that of the state have no generator of their own, sets torch's global one.
+        """
         self.check_state(state)
         self._load_generator(state)
 
     def _load_generator(self, state: dict[str, Any]) -> None:
-        if self._generator is not None and "generator" in state:
-            fields = Fields(state, type(self).__name__)
-            self._generator.set_state(fields.generator("generator", self._generator))
+        self._generator = load_random_state(Fields(state, type(self).__name__), self._generator)
 
 
 def seeded(seed: int | None) -> torch.Generator | None:
     """Return a generator with this seed, or None for torch's global one."""
     return None if seed is None else torch.Generator().manual_seed(seed)
+
+
+def random_state(generator: torch.Generator | None) -> dict[str, Any]:
+    """Return the part of a state that is the random state; None: of torch's global generator."""
+    return {GLOBAL: torch.get_rng_state()} if generator is None else {OWN: generator.get_state()}
+
+
+def check_random_state(state: Fields, generator: torch.Generator | None) -> None:
+    """Raise `IntegrityError` unless `load_random_state` takes the state."""
+    for name in (OWN, GLOBAL):
+        if state.has(name):
+            state.generator(name, generator or torch.default_generator)
+
+
+def load_random_state(state: Fields, generator: torch.Generator | None) -> torch.Generator | None:
+    """Set the state of `generator`, or of torch's global one for None, and return the generator.
+
+    A new generator if the state is not that of the global one. States of earlier versions may
+    lack both.
+    """
+    if state.has(OWN):
+        generator = generator or torch.Generator()
+        generator.set_state(state.generator(OWN, generator))
+    elif state.has(GLOBAL):
+        used = generator or torch.default_generator
+        used.set_state(state.generator(GLOBAL, used))
+    return generator
 
 
 def nothing_to_draw(storage: Sampleable) -> UsageError:

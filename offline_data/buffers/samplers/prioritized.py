@@ -9,7 +9,13 @@ import torch
 
 from offline_data.buffers.fields import Fields
 from offline_data.buffers.samplers import sum_tree
-from offline_data.buffers.samplers.base import Sampleable, Sampler, nothing_to_draw, seeded
+from offline_data.buffers.samplers.base import (
+    Sampleable,
+    Sampler,
+    check_random_state,
+    nothing_to_draw,
+    seeded,
+)
 from offline_data.buffers.samplers.reduce import check_reduction, one_per_row, one_per_update
 from offline_data.buffers.samplers.slices import SliceSampler
 from offline_data.buffers.samplers.sum_tree import SumTree
@@ -178,6 +184,10 @@ class PrioritizedSampler(Sampler):
             rows, priority = one_per_update(rows, priority, self.reduction)
         self._update(rows, priority)
 
+    def mark_update(self, index: Tensor | int, *, storage: Any = None) -> None:  # noqa: ARG002
+        """Give rows the priority of new ones."""
+        self.update_priority(index, self.default_priority)
+
     def extend(self, rows: Tensor) -> None:
         """Set the default priority for written rows; see `Sampler.extend`."""
         rows = rows.reshape(-1).to("cpu", torch.int64).contiguous()
@@ -195,7 +205,7 @@ class PrioritizedSampler(Sampler):
         self._filled, self._followed = 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return priorities, exponents and the state of its own generator, if it has one."""
+        """Return priorities, exponents and the random state."""
         return {
             "beta": self._beta,
             "alpha": self._alpha,
@@ -231,8 +241,7 @@ class PrioritizedSampler(Sampler):
         fields.check("weights", same.all(), "(priority + eps) ** alpha")
         if fields.get("highest") is not None:
             fields.check("highest", fields.number("highest") <= limit, f"at most {limit:.3g}")
-        if self._generator is not None and "generator" in state:
-            fields.generator("generator", self._generator)
+        check_random_state(fields, self._generator)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `check_state`."""

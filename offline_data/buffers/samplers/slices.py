@@ -351,13 +351,7 @@ class SliceSampler(Sampler):
 
     def starts_in(self, storage: Sampleable, length: int) -> SliceStarts:
         """Return the possible starts, the same object until the storage changes."""
-        if self._boundaries is None:
-            runs = storage.runs()
-        elif (by_leaves := getattr(storage, "runs_by", None)) is not None:
-            runs = by_leaves(self._boundaries)
-        else:
-            self._boundaries.check_stored()
-            runs = storage.runs()
+        runs = runs_of(storage, self._boundaries)
         if self._known is None or self._known[0] is not runs or self._known[1] != length:
             episodes = _without_invalid_ends(storage, runs) if self.valid_only else runs
             sides = [length if side is True else int(side) for side in self.span]
@@ -468,6 +462,18 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
     def __repr__(self) -> str:
         given = "num_slices" if self.num_slices else "slice_len"
         return super().__repr__().replace("(", f"({given}={getattr(self, given)}, ", 1)
+
+
+def runs_of(storage: Any, boundaries: Boundaries | None) -> EpisodeIndex:
+    """Return the trajectories of a storage, by its own leaves or others; raises `UsageError`."""
+    if boundaries is None:
+        found: EpisodeIndex = storage.runs()
+    elif (by_leaves := getattr(storage, "runs_by", None)) is not None:
+        found = by_leaves(boundaries)
+    else:
+        boundaries.check_stored()
+        found = storage.runs()
+    return found
 
 
 def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:

@@ -9,7 +9,15 @@ import numpy as np
 import torch
 
 from offline_data.buffers.fields import Fields
-from offline_data.buffers.samplers.base import Sampleable, Sampler, nothing_to_draw, seeded
+from offline_data.buffers.samplers.base import (
+    Sampleable,
+    Sampler,
+    check_random_state,
+    load_random_state,
+    nothing_to_draw,
+    random_state,
+    seeded,
+)
 from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
@@ -175,8 +183,9 @@ class SamplerWithoutReplacement(Sampler):
         self._settled_seed(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return seed, epoch and position."""
-        return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
+        """Return seed, epoch and position; without a seed torch's random state, from which it is drawn."""
+        drawn = random_state(None) if self.seed is None else {}
+        return {"seed": self.seed, "epoch": self.epoch, "position": self.position, **drawn}
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` for a damaged state."""
@@ -185,12 +194,14 @@ class SamplerWithoutReplacement(Sampler):
             fields.integer("seed", _LARGEST_SEED)
         for name in ("epoch", "position"):
             fields.integer(name)
+        check_random_state(fields, None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
         self.check_state(state)
         self.seed, self.epoch, self.position = state["seed"], state["epoch"], state["position"]
         self._order = None
+        load_random_state(Fields(state, type(self).__name__), None)
 
     def __repr__(self) -> str:
         return (

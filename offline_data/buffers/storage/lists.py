@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase, lazy_stack
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.devices import as_device
@@ -65,14 +65,14 @@ class ListStorage(GrowingStorage):
             return self._take(rows, None).select("index", *keys, strict=False)
         items = [self._items[row] for row in rows.tolist()]
         if all(isinstance(item, TensorDictBase) for item in items):
-            batch = LazyStackedTensorDict.maybe_dense_stack(items)
+            batch = self._stacked(items)
             spread = rows.reshape(-1, *[1] * (batch.batch_dims - 1)).to(batch.device)
             return batch.set("index", spread.expand(batch.batch_size).clone())
         try:
             return pytree.tree_map(
                 lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]), *items
             )
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
                 f"Rows of {type(items[0]).__name__} cannot be stacked: {error}",
                 hint="collate_fn=… of the buffer receives the list of rows and returns a batch",
@@ -91,6 +91,11 @@ class ListStorage(GrowingStorage):
             return item
         number = torch.full(item.batch_size, row, device=item.device)
         return item.copy().set("index", number)
+
+    def _stacked(self, items: list[Any]) -> Any:
+        """Return TensorDicts as one, a copy."""
+        batch = LazyStackedTensorDict.maybe_dense_stack(items)
+        return batch.clone() if isinstance(batch, LazyStackedTensorDict) else batch
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows with only some leaves, ignoring keys that a row lacks."""
@@ -158,6 +163,64 @@ class ListStorage(GrowingStorage):
         self._items = pytree.tree_map(
             lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, content[:count]
         )
+
+
+class LazyStackStorage(ListStorage):
+    """A `ListStorage` of TensorDicts that returns several rows as a lazy stack; their shapes may differ.
+
+    `batch.get(key, as_padded_tensor=True)` pads a leaf, `as_list=True` returns those of the rows. Rows
+    that are no TensorDicts, which TorchRL cannot return, are lists and batches as in a `ListStorage`.
+
+    Args:
+        max_size: Capacity in rows; None: unlimited.
+        stack_dim: 0 or -1, which must be the first dimension: rows with dimensions of their own need 0.
+        device: See `ListStorage`.
+        **torchrl: TorchRL's `compilable`; only the default is accepted.
+
+    Raises:
+        UsageError: Another `stack_dim`; on reading, -1 and rows that have dimensions.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> storage = LazyStackStorage(8)
+        >>> storage.set([0, 1], [TensorDict(a=torch.ones(2)), TensorDict(a=torch.ones(3))])
+        >>> storage.get([0, 1]).get("a", as_padded_tensor=True)
+        tensor([[1., 1., 0.],
+                [1., 1., 1.]])
+    """
+
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        stack_dim: int = 0,
+        device: torch.device | str | int | None = None,
+        **torchrl: Any,
+    ) -> None:
+        super().__init__(max_size, device=device, **torchrl)
+        if stack_dim not in (0, -1):
+            raise UsageError(
+                f"stack_dim is {stack_dim}; expected 0 or -1",
+                hint="batch.transpose(0, dim) moves the dimension of rows",
+            )
+        self.stack_dim = stack_dim
+
+    def get(self, index: Index) -> Any:
+        """Return one row for an int, else a lazy stack of rows."""
+        found = super().get(index)
+        several = isinstance(found, list) and found
+        if several and all(isinstance(item, TensorDictBase) for item in found):
+            return self._stacked(found)
+        return found
+
+    def _stacked(self, items: list[Any]) -> Any:
+        if self.stack_dim and items[0].batch_dims:
+            raise UsageError(
+                f"Rows have batch size {list(items[0].batch_size)}, and stack_dim=-1 would not be the "
+                "first dimension of a batch",
+                hint="LazyStackStorage(…, stack_dim=0)",
+            )
+        return lazy_stack([item.clone() for item in items])
 
 
 def _marks_of_items(items: list[Any]) -> Marks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -9,17 +10,21 @@ import os
 import pkgutil
 import sys
 import traceback
+from contextlib import suppress
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.config import user_path
-from offline_data.errors import UsageError
+from offline_data.errors import UnknownNameError, UsageError
 from offline_data.preprocess.steps.parse import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType, ModuleType
+
+
+_FILE = "the file of the function"
 
 
 def load_function(text: str) -> Callable[[Any], Any]:
@@ -28,7 +33,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
     A file may import modules beside it; an installed module of the same name takes precedence. The
     file is imported under a unique name, so that `torch.py` shadows nothing, and its definitions
     are pickled by value. A package or module is searched in the current folder first. Raises
-    `UsageError`.
+    `UsageError`, and `UnknownNameError` if there is no such file, module or name.
 
     Example:
         >>> load_function("math:sqrt")(9)
@@ -43,7 +48,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             names = [name for name in dir(found) if not name.startswith("_")]
-            raise UsageError(f"{text}: there is no {part!r}", hint=did_you_mean(part, names))
+            raise UnknownNameError(f"{text}: there is no {part!r}", hint=did_you_mean(part, names))
         found = getattr(found, part)
     if isinstance(found, type):
         raise UsageError(
@@ -52,6 +57,42 @@ def load_function(text: str) -> Callable[[Any], Any]:
     if not callable(found):
         raise UsageError(f"{text} is no function: its type is {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+def source_digest(text: str) -> str:
+    """Return 64 hexadecimal digits of the files that `load_function` would run, without running them.
+
+    They are the file, or the module and the packages above it; what these import themselves is not
+    covered. Comments and line breaks do not count. Raises `UsageError` if there is no such file, or
+    one that cannot be read.
+    """
+    place = text.rpartition(":")[0]
+    files = [user_path(place, _FILE)] if place.endswith(".py") else _files_of(place)
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        with suppress(
+            SyntaxError, ValueError, RecursionError
+        ):  # no Python, such as a compiled module
+            data = ast.dump(ast.parse(data)).encode("utf-8", "surrogatepass")
+        digest.update(hashlib.sha256(data).digest())
+    return digest.hexdigest()
+
+
+def _files_of(name: str) -> Iterator[Path]:
+    """Yield the files of a module and of the packages above it; none of built-in ones."""
+    parts = name.split(".")
+    folders = None if parts[0] in sys.modules else [str(Path.cwd()), *sys.path]
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), folders)
+        if spec is None:
+            return
+        if spec.has_location and spec.origin:
+            yield Path(spec.origin)
+        folders = list(spec.submodule_search_locations or [])
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -64,10 +105,10 @@ class _UncachedLoader(SourceFileLoader):
 def _file(path: Path) -> ModuleType:
     import cloudpickle
 
-    path = user_path(path, "the file of the function")
+    path = user_path(path, _FILE)
     if not path.is_file():
         near = did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
-        raise UsageError(f"There is no file {path}", hint=near)
+        raise UnknownNameError(f"There is no file {path}", hint=near)
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_loader(name, _UncachedLoader(name, str(path)))
     if spec is None or spec.loader is None:
@@ -102,7 +143,7 @@ def _module(name: str) -> ModuleType:
         prefix = f"{above}." if above else ""
         beside = (prefix + found.name for found in pkgutil.iter_modules(folders or []))
         hint = did_you_mean(name, beside) or "a file is written FILE.py:NAME"
-        raise UsageError(f"There is no module {error.name!r}", hint=hint) from error
+        raise UnknownNameError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 

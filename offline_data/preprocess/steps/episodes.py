@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from offline_data.errors import StepError, UsageError
+from offline_data.errors import StepError, UnknownLeafError, UsageError
 from offline_data.plurals import plural
 from offline_data.preprocess.steps.base import Selection, episode_columns
 from offline_data.preprocess.steps.expressions import Expression
@@ -163,11 +163,11 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         return Expression(self.where)
 
     def columns(self, known: Iterable[Key]) -> dict[str, Key]:
-        """Return the column of each field; raises `StepError` if it is missing."""
+        """Return the column of each field; raises `UnknownLeafError` if it is missing."""
         names = {".".join(key): key for key in known}
         for field in self._expression.fields:
             if field not in names:
-                raise StepError(
+                raise UnknownLeafError(
                     f"Step 'filter': episodes have no {field!r}; there are {', '.join(names)}",
                     hint=did_you_mean(field, names),
                 )

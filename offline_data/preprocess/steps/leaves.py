@@ -19,7 +19,7 @@ from offline_data.episodes.fields import (
     next_of,
     split_key,
 )
-from offline_data.errors import FormatError, StepError
+from offline_data.errors import FormatError, StepError, UnknownLeafError
 from offline_data.preprocess.steps.parse import did_you_mean
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def meant(chunk: EpisodeChunk, name: str) -> Key:
         if any(leaf[: len(beginning)] == beginning for leaf in among):
             return beginning
     names = [join_key(leaf) for leaf in known]
-    raise StepError(
+    raise UnknownLeafError(
         f"No leaf is called {name!r}; there are {', '.join(names)}",
         hint=did_you_mean(join_key(key), names),
     )

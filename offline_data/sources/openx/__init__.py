@@ -126,7 +126,8 @@ class OpenX(Source):
             return release_of_webdataset(path, name)
         folder = _need_folder(path)
         splits = read_splits(read_json(folder / INFO), str(folder / INFO))
-        needed = [piece.file for piece in select(splits, None)]
+        pieces = select(splits, None)
+        needed = [piece.file for piece in pieces]
         missing = [file for file in needed if not is_file(folder / file)]
         if missing:
             raise FormatError(
@@ -137,14 +138,16 @@ class OpenX(Source):
             )
         labels = [one.name for one in entries(folder) if one.name.endswith(LABELS)]
         files = [folder / file for file in (INFO, FEATURES, *labels, *needed)]
-        return Release(name, fingerprint(folder, files), local=folder, shards=len(needed))
+        names = tuple(dict.fromkeys(piece.split for piece in pieces))
+        revision = fingerprint(folder, files)
+        return Release(name, revision, local=folder, shards=len(needed), splits=names)
 
     def open(self, release: Release, raw: Path) -> RldsDataset | WebDataset:
         """Open it: reads the descriptions, but no records yet."""
         tars = is_hub(release.revision) if release.local is None else tars_of(raw)
         if tars and _find_folder(raw) is None:
             return open_webdataset(release, raw)
-        split = release.name.partition("/")[2] if release.local is None else ""
+        split = release.name.partition("/")[2] if release.local is None else release.split
         return RldsDataset(_need_folder(raw), split or None, release)
 
 

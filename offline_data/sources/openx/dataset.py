@@ -55,14 +55,14 @@ class RldsDataset(RawDataset):
         name = release.name.partition("/")[0]
         known = listed().get(name) if release.local is None else None
         several = tuple(dict.fromkeys(piece.split for piece in pieces))
-        warnings: tuple[str, ...] = ()
+        joined: tuple[str, ...] = ()
         if split in {None, ALL} and len(several) > 1:
             alone = f"; openx:{name}/{several[0]} is only one of them" if known else ""
             note = (
                 f"It has the splits {' and '.join(several)}, in this order: `split` in the episode "
                 f"table tells which{alone}."
             )
-            warnings = (note,)
+            joined = (note,)
         terms = about.get("redistributionInfo")
         licence = terms.get("license") if isinstance(terms, dict) else None
         self.info = SourceInfo(
@@ -77,8 +77,8 @@ class RldsDataset(RawDataset):
             },
             licence=str(licence) if licence else LICENCE if known else None,
             citation=_unless_todo(about.get("citation")) or (CITATION if known else None),
-            notes=(*(known.notes if known else ()), *self._notes()),
-            warnings=warnings,
+            notes=(*(known.notes if known else ()), *self._notes(), *(joined if split else ())),
+            warnings=() if split else joined,
             dropped=tuple(dropped),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offline_data.errors import FormatError, NotFoundError, OfflineError
+from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
@@ -95,7 +95,7 @@ class HubText(Source):
         return replace(release, files=files, opening=(files[0].path,), card={}, text=options)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open the files; raises `FormatError` if no tokenizer is named."""
+        """Open the files; raises `UsageError` if no tokenizer is named."""
         files = [(file.path, file.size) for file in release.files]
         return _opened(raw, files, release, _parts(release.name)[0])
 
@@ -135,9 +135,9 @@ class TextFiles(Source):
         return replace(release, text=options)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open the files; raises `FormatError` if no tokenizer is named."""
+        """Open the files; raises `UsageError` if no tokenizer is named."""
         if release.text is None or not release.text.tokenizer:
-            raise FormatError(
+            raise UsageError(
                 f"{raw} is text, which must be tokenized, and no tokenizer was named",
                 hint=TOKENIZER_HINT,
             )

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import nearest
 from offline_data.readers.text_rows import suffix_of
+from offline_data.sources.base import ALL_SPLITS
 from offline_data.strict_json import shown
 
 Splits: TypeAlias = Mapping[str, Sequence[str]]
@@ -107,12 +108,13 @@ def files_of_config(
 def files_of_split(
     paths: Sequence[str], splits: Splits | None, split: str, where: str
 ) -> list[str]:
-    """Return the files of a split; all, if it is empty or nothing names any split.
+    """Return the files of a split; all, if it is empty or `all`, or nothing names any split.
 
     Raises:
         NotFoundError: There is no such split, or the names of files do not say which one it is.
     """
-    if not split:
+    named_so = split in (splits or {}) or any(_split_of(path) == split for path in paths)
+    if not split or (split == ALL_SPLITS and not named_so):
         return list(paths)
     wanted = [split, *_WORDS.get(split, ())]
     if splits is None:
@@ -223,7 +225,7 @@ def _by_names(paths: Sequence[str], wanted: Sequence[str], where: str) -> list[s
     if len(splits) > 1:
         raise NotFoundError(
             f"{where} has several splits called {split!r}: {', '.join(splits[:_MOST_SHOWN])}",
-            hint=f"choose one: --split {splits[0]}; or all files: --split ''",
+            hint=f"choose one: --split {splits[0]}; or all files: --split {ALL_SPLITS}",
         )
     if not kept and (named or split != "train"):
         raise _no_split(split, {_split_of(path) for path in paths}, where)

@@ -269,7 +269,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
         MissingDependencyError: `tokenizers` or `transformers` is not installed.
     """
     if not name:
-        raise FormatError(
+        raise UsageError(
             "Text must be tokenized, and no tokenizer was named",
             hint=TOKENIZER_HINT,
         )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 from typing import Any
 
@@ -208,6 +209,32 @@ def test_near_is_reached(sets: Any, episode: Any) -> None:
         assert found["next", "reward"][:, 0].tolist() == want
     whole_states = relabel("final", 1, goal_key="goal", achieved_key="image", threshold=5, seed=0)
     assert of.derive(whole_states)["next", "reward"][:, 0].tolist() == [-1, -1, 0, 0]
+
+
+def test_goals_are_a_part_of_a_leaf(grown: Any, sets: Any, episode: Any) -> None:
+    """As D4RL's ant, whose observations begin with its position; goals have a dtype of their own."""
+    storage, rows = grown(sets.write([episode(3), episode(2)])), torch.arange(5)
+    stored = storage.gather(rows)
+    goals = torch.full((5, 2), -7.0, dtype=torch.float64)
+    storage.content["info"] = {"goal": goals}
+    names: Any = {"goal_key": ("info", "goal"), "achieved_key": STATE}
+    assert stored[STATE].shape == (5, 3)
+    derived = relabel("final", 1, **names, achieved_part=slice(2), terminate=True, seed=0)
+    assert hash(derived) == hash(pickle.loads(pickle.dumps(derived)))  # noqa: S301 - our own
+    found = derived(storage.gather(rows), rows, storage)
+    ends = stored[next_of(STATE)][[2, 2, 2, 4, 4], :2]
+    assert found["info", "goal"].dtype == torch.float64
+    assert found["info", "goal"].tolist() == ends.tolist()
+    assert found["next", "info", "goal"].tolist() == ends.tolist()
+    assert found["next", "reward"][:, 0].tolist() == [-1, -1, 0, -1, 0]
+    assert found["next", "terminated"][:, 0].tolist() == [False, False, True, False, True]
+    assert found[STATE].equal(stored[STATE])
+    last = relabel("current", 1, **names, achieved_part=slice(1, None), seed=0)
+    found = last(storage.gather(rows), rows, storage)
+    assert found["info", "goal"].tolist() == stored[STATE][:, 1:].tolist()
+    with pytest.raises(UsageError, match=r"'info/goal' is .* \[2\], .* \[3\]") as caught:
+        relabel("final", 1, **names, seed=0)(storage.gather(rows), rows, storage)
+    assert "achieved_part=slice(2)" in str(caught.value.hint)
 
 
 def test_rewards_are_like_those_stored(grown: Any, sets: Any, episode: Any) -> None:

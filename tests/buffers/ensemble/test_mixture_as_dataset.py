@@ -115,6 +115,9 @@ def test_a_loader_resumes_and_ranks_share(three: list[Dataset]) -> None:
         for number, batches in enumerate(zip(*ranks, strict=True)):
             assert [len(batch) for batch in batches] in ([4, 4], [2, 2])
             assert sorted(pairs(batches)) == sorted(whole[number])
+    with pytest.raises(UsageError, match="batches of 4 in 1 rank cannot continue there"):
+        mixture.dataloader(4).load_state_dict(before.state_dict())
+    mixture.dataloader(4).load_state_dict(before.state_dict() | {"batch": 0})
     other = DatasetMixture(*three, weights=[3, 2, 1], exact=False).dataloader(8, seed=5)
     with pytest.raises(UsageError, match="The state is of another loader"):
         other.load_state_dict(before.state_dict())

@@ -138,7 +138,7 @@ def assert_rows(batch: EpisodeBatch, rows: dict[str, list[Any]]) -> None:
 
 def test_every_value_after_the_disk(tmp_path: Path, settings: Settings) -> None:
     folder = write_toy_rlds(tmp_path / "toy")
-    stored = convert(folder, "toy", settings, Options(audit="all"))
+    stored = convert(folder, "toy", settings, Options(audit="all", split="all"))
     batch = open_reader(stored.path).episode_batch(0, 7)
     assert_rows(batch, expected(records_of(folder)))
     assert batch.lengths.tolist() == LENGTHS

@@ -267,7 +267,7 @@ def test_folder_without_text(convert: Convert, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("", FormatError, "no tokenizer was named"),
+        ("", UsageError, "no tokenizer was named"),
         ("./nothing.json", NotFoundError, "nothing.json"),
         ("./nothing", NotFoundError, "There is no tokenizer at"),
         ("nobody/nothing", NotFoundError, "cannot be loaded"),

@@ -160,7 +160,7 @@ def test_an_error_names_the_dataset_and_the_file_in_it(get: Get, tmp_path: Path)
 
 
 def test_without_a_tokenizer_nothing_is_fetched(server: HubServer, online: Settings) -> None:
-    with pytest.raises(FormatError, match="no tokenizer was named"):
+    with pytest.raises(UsageError, match="no tokenizer was named"):
         api.download(f"hf:{REPO}", settings=online, progress=False)
     assert not [one.path for one in server.requests if "/resolve/" in one.path]
 
