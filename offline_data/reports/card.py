@@ -1,7 +1,7 @@
 """Dataset card: README.md as the Hugging Face Hub reads it, from a manifest and statistics.
 
 The texts of a manifest come from strangers. In the header they are quoted, below they are escaped,
-so that they are neither markup nor links of the card.
+so that they are no markup of the card; only their links to `http` and `https` stay links.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _LICENCES = {
 """Licences that the Hub knows by these names; another one is `other` with a `license_name`."""
 _MARKUP = re.compile(r"([\\`*_\[\]|~#$!@(){}]|(?<=\w):(?=//)|(?<=www)\.)")
 _FIRST = re.compile(r"^(\d*)([-+=.)])(?=[-=\s]|$)")
+_ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"
+_LINK = re.compile(rf"(?<!!)\[([^\[\]]{{1,300}})\]\(({_ADDRESS})\)|{_ADDRESS}(?<![.,;:!?*_~])")
 _MOST_ROWS, _LONGEST = 60, 2000
 _FILES = 8
 
@@ -56,7 +58,7 @@ def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
     blocks = (
         _header(info),
         f"# {plain(info.id)}",
-        *(f"> {plain(line)}" for line in _description(info)),
+        *(f"> {linked(line)}" for line in _description(info)),
         f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
         "## Schema",
         _table(("Leaf", "Type", "Shape", "Rows"), _schema(info)),
@@ -67,7 +69,7 @@ def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
         "\n".join(_provenance(info)),
         "## Loading",
         _fenced(
-            f"import offline_data\n\nds = offline_data.load_dataset({_string(info.id)})\n"
+            f"import offline_data\n\n{_where(info)}ds = offline_data.load_dataset({_string(info.id)})\n"
             "batch = ds.sample(256)",
             "python",
         ),
@@ -84,10 +86,32 @@ def plain(text: Any, longest: int = _LONGEST) -> str:
         >>> plain("a|b <script> [x](http://y) *z*\n# w")
         'a\\|b &lt;script&gt; \\[x\\]\\(http\\://y\\) \\*z\\* \\# w'
     """
+    return _FIRST.sub(r"\1\\\2", _escaped(_cut(text, longest)))
+
+
+def linked(text: Any) -> str:
+    r"""Return a text like `plain`, in which links and addresses of the web stay links.
+
+    Example:
+        >>> linked("*z* of [`DAPG`](https://a.b/c_d), see http://x.y. ![f](ftp://g)")
+        '\\*z\\* of [DAPG](https://a.b/c_d), see <http://x.y>. \\!\\[f\\]\\(ftp\\://g\\)'
+    """
+    line, parts, end = _cut(text, _LONGEST), [], 0
+    for found in _LINK.finditer(line):
+        label, address = found[1], found[2]
+        shown = f"[{_escaped(label.strip('`'))}]({address})" if address else f"<{found[0]}>"
+        parts += [_escaped(line[end : found.start()]), shown]
+        end = found.end()
+    return _FIRST.sub(r"\1\\\2", "".join([*parts, _escaped(line[end:])]))
+
+
+def _cut(text: Any, longest: int) -> str:
     line = _one_line(text)
-    cut = line if len(line) <= longest else f"{line[: longest - 1]}…"
-    escaped = _MARKUP.sub(r"\\\1", html.escape(cut, quote=False))
-    return _FIRST.sub(r"\1\\\2", escaped)
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def _escaped(line: str) -> str:
+    return _MARKUP.sub(r"\\\1", html.escape(line, quote=False))
 
 
 def _one_line(text: Any) -> str:
@@ -155,24 +179,40 @@ def _provenance(info: DatasetInfo) -> Iterator[str]:
         yield f"- Made from {plain(parent)}"
     for file in info.files[:_FILES]:
         digest = f", sha256 {plain(file['sha256'])}" if file.get("sha256") else ""
-        yield f"- File {plain(file.get('path'))}, from {plain(file.get('url') or 'a disk')}{digest}"
+        yield f"- File {plain(file.get('path'))}, from {linked(file.get('url') or 'a disk')}{digest}"
     if len(info.files) > _FILES:
         yield f"- {len(info.files) - _FILES:,} more files"
     yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
     for note in info.notes:
-        yield f"- {plain(note)}"
+        yield f"- {linked(note)}"
     for leaf in info.dropped:
         yield f"- Left out: {plain(leaf.get('key'))}, {plain(leaf.get('reason'))}"
 
 
+def _where(info: DatasetInfo) -> str:
+    """Return a comment on where else than here a dataset of one's own can be loaded from."""
+    if info.source != "local":
+        return ""
+    name = _string(info.name)
+    return f"# elsewhere, first: offline_data.convert(a copy of the dataset directory, {name})\n"
+
+
 def _citation(info: DatasetInfo) -> str:
-    """Return BibTeX: the source's own, or an entry that notes its words."""
+    """Return BibTeX: the source's own, or an entry of the dataset that notes its words."""
     text = (info.citation or "").strip()
+    if not text:
+        return "The source states none."
     if text.startswith("@"):
         lines = (_one_line(line) for line in text[:_LONGEST].splitlines())
         return _fenced("\n".join(lines), "bibtex")
-    fields: Mapping[str, Any] = {"title": info.id, "note": text, "howpublished": info.source}
-    label = re.sub(r"\W+", "-", info.name)[:60].strip("-") or "dataset"
+    name = str(info.about.get("dataset_id") or info.name)  # Minari's, whatever it is called here
+    authors = info.about.get("author")
+    fields: Mapping[str, Any] = {
+        "author": " and ".join(map(str, authors)) if isinstance(authors, list) else authors or "",
+        "title": name,
+        "note": text,
+    }
+    label = re.sub(r"\W+", "-", name)[:60].strip("-") or "dataset"
     values = {name: re.sub(r"[{}%\\]", "", _one_line(value)) for name, value in fields.items()}
     lines = (f"  {name} = {{{value}}}," for name, value in values.items() if value)
     return _fenced("\n".join([f"@misc{{{label},", *lines, "}"]), "bibtex")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from offline_data import api
 from offline_data.reports.card import dataset_card, size_category
 from offline_data.reports.info import DatasetInfo
 from offline_data.reports.stats import DatasetStats
+from offline_data.testing.minari_toy import toy_episode, write_minari
 from tests.reports.drawn import drawn_episodes
 
 SIZES = [
@@ -98,7 +101,7 @@ def test_the_body_has_schema_figures_and_how_to_load(
     code = card.partition("```python\n")[2].partition("```")[0]
     line = next(line for line in code.splitlines() if "load_dataset" in line)
     assert line == f'ds = offline_data.load_dataset("{info.id}")'
-    assert "```bibtex\n@misc{drawn," in card
+    assert card.endswith("## Citation\n\nThe source states none.\n")
 
 
 def _visible(card: str) -> str:
@@ -144,6 +147,9 @@ def test_hostile_texts_are_only_text(known: tuple[DatasetInfo, DatasetStats]) ->
             "pretty_name", "license", "license_name", "task_categories", "tags", "size_categories"
         }  # fmt: skip
         body = _visible(card.partition("\n---\n")[2])
+        links = re.findall(r"\[d\]\(https://e\)|<https://host/a:>", body)
+        assert len(links) >= 2
+        body = re.sub(r"\[d\]\(https://e\)|<https://host/a:?>", "", body)
         headings = [line for line in body.splitlines() if line.startswith("#")]
         assert len(headings) == 6 == len([line for line in headings if re.match("##? ", line)])
         for markup in ("<script", "](", "![", "`", "://", "@misc", "secret", "\x1b", "\u202e"):
@@ -163,3 +169,47 @@ def test_card_of_an_id(tmp_path: Path) -> None:
     offline_data.convert(arrays, "thousand", root=tmp_path)
     header = _front(offline_data.card("local:thousand", root=tmp_path, progress=False))
     assert header["size_categories"] == ["1K<n<10K"]
+
+
+def run_loading(card: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Execute the code of a card as a reader does; return its names."""
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(root))
+    names: dict[str, Any] = {}
+    exec(card.partition("```python\n")[2].partition("```")[0], names)  # noqa: S102
+    return names
+
+
+def test_a_minari_folder_keeps_licence_links_and_citation(
+    realdata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = realdata / "minari_door_human_v2" / "D4RL" / "door" / "human-v2"
+    stored = offline_data.convert(folder, "mine", root=tmp_path)
+    assert stored.manifest.licence == "CC-BY-4.0"
+    card = offline_data.card("local:mine", root=tmp_path, progress=False)
+    assert _front(card)["license"] == "cc-by-4.0"
+    assert "[DAPG](https://github.com/aravindr93/hand_dapg) repository" in card
+    address = "https://robotics.farama.org/envs/adroit_hand/adroit_door/"
+    assert f"[AdroitHandDoor-v1]({address})" in card
+    entry = card.partition("```bibtex\n")[2].partition("```")[0]
+    assert entry.startswith("@misc{D4RL-door-human-v2,\n  author = {Rodrigo de Lazcano},\n")
+    assert "title = {D4RL/door/human-v2}" in entry
+    assert "Minari. Zenodo. https://doi.org/10.5281/zenodo.13767625" in entry
+    assert len(run_loading(card, tmp_path, monkeypatch)["batch"]) == 256
+
+
+@pytest.mark.parametrize(("dataset_id", "licence"), [
+    ("D4RL/door/human-v2", "CC-BY-4.0"), ("D4RL/none/such-v9", None), ("mine-v0", None), (3, None)
+])  # fmt: skip
+def test_the_catalogue_is_asked_by_the_name_in_the_files(
+    tmp_path: Path, dataset_id: Any, licence: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_minari(tmp_path / "any-v0", [toy_episode(e, 3) for e in range(3)])
+    file = folder / "data" / "metadata.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "dataset_id": dataset_id}))
+    stored = offline_data.convert(folder, "mine", root=tmp_path / "root")
+    assert stored.manifest.licence == licence
+    card = offline_data.card("local:mine", root=tmp_path / "root", progress=False)
+    run_loading(card, tmp_path / "root", monkeypatch)
+    other = tmp_path / "elsewhere"
+    offline_data.convert(shutil.copytree(stored.path, tmp_path / "copy"), "mine", root=other)
+    run_loading(card, other, monkeypatch)

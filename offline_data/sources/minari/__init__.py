@@ -122,9 +122,12 @@ class Minari(Source):
         """Open it: reads the metadata, but no data yet."""
         main_file = _need_main_file(raw)
         metadata = read_metadata(main_file.with_name(METADATA), main_file)
-        notes = next((e.notes for e in self.catalog() if e.name == release.name), ())
+        known = {entry.name: entry for entry in self.catalog()}
+        name = release.name
+        if release.local is not None and metadata.published_as in known:
+            name = str(metadata.published_as)  # converted under another name
         declared = metadata.declared()
-        info = metadata.info(release.name, notes)
+        info = metadata.info(name, known[name].notes if name in known else ())
         storage: EpisodeStorage
         if metadata.data_format == "hdf5":
             check_hdf5(main_file)

@@ -71,6 +71,12 @@ class Metadata:
             for section, space in self.spaces.items()
         }
 
+    @property
+    def published_as(self) -> str | None:
+        """The name that the dataset has at its publisher, as it says itself."""
+        name = self.values.get("dataset_id")
+        return name if isinstance(name, str) else None
+
     def info(self, name: str, notes: tuple[str, ...]) -> SourceInfo:
         """Return the metadata as fields of the manifest; `notes` are those of the catalogue."""
         environment, evaluation = (self._spec(field) for field in _SPECS)
