@@ -248,7 +248,7 @@ def is_locked(path: Path) -> bool:
 
 
 LFS = b"version https://git-lfs"
-"""How a Git LFS pointer begins."""
+"""First bytes of a Git LFS pointer."""
 
 
 def describe_head(head: bytes) -> str:

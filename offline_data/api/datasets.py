@@ -537,7 +537,7 @@ def verify(
         The problems found; truthy if there are none.
 
     Raises:
-        NotFoundError, InvalidIdError: It is not on this disk; this is no id.
+        NotFoundError, InvalidIdError: It is not on this disk; this is not an id.
         ManifestError, AccessError: The manifest, or a file, cannot be read.
     """
     from offline_data.store.library import locate, text_of
@@ -563,7 +563,7 @@ def remove(
         settings: Settings already resolved, in place of `root`.
 
     Raises:
-        NotFoundError, InvalidIdError: One is not on this disk; it is no id.
+        NotFoundError, InvalidIdError: One is not on this disk; it is not an id.
         AccessError: No permission to delete a file.
     """
     from offline_data.store.library import locate, text_of

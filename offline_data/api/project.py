@@ -59,7 +59,7 @@ def check(
         (`RL001`), and so is a rule that raises (`RL000`); empty: none.
 
     Raises:
-        NotFoundError, InvalidIdError: A dataset is not on this disk; it is no id.
+        NotFoundError, InvalidIdError: A dataset is not on this disk; it is not an id.
         UsageError: No dataset, or no such rule or threshold.
         AccessError: A folder cannot be read.
     """
@@ -200,7 +200,7 @@ def diff(
         The differences; falsy if there are none.
 
     Raises:
-        NotFoundError, InvalidIdError: One is not on this disk; it is no id.
+        NotFoundError, InvalidIdError: One is not on this disk; it is not an id.
         IntegrityError, AccessError: One is damaged, or cannot be read.
     """
     from offline_data.project.diff import diff_datasets

@@ -37,7 +37,7 @@ _MAX_TREE = 1 << 30
 _ALIGN = 64
 _ZEROS = "0" * 64
 _SEAL = slice(-66, -2)
-"""Where `state.json` has its own digest."""
+"""Key of the digest of `state.json` in itself."""
 _HINT = "resume from an earlier state"
 _DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
 
@@ -304,5 +304,5 @@ def _key(key: Any) -> Any:
     for part in key if isinstance(key, tuple) else ():
         _key(part)
     if not (key is None or isinstance(key, bool | int | float | str | tuple)):
-        raise TypeError(f"{type(key).__name__} is no key")
+        raise TypeError(f"{type(key).__name__} is not a key")
     return key

@@ -22,7 +22,7 @@ Transform: TypeAlias = "Callable[[Any], Any]"
 
 
 _REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What `load_state_dict` of a transform raises for a state of another."""
+"""Errors of `load_state_dict` of a transform for the state of another."""
 
 
 class Link(NamedTuple):
@@ -69,7 +69,7 @@ class Chain:
         Raises `IntegrityError` for what is not the result of `state_dict`.
         """
         if not isinstance(states, list | tuple) or not all(isinstance(s, dict) for s in states):
-            raise IntegrityError("The state is damaged: transforms is no list of dicts")
+            raise IntegrityError("The state is damaged: transforms is not a list of dicts")
         if len(states) != len(self.links):
             raise UsageError(
                 f"The state has {len(states)} transforms; this buffer has {len(self.links)}"

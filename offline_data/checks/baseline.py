@@ -86,7 +86,7 @@ def read_baseline(file: Path) -> Counter[Identity]:
     except FormatError as error:
         raise UsageError(error.message, hint=_HINT) from error
     except ValueError as error:
-        raise UsageError(f"{file} is no baseline: {error}", hint=_HINT) from error
+        raise UsageError(f"{file} is not a baseline: {error}", hint=_HINT) from error
 
 
 def write_baseline(file: Path, report: CheckReport) -> int:
@@ -95,7 +95,7 @@ def write_baseline(file: Path, report: CheckReport) -> int:
     If there is one already, its findings of datasets and rules that are not of this run are kept.
 
     Raises:
-        UsageError: The file exists and is no baseline; it is left as it is.
+        UsageError: The file exists and is not a baseline; it is left as it is.
         AccessError, NoSpaceError: It cannot be written.
     """
     kept = read_baseline(file) if is_file(file) else Counter()
@@ -120,7 +120,7 @@ def _counts(findings: Iterable[Finding]) -> Counter[Identity]:
 
 
 def _identity(finding: Finding) -> Identity:
-    """Return the identity with bytes of file names that are no text escaped, for JSON."""
+    """Return the identity with bytes of file names that are not text escaped, for JSON."""
     return cast(
         "Identity",
         tuple(

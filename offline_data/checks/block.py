@@ -41,7 +41,7 @@ _LEAST_SIDE = 8
 
 
 class RowPlace(NamedTuple):
-    """Where a value is."""
+    """Position of a value."""
 
     leaf: str
     """TED key; `next/observation` for the observation after the last action of an episode."""
@@ -64,7 +64,7 @@ class RowBlock:
         self._values: dict[Key, NDArray[Any] | EncodedColumn] = {}
         self._extremes: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
         self.shared: dict[Key, Any] = {}
-        """What the rules of one kind derive of a leaf, and share."""
+        """Values derived from a leaf that rules of one kind share."""
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -184,7 +184,7 @@ def is_image(leaf: LeafSpec) -> bool:
 
 
 def is_numeric(leaf: LeafSpec) -> bool:
-    """Return True for a leaf of real numbers, one at least, that is no image, text or flag."""
+    """Return True for a leaf of real numbers, one at least, that is not an image, text or flag."""
     other = leaf.text or is_image(leaf) or leaf.dtype == "bool" or "complex" in leaf.dtype
     return prod(leaf.shape) > 0 and not other
 

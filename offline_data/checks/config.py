@@ -53,7 +53,7 @@ _HINT = f"`--config FILE` reads another file; [tool.offline-data.check] of {PROJ
 
 @dataclass(frozen=True)
 class CheckConfig:
-    """What a configuration file, or the command line, says of a run."""
+    """Configuration of a run, from a file or the command line."""
 
     select: tuple[str, ...] = ()
     """Codes, their beginnings, or names; empty: all rules."""

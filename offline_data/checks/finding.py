@@ -30,7 +30,7 @@ class Finding:
     dataset: str
     """Id of the dataset, revision included; its path if the manifest cannot be read."""
     message: str
-    """What was found, with figures, in one sentence without a full stop."""
+    """The finding with figures, in one sentence without a full stop."""
     leaf: str | None = None
     """TED key of the leaf, parts joined by `/`; None if the finding is of no leaf."""
     episode: int | None = None
@@ -40,13 +40,13 @@ class Finding:
     count: int = 1
     """Number of places: rows, episodes or files, as the message says."""
     about: str | None = None
-    """What distinguishes findings of one rule in one leaf: a feature, a file, another dataset."""
+    """Distinguishes findings of one rule in one leaf: a feature, a file, another dataset."""
     hint: str | None = None
-    """What to do about it."""
+    """Next step."""
 
     @property
     def identity(self) -> tuple[str, str, str | None, str | None]:
-        """What stays equal when the data change: dataset without revision, code, leaf and `about`."""
+        """Key that stays equal when the data change: dataset without revision, code, leaf and `about`."""
         leaf = None if self.leaf is None else self.leaf.removeprefix("next/")
         return (unversioned(self.dataset), self.code, leaf, self.about)
 

@@ -1,4 +1,4 @@
-"""What the name of a dataset says: its family, the quality of its policy, its split."""
+"""Facts from the name of a dataset: its family, the quality of its policy, its split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rule looks for, as texts: for `offline-data rule`, reports and the page docs/rules.md."""
+"""Texts about the rules, for `offline-data explain`, reports and the page docs/rules.md."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class RuleText:
     name: str
     severity: Severity
     summary: str
-    """What it looks for, in one sentence."""
+    """The defect, in one sentence."""
     details: tuple[str, ...]
     """Paragraphs: why it matters, when it is harmless."""
     hint: str
-    """What to do about a finding."""
+    """Next step after a finding."""
     thresholds: tuple[RuleThreshold, ...] = ()
 
 

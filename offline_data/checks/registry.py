@@ -60,7 +60,7 @@ def _loaded(point: EntryPoint, known: Mapping[str, type[Rule]]) -> type[Rule]:
     try:
         rule = point.load()
         if not (isinstance(rule, type) and issubclass(rule, Rule)):
-            problem = "is no subclass of offline_data.checks.Rule"
+            problem = "is not a subclass of offline_data.checks.Rule"
         elif missing := [n for n in _ATTRIBUTES if not isinstance(getattr(rule, n, None), str)]:
             problem = f"has no {' and no '.join(missing)}"
         elif rule.severity not in SEVERITIES:

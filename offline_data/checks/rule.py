@@ -1,4 +1,4 @@
-"""What a rule is: a short class with a code, whose docstring explains it."""
+"""Base class of rules: a short class with a code, whose docstring explains it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rule(ABC):
         thresholds: Values in place of those of `thresholds`.
 
     Raises:
-        UsageError: A threshold that the rule does not have, or that is no number.
+        UsageError: A threshold that the rule does not have, or that is not a number.
     """
 
     code: ClassVar[str]
@@ -49,13 +49,13 @@ class Rule(ABC):
     """Name for people, `non-finite-values`."""
     severity: ClassVar[Severity]
     hint: ClassVar[str] = ""
-    """What to do about a finding."""
+    """Next step after a finding."""
     by_default: ClassVar[bool] = True
     """Whether it is in a run that selects no rules."""
     thresholds: ClassVar[Mapping[str, float]] = {}
     """Names and defaults of what can be configured."""
     explained: ClassVar[Mapping[str, str]] = {}
-    """What each threshold means, with its unit, by name."""
+    """Meaning of each threshold, with its unit, by name."""
 
     def __init__(self, thresholds: Mapping[str, float] | None = None) -> None:
         given = dict(thresholds or {})

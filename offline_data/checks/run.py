@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
     States: TypeAlias = dict[Rule, dict[Key, Any]]
-    """What rules measured of each leaf; an exception in place of it where one was raised."""
+    """Measurements of rules by leaf, or the exception that was raised."""
 
 RULE_FAILED = "RL000"
 """Code of the finding that a rule raised an exception; never ignored."""

@@ -85,7 +85,7 @@ class TokenBlock:
             """Number of the first document."""
             given = _column(block, ("completion_mask",), True).reshape(-1) == 0
             self.inside = np.broadcast_to(True, self.ids.shape)
-            """Where tokens are no padding, of the shape of `ids`, like the next two."""
+            """True for tokens other than padding, of the shape of `ids`, like the next two."""
             rows = np.arange(block.first, block.stop)
             self.places = rows - reader.starts[block.episodes]
             """Place of each token in its document."""

@@ -40,7 +40,7 @@ class Skipped:
     where: str
     """The file and the place in it."""
     reason: str
-    """What is wrong with it, as in the error without `--skip-bad-episodes`."""
+    """The defect, as in the error without `--skip-bad-episodes`."""
 
 
 def next_of(key: Key) -> Key:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _BETWEEN = "a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts"
 FROM_A_COPY = "`offline-data convert PATH NAME --from SOURCE` reads a copy that you have"
-"""What else there is where a host refuses."""
+"""Alternatives where a host refuses."""
 _CONTENT = frozenset({200, 203, 206})
 """Statuses whose body is what was asked for, or a part of it."""
 

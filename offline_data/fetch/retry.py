@@ -96,7 +96,7 @@ def with_retries(
         sleep: Waits so many seconds; may raise.
         told: Gets a sentence before each wait.
         reached: Bytes here so far. A try counts as fruitful if they are at least `limits.fruitful`
-            more than after the last fruitful one: a host that sends a byte at a time is no use.
+            more than after the last fruitful one: a host that sends a byte at a time does not help.
     """
     failures, best = 0, reached()
     while True:

@@ -52,7 +52,7 @@ class NoEpisodesError(NotFoundError):
     """A shard without episodes, or without any that were asked for or could be read."""
 
     skipped: tuple[Skipped, ...] = ()
-    """What was left out."""
+    """Episodes and leaves that are not in the dataset."""
 
     @classmethod
     def among(

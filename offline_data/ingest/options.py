@@ -57,7 +57,7 @@ class Options:
     strict: bool = False
     """Whether a leaf that cannot be stored is an error."""
     audit: AuditMode = DEFAULT_AUDIT
-    """How many rows are read back and compared with the source."""
+    """Share of rows that are read back and compared with the source."""
     keep_raw: bool = False
     """Whether to keep raw files after conversion."""
     force: bool = False
@@ -76,14 +76,14 @@ class Options:
     split: str | None = None
     """Split to read of local files that have several, or `all`. Not for text, which has its own."""
     text: TextOptions | None = None
-    """How text is tokenized; None: it is no text, and an existing dataset of any kind is accepted."""
+    """Tokenization of text; None: not text, and an existing dataset of any kind is accepted."""
 
     def __post_init__(self) -> None:
         for name, given in (("episodes", self.episodes), ("checkpoints", self.checkpoints)):
             first, stop = given or (None, None)
             if (first or 0) < 0 or (stop is not None and stop <= (first or 0)):
                 raise UsageError(
-                    f"{name.capitalize()} {first or 0}:{stop} is no range; expected 0 <= A < B, "
+                    f"{name.capitalize()} {first or 0}:{stop} is not a range; expected 0 <= A < B, "
                     f"as in --{name} 0:10"
                 )
 
@@ -264,7 +264,7 @@ class DownloadPlan:
 
 @dataclass(frozen=True)
 class ConvertPlan:
-    """What a conversion of local files would do; nothing has been changed."""
+    """Plan of a conversion of local files; nothing has been changed."""
 
     id: DatasetId
     """The id it would have."""
@@ -281,9 +281,9 @@ class ConvertPlan:
     """Raw files, and their bytes."""
     bytes: int
     transitions: int | None
-    """Where the files state it, as the next one; in all of them, whatever range is asked for."""
+    """As the files state it, like the next one; of all files, for any requested range."""
     episodes: int | None
     free_bytes: int
     """Free bytes on the disk of the root."""
     warnings: tuple[str, ...]
-    """What a user would not expect."""
+    """Facts that a user would not expect."""

@@ -55,7 +55,7 @@ class PlanFile(ABC):
     tasks: int
     """Number of tasks."""
     generation: int = 0
-    """How often the work was planned again after a revision."""
+    """Number of times that the work was planned again after a revision."""
     published: bool
     """Whether the dataset has been published."""
 
@@ -84,7 +84,7 @@ class PlanFile(ABC):
             raise NotFoundError(f"There is no plan {file}", hint=f"{makes} makes one") from error
         except (ValueError, KeyError, TypeError, FormatError, UsageError) as error:
             raise ManifestError(
-                f"{file} is no plan of offline-data: {type(error).__name__}: {error}",
+                f"{file} is not a plan of offline-data: {type(error).__name__}: {error}",
                 hint=f"it is what {makes} writes",
             ) from error
 

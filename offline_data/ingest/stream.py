@@ -63,7 +63,7 @@ class StreamPlan:
     release: Release
     shards: tuple[Shard, ...]
     warnings: tuple[str, ...] = ()
-    """What the source says that a user would not expect."""
+    """Facts about the source that a user would not expect."""
 
     @property
     def whole(self) -> bool:

@@ -60,7 +60,7 @@ class Frames:
     files: tuple[tuple[str, bytes], ...]
     """Media type and content of each."""
     note: str
-    """How the values became pixels, if they are not pixels themselves."""
+    """Conversion of the values to pixels, if they are not pixels."""
     film: tuple[str, bytes] | None = None
     """Media type and content of an animated picture."""
 
@@ -85,7 +85,7 @@ class ExampleEpisode:
     texts: tuple[tuple[str, tuple[tuple[int, str | None], ...]], ...]
     """Text leaves: key, and the steps at which the text changes, with the text from there on."""
     notes: tuple[str, ...]
-    """What could not be shown, a sentence each."""
+    """A sentence for each value that is not shown."""
 
 
 def example_episodes(reader: DatasetReader) -> dict[int, str]:

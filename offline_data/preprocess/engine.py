@@ -189,7 +189,7 @@ class Run:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `preprocess` would do, without doing it."""
+    """Plan of a `preprocess` run."""
 
     id: DatasetId
     parent: DatasetId
@@ -324,7 +324,7 @@ def put_together(
             kept += tuple(replaced.path / name for name in foreign_files(replaced.path))
             remove(replaced)
     for path in kept:
-        run.progress.note(f"{path} is no file of the dataset that was replaced; kept")
+        run.progress.note(f"{path} is not a file of the dataset that was replaced; kept")
 
 
 @contextmanager

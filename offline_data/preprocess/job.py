@@ -35,7 +35,7 @@ Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How functions are called, which rows are used, and how a recipe is run.
+    """Calls of functions, rows, and execution of a recipe.
 
     The result depends on the fields up to `view` only.
     """
@@ -45,7 +45,7 @@ class RunOptions:
     by: Literal["row", "episode"] = "row"
     """Whether a function takes a row or a whole episode."""
     on: On = "transitions"
-    """What a row is."""
+    """Unit of a row."""
     vectorize: Literal["auto"] | bool = "auto"
     """Whether to use `torch.vmap` if possible; True is the same as "auto"."""
     seed: int = 0
@@ -69,7 +69,7 @@ class RunOptions:
     executor: Executor | None = None
     """Runs the tasks; None: this process or local processes."""
     audit: AuditMode = DEFAULT_AUDIT
-    """How many rows are read back and compared with the computed ones."""
+    """Share of rows that are read back and compared with the computed ones."""
     resume: bool = False
     """Whether to resume an interrupted run."""
     force: bool = False
@@ -237,7 +237,7 @@ class Target:
             if has_manifest(new) or not new.exists():
                 return
             if not new.is_dir() or any(new.iterdir()):
-                raise UsageError(f"{new} is there already, and is no dataset", hint=elsewhere)
+                raise UsageError(f"{new} already exists and is not a dataset", hint=elsewhere)
             if new.is_mount() or new == Path.cwd():
                 raise UsageError(
                     f"{new} is in use and cannot be replaced", hint="name a folder in it"

@@ -53,7 +53,7 @@ class WorkDir:
 
     path: Path
     apart: Path | None = None
-    """Where to assemble the dataset if not in this folder, which may be on another filesystem than
+    """Folder for assembling the dataset if not this one, which may be on another filesystem than
     the destination."""
 
     @property

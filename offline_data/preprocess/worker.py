@@ -101,7 +101,7 @@ class JobPlan(PlanFile):
     place: str = ""
     """Folder in `FILE.work` of the tasks' output; unique to each plan."""
     generation: int = 0
-    """How often the work was planned again after a revision."""
+    """Number of times that the work was planned again after a revision."""
     states: tuple[dict[str, Any], ...] = ()
     """Revised state of each step; `{}` for most."""
     recipe: tuple[dict[str, Any], ...] = ()

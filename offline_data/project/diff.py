@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     """Rows of A, as many rows of B to compare them with, and the pair that each belongs to."""
 
 Match: TypeAlias = Literal["id", "position"]
-"""How episodes of different content are paired: by their unique `id`, or by their numbers."""
+"""Pairing of episodes of different content: by their unique `id`, or by their numbers."""
 
 _BLOCK = 16 << 20
 """Bytes of one leaf of one dataset that are compared at once."""
@@ -70,7 +70,7 @@ class EpisodeDifferences:
 
 @dataclass(frozen=True)
 class ValueDifference:
-    """How a leaf differs in pairs of changed episodes, in the rows that both of a pair have.
+    """Differences of a leaf in pairs of changed episodes, in the rows that both of a pair have.
 
     `length` and `final_observation` of the table `episodes` are compared, too.
     """

@@ -53,7 +53,7 @@ class LockedFile:
     path: str
     """Relative posix path among the files of the dataset."""
     url: str | None
-    """Where it came from; `sync` asks the source instead, which may have moved it."""
+    """URL when it was locked; `sync` asks the source instead, which may have moved it."""
     size: int | None
     sha256: str | None
 

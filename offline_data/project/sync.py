@@ -57,7 +57,7 @@ class LockResult:
     datasets: tuple[LockedDataset, ...]
     """Its datasets, sorted by name; with `check`, as they are in the file."""
     changes: tuple[str, ...]
-    """What was changed in it, or with `check` has to be, a sentence each."""
+    """A sentence for each change in it, or with `check` for each that is needed."""
     written: bool
     """Whether it was written."""
 
@@ -72,7 +72,7 @@ class SyncedDataset:
     """Its id on this disk, revision included."""
     path: Path
     action: Action
-    """What was done, or after a dry run would be done."""
+    """Actions taken, or planned by a dry run."""
     bytes: int
     """Bytes of its raw files, as far as they are known."""
 

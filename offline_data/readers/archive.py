@@ -272,7 +272,7 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
 
 
 class _Inflated(io.RawIOBase):
-    """What a compressed stream has, inflated by a thread while the bytes before it are used.
+    """Content of a compressed stream, inflated by a thread while the bytes before it are used.
 
     An error comes out of the read that reaches its block. To be closed before the stream is: that
     ends the thread. Seeks forward only.

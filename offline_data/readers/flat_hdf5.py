@@ -83,7 +83,7 @@ class FlatFormat:
     foreign: Mapping[str, str] = field(default_factory=dict)
     """Datasets that identify a file as another format, and the name of that format."""
     foreign_hint: str | None = None
-    """How to convert such a file."""
+    """Conversion of such a file."""
 
     @property
     def required(self) -> tuple[str, ...]:

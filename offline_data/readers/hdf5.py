@@ -212,7 +212,7 @@ def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:
             dataset, f"is a virtual dataset over one that cannot be opened: {error}"
         ) from error
     if not all(isinstance(source, h5().h5d.DatasetID) for source in found):
-        raise _refused(dataset, "is a virtual dataset over what is no dataset")
+        raise _refused(dataset, "is a virtual dataset over something other than a dataset")
     return found
 
 

@@ -52,7 +52,7 @@ class _Template:
     size: int
     """Bytes of the header."""
     axes: _Span
-    """Where the lengths of the axes stand, 8 bytes each."""
+    """Offsets of the lengths of the axes, 8 bytes each."""
 
 
 class KnownHeaders:

@@ -198,7 +198,7 @@ def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         return _check_absent(parent, path, error)
     if not isinstance(found, low.h5d.DatasetID):
-        raise OSError(f"{'/'.join(path)!r} exists but cannot be opened: it is no dataset")
+        raise OSError(f"{'/'.join(path)!r} exists but cannot be opened: it is not a dataset")
     return found
 
 
@@ -356,7 +356,7 @@ def read_few(group: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any] | None
 
 
 _FAILURES = (KeyError, ValueError, TypeError, OSError, RuntimeError, OverflowError)
-"""How h5py reports what is absent, damaged or of another kind; addresses beyond any file overflow."""
+"""Errors of h5py for absent, damaged or other objects; addresses beyond any file overflow."""
 
 
 def _open_plain(group: Any, name: bytes, memory: Any) -> Any:

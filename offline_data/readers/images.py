@@ -26,7 +26,7 @@ _UNREADABLE = (
     OSError, ValueError, SyntaxError, ArithmeticError, LookupError, TypeError, EOFError,
     struct.error, zlib.error,
 )  # fmt: skip
-"""What Pillow raises for damaged images."""
+"""Errors of Pillow for damaged images."""
 _PASSED = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)})
 """Markers of segments that may come before the frame header of a JPEG image."""
 _PNG_BEGIN = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", np.uint8)

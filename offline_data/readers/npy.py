@@ -232,7 +232,7 @@ def open_npz(path: Path, *, budget: int, content: IO[bytes] | None = None) -> It
 class NpzArrays(Mapping[str, "NDArray[Any]"]):
     """The arrays of an open `.npz` file by name, in the order of its directory.
 
-    Every access reads the array anew; one thread at a time. `others` names members that are no arrays.
+    Every access reads the array anew; one thread at a time. `others` names members that are not arrays.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ _READERS: dict[int, Callable[[bytes, list[tuple[int, int]]], Value]] = {
     2: _read_floats,
     3: _read_ints,
 }
-"""What reads the list of each field of `Feature`, given the places of its messages."""
+"""Reader of the list of each field of `Feature`, given the places of its messages."""
 
 
 def _unpack_varints(data: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -38,7 +38,7 @@ class Film:
     height: int
     width: int
     notes: tuple[str, ...]
-    """What was done to the stored values, in sentences."""
+    """Changes to the stored values, in sentences."""
     frames: Iterator[NDArray[np.uint8]]
     """`[height, width, 3]` RGB each; can be read once."""
 

@@ -46,7 +46,7 @@ class DatasetInfo(LocalDataset):
     spaces: Mapping[str, Any]
     """Observation and action spaces, in the source's own form."""
     values: Mapping[str, str]
-    """What the source declares of the values of each leaf of observations and actions, by its key:
+    """Declarations of the source about the values of each leaf of observations and actions, by key:
     `float32[2], -1 to 1`, or `float32[2], not declared`; `stats` has the range of the data."""
     environment: Mapping[str, Any]
     """Environment spec, in the source's own form."""

@@ -40,7 +40,7 @@ class Histogram:
     label: str
     """`return`, `length`, or a feature: `next/reward`, `action[0]`."""
     unit: str
-    """What is counted: `episodes` or `transitions`."""
+    """Unit of the counts: `episodes` or `transitions`."""
     counts: NDArray[np.int64]
     """`[bins]`; neither the first nor the last is empty."""
     edges: NDArray[np.float64]

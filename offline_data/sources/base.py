@@ -123,7 +123,7 @@ class Release:
     split: str | None = None
     """The one to read; None or `ALL_SPLITS`: all."""
     text: TextOptions | None = None
-    """How text is tokenized, see `Source.with_text`; None: it is no text."""
+    """Tokenization of text, see `Source.with_text`; None: not text."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class RawDataset(ABC):
     own_thread: bool = True
     """Whether `read` may run in another thread than the caller's, ahead of it."""
     helper: str = ""
-    """What else may be at fault if reading crashes, such as a tokenizer, for messages."""
+    """Other possible cause of a crash while reading, such as a tokenizer, for messages."""
 
     @abstractmethod
     def shards(self) -> Sequence[Shard]:

@@ -1,4 +1,4 @@
-"""What to make of the rows of a text dataset: their form, their tokens, and how these are stored."""
+"""Options of text datasets: the form of rows, their tokens, and the storage of these."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TYPES: dict[str, tuple[type, str]] = {
 """Types of fields that are not text, in Python and in words."""
 
 _PLACES = ("tokenizer", "tokenizer_revision")
-"""Where a tokenizer is, in place of what it is."""
+"""Location of a tokenizer, in place of its identity."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 Style: TypeAlias = Literal["transitions", "episodes", "qlearning", "dataset"]
-"""Which rows and which arrays there are."""
+"""Number of rows and names of arrays."""
 
 STYLES: tuple[Style, ...] = get_args(Style)
 

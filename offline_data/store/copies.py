@@ -55,7 +55,7 @@ def rename_dataset(
     """
     made = _publish_as(entry, name, settings, progress, force=force, move=True)
     for left in foreign_files(entry.path) if entry.path.exists() else ():
-        progress.note(f"{entry.path / left} is no file of the dataset; kept")
+        progress.note(f"{entry.path / left} is not a file of the dataset; kept")
     return made
 
 
@@ -88,7 +88,7 @@ def _publish_as(
         folder = staging / "dataset"
         write_copy(entry, target, folder, progress, move=move)
         for path in publish(folder, destination):
-            progress.note(f"{path} is no file of the dataset that was replaced; kept")
+            progress.note(f"{path} is not a file of the dataset that was replaced; kept")
         if older is not None and older.path != destination:
             remove(older)
         if move:

@@ -260,7 +260,7 @@ def _episode_columns(readers: Sequence[DatasetReader]) -> dict[Key, NDArray[Any]
 
 @dataclass(frozen=True)
 class _Change:
-    """How one leaf is rewritten in the rows of a part."""
+    """Rewriting of one leaf in the rows of a part."""
 
     leaf: LeafSpec
     add: int = 0

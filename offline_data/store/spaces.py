@@ -1,4 +1,4 @@
-"""What the values of a leaf may be: as the source declares it, or as its dtype and words say."""
+"""Possible values of a leaf: as the source declares them, or as its dtype and words allow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LeafSpace:
     """`[*shape]` of the leaf, like `high`; infinite where there is no bound."""
     high: NDArray[Any]
     origin: Literal["declared", "dtype", "data"]
-    """Where the bounds are from: the source's space; what dtype, words or tokenizer allow; or the
+    """Origin of the bounds: the source's space; what dtype, words or tokenizer allow; or the
     smallest and largest value in the data."""
 
     def __post_init__(self) -> None:

@@ -316,7 +316,7 @@ def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]
 
 @dataclass(frozen=True)
 class Contents:
-    """What `finalize` needs to know of the rows that have been written."""
+    """Facts about the rows written so far, for `finalize`."""
 
     tables: Mapping[str, TableSpec]
     """Tables whose files are complete."""

@@ -23,7 +23,7 @@ SENTENCES = (
     "a dog barked at the moon",
     "why did the chicken cross the road?",
 )
-"""What the tokenizer is trained on: words of these take a token or two, others several."""
+"""Training texts of the tokenizer: words of these take a token or two, others several."""
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"

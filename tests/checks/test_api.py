@@ -189,7 +189,7 @@ def test_packages_that_cannot_be_used_are_named_and_the_others_run(
     assert "lab_rules:Taken of the package lab-rules has the code RL020" in said["lab_rules:Taken"]
     assert "has no name and no severity" in said["nameless"]
     assert "has the severity 'fatal'" in said["odd"]
-    assert "is no subclass" in said["text"]
+    assert "is not a subclass" in said["text"]
     assert "No module named 'lab_gone'" in said["gone"]
     assert "cannot be made: KeyError: 'why'" in said["LAB004"]
     assert offline_data.check("local:clean", root=root, ignore=[*unusable, "RL", "LAB"]) == []

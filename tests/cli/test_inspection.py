@@ -166,7 +166,7 @@ def test_what_is_not_here_says_how_to_get_it(cli: Cli, toy: Path, verb: str) -> 
 
 
 def put(path: Path, kind: str) -> None:
-    """Put something that is no plain file at `path`."""
+    """Put something that is not a plain file at `path`."""
     if path.exists():
         path.unlink()
     if kind == "fifo":

@@ -94,7 +94,7 @@ def test_rename_and_cp_keep_every_byte_and_say_where_from(cli: Cli, toy: Path) -
     assert (copied["id"], copied["from"]) == ("local:copy@1", "local:toy@1")
     renamed = cli("mv", "toy", "new", "--json")
     assert renamed.json["id"] == "local:new@1"
-    assert "mine.txt is no file of the dataset; kept" in renamed.err
+    assert "mine.txt is not a file of the dataset; kept" in renamed.err
     assert sorted(path.name for path in toy.iterdir()) == ["mine.txt"]
     for name, parents, said in (("copy", ("local:toy@1",), "Copied"), ("new", (), "Renamed")):
         entry = entry_at(root / "local" / name / "1")

@@ -183,7 +183,7 @@ VARIANTS: dict[str, Variant] = {
     "100,000 headers": _raw(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 100_000, b"\r\n"),
     "headers without an end": _endless_head(b"X: y\r\n" * 1000),
     "a header line without an end": _endless_head(b"x" * 10_000),
-    "headers that are no text": _raw(b"HTTP/1.1 200 OK\r\n\xff\xfe: \x80\r\n\r\nhello"),
+    "headers that are not text": _raw(b"HTTP/1.1 200 OK\r\n\xff\xfe: \x80\r\n\r\nhello"),
     "a line break in a header": _whole(ETag='"a\r\nX: y"'),
     "an ETag of 1,000 letters": _whole(ETag='"' + "e" * 1000 + '"'),
     "an ETag that is no ASCII": _whole(ETag='"\u00ff\u2192"'),

@@ -441,7 +441,7 @@ _OUTSIDE = ("../x", "/x", "a/../../x", "..", "a/..")
 
 
 def _hostile_tar(random: Random) -> bytes:
-    """A tar with a member that leads out, is no file, is there twice, or is too large."""
+    """A tar with a member that leads out, is not a file, is there twice, or is too large."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         info = tarfile.TarInfo("a/x")
@@ -571,7 +571,7 @@ _PROXIES = (
 
 
 def prepare_settings(seed: int, folder: Path) -> Plan:
-    """A config file and variables of any content, or something that is no file."""
+    """A config file and variables of any content, or something that is not a file."""
     random = generator("settings", seed)
     path = folder / "config.toml"
     lines = [f"{random.choice(_KEYS)} = {random.choice(_TOML)}" for _ in range(random.randrange(4))]

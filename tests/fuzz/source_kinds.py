@@ -609,7 +609,7 @@ def _make_gendgrl(random: Random, folder: Path) -> Truth:
             np.save(out, np.array({**arrays, "actions": Call(random)}, object))
             data, told = out.getvalue(), REFUSED
         files[f"bigfish/{name}"] = data
-        if name.endswith((".npy", ".npz")) and "/." not in f"/{name}":  # else it is no episode
+        if name.endswith((".npy", ".npz")) and "/." not in f"/{name}":  # else it is not an episode
             truth.episodes.append((told, changed))
     form = random.choice(("tar", "tar.xz", "folder"))
     if form == "folder" and what != "archive":
@@ -974,7 +974,7 @@ def _check_text(truth: Truth, stored: Stored, *, skip: bool) -> str | None:
     tokenizer = Tokenizer.from_str(train_tokenizer().to_str())
     bad = [text for text in truth.facts if not isinstance(text, str | None)]
     if bad and not skip:
-        return f"{bad!r:.100} is no text, and was not refused"
+        return f"{bad!r:.100} is not text, and was not refused"
     texts = [text for text in truth.facts if isinstance(text, str)]
     with suppress(UnicodeEncodeError, TypeError):
         expected = [token for text in texts for token in tokenizer.encode(text).ids]

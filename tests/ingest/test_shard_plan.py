@@ -220,7 +220,7 @@ def test_a_damaged_plan(settings: Settings, plan: Path, change: dict[str, Any]) 
             inner = inner[name]
         inner[last] = new
     plan.write_text(json.dumps(value))
-    with pytest.raises(ManifestError, match="is no plan"):
+    with pytest.raises(ManifestError, match="is not a plan"):
         run_share(plan, 0, 1, settings)
     value["format_version"] = 2
     plan.write_text(json.dumps(value))

@@ -132,7 +132,7 @@ def test_what_is_no_dataset_stays(
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
     (tmp_path / "file").write_text("more")
     for name in ("thesis", "file"):
-        with pytest.raises(UsageError, match="is no dataset"):
+        with pytest.raises(UsageError, match="is not a dataset"):
             make(parent, [CLIP], tmp_path / name, settings, force=force)
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
     assert (tmp_path / "file").read_text() == "more"

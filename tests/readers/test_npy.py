@@ -56,7 +56,7 @@ DAMAGED = {
     "of 2**70 rows": header(HEADER % ("'<f8'", f"({2**70},)")),
     "of negative rows": header(HEADER % ("'<f8'", "(-1,)"), bytes(8)),
     "of a shape of text": header(HEADER % ("'<f8'", "('1',)"), bytes(8)),
-    "with a shape that is no tuple": header(HEADER % ("'<f8'", "8"), bytes(64)),
+    "with a shape that is not a tuple": header(HEADER % ("'<f8'", "8"), bytes(64)),
     "of 40 axes": header(HEADER % ("'<f8'", "(" + "1," * 40 + ")"), bytes(8)),
     "structured": saved(np.zeros(2, [("a", "f4")])),
     "of objects in arrays": header(HEADER % ("'f4,(100000,100000)O'", "(1,)"), bytes(8)),

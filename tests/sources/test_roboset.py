@@ -151,7 +151,7 @@ def test_done_and_what_has_no_row_per_state(tmp_path: Path) -> None:
     assert batch.observations["info", "half"].dtype == np.float16  # half, but no placeholder
     reasons = {one.key: one.reason for one in batch.dropped}
     assert reasons["user_cmt"] == "It has 1 row, and rewards have 4."
-    assert reasons["env_infos/name"] == "It has HDF5 type |S4, which is no number."
+    assert reasons["env_infos/name"] == "It has HDF5 type |S4, which is not a number."
     assert batch.episodes["seed",].tolist() == [-1]
 
 

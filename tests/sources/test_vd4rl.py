@@ -184,7 +184,7 @@ def test_files_of_one_set_with_other_arrays(tmp_path: Path) -> None:
     reasons = {leaf.key: leaf.reason for leaf in info.dropped}
     assert reasons["height"] == "It is in 2 of the 3 files; what all have is kept."
     assert reasons["seed"] == "It has shape [], and 'image' has 5 rows."
-    assert "which is no number" in reasons["names"]
+    assert "which is not a number" in reasons["names"]
     assert batch.observations.keys() == {("pixels",)}
     assert "Values of reward are float32 or float64, and all stored as float64." in (info.notes)
     rewards = batch.steps["next", "reward"]
@@ -328,7 +328,7 @@ def test_bad_hdf5_files(tmp_path: Path) -> None:
     edits: list[tuple[str, Any, str]] = [
         ("step_type", np.array([0, 1, 2, 1, 2.0]), "rows 0 to 4: the step after the last one"),
         ("step_type", np.array([0, 1, 7, 1, 2.0]), "is not 0, 1 or 2"),
-        ("step_type", np.zeros(5), "rows 0 to 0: it has 1 row, which is no step"),
+        ("step_type", np.zeros(5), "rows 0 to 0: it has 1 row, too few for a step"),
         ("reward", np.zeros(4), "'reward' has shape [4], expected 5 rows"),
         ("action", np.array([b"x"] * 5), "'action' has dtype |S1"),
         ("discount", h5py.SoftLink("/reward"), "no dataset 'discount' of its own"),

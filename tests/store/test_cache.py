@@ -42,7 +42,7 @@ def item_of(settings: Settings, name: str) -> CacheItem:
 
 
 def on_disk(root: Path) -> int:
-    """What `du` adds up: all that is no folder, each file once."""
+    """What `du` adds up: all that is not a folder, each file once."""
     states = [Path(at, n).lstat() for at, below, names in os.walk(root) for n in below + names]
     sizes = {(s.st_dev, s.st_ino): s.st_size for s in states if not stat.S_ISDIR(s.st_mode)}
     return sum(sizes.values())

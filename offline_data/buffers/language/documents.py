@@ -49,7 +49,7 @@ class Documents:
         numbers: Documents to use, int64 `[D]`, numbered as in `dataset`, or a mask of all; None: all.
 
     Raises:
-        UsageError: The rows of the dataset are no tokens, or an argument is invalid.
+        UsageError: The rows of the dataset are not tokens, or an argument is invalid.
 
     Example:
         >>> import tempfile
@@ -78,7 +78,7 @@ class Documents:
         leaf = reader.step_leaves.get(_TOKENS)
         if leaf is None or leaf.shape:
             raise UsageError(
-                f"The rows of {reader.manifest.id} are no tokens",
+                f"The rows of {reader.manifest.id} are not tokens",
                 hint="its rows are whole documents: use ds.dataloader"
                 if leaf is not None or ("chosen_data", "input_ids") in reader.step_leaves
                 else "`offline-data convert PATH NAME --from text --tokenizer gpt2` writes tokens",

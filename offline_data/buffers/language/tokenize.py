@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ROWS = 1000
 """Rows that are tokenized at once."""
 _MADE = frozenset({"done", "terminated", "truncated", "next", "episode"})
-"""Roots of leaves of the dataset that are no tokens."""
+"""Roots of leaves of the dataset that are not tokens."""
 _TEXTS = ("text", "prompt", "label", "valid_sample")
 """Columns that are not kept, as in TorchRL."""
 _PAIR = ("prompt", "chosen", "rejected")

@@ -48,7 +48,7 @@ class TopKRewardSelector(Transform):  # type: ignore[misc]
     last `total_dialog_turns` stay: each further dialog of the prompt selects among them again, as in
     TorchRL. Batches are returned as they are.
 
-    Waiting dialogs are kept in memory, `total_dialog_turns` for each prompt, and are no part of a
+    Waiting dialogs are kept in memory, `total_dialog_turns` for each prompt, and are not part of a
     buffer's state. Unlike TorchRL's, it takes dialogs of several rows, too.
 
     Args:
@@ -105,7 +105,7 @@ class TopKRewardSelector(Transform):  # type: ignore[misc]
     def _inv_call(self, data: TensorDictBase) -> TensorDictBase | None:
         """Return the rows to write after `data`, `[…, T]` with whole dialogs, have come."""
         if data.ndim == 0:
-            raise UsageError("A single row is no dialog", hint="write whole dialogs with extend")
+            raise UsageError("A single row is not a dialog", hint="write whole dialogs with extend")
         rows = data if data.ndim == 1 else data.flatten(0, -1)
         last = torch.tensor([bool(done.any()) for done in _leaves(rows, self.done_key)])
         if not len(last) or not last[-1]:

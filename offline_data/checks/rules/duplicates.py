@@ -168,7 +168,7 @@ class NearDuplicateEpisodes(Rule):
     largest leaf of floating-point observations, whose numbers are rounded to 12 significant bits,
     about 1 in 4,000. A pass over all rows keeps 16 to 32 of each episode, chosen by their hash, which
     looks at 8 features at most (250 to 500 bytes of memory per episode); pairs that agree there are
-    then compared in full. Rows of more than 16 episodes are no evidence for a pair, nor are episodes
+    then compared in full. Rows of more than 16 episodes say nothing about a pair, nor do episodes
     with fewer than 8 different rows: small state spaces (grid worlds, also as floats) and constant
     poses do not fire. Images, and leaves of a single number, are not looked at.
     """

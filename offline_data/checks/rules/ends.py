@@ -170,7 +170,7 @@ class _EndValues(NamedTuple):
 class MadeUpFinalObservation(Rule):
     """The observation after a truncated episode's last action is all zero or NaN.
 
-    It is no state: a value is bootstrapped from it, and it is wrong. TorchRL's D4RL loader writes
+    It is not a state: a value is bootstrapped from it, and it is wrong. TorchRL's D4RL loader writes
     zeros there.
     """
 

@@ -131,9 +131,9 @@ class Advisory:
     """Patterns of `source:name`, as of `fnmatch`; those of a dataset cover its splits, too."""
     summary: str
     instead: str
-    """What to use or do."""
+    """Alternative or next step."""
     links: tuple[str, ...]
-    """Where it was published."""
+    """URL of the publication."""
     excluded: tuple[str, ...] = ()
     """Patterns of datasets that do not have it."""
     revisions: tuple[str, ...] = ("*",)
@@ -186,7 +186,7 @@ class DroppedLeaves(Rule):
     """Leaves of the source were not kept.
 
     The conversion could not represent them, and says why. Values that belong to the recording policy
-    and not to rows, as D4RL's `metadata/`, are no loss for training: these are only worth knowing.
+    and not to rows, as D4RL's `metadata/`, do not matter for training: these are only worth knowing.
     """
 
     code = "RL005"

@@ -35,7 +35,7 @@ _LEAST = -1075
 
 
 class _Sizes(NamedTuple):
-    """How many rewards there are of each size, and the largest."""
+    """Number of rewards of each size, and the largest."""
 
     counts: NDArray[np.int64]
     """By binary exponent of the magnitude; zeros are not counted."""
@@ -47,7 +47,7 @@ class RewardOutliers(Rule):
     """A few rewards are many times as large as all others.
 
     They dominate returns and the loss of a value function. A sensor's error value (-9999) or a crash
-    in the simulation are usual causes. Sparse rewards are no outliers: zeros do not count.
+    in the simulation are usual causes. Sparse rewards are not outliers: zeros do not count.
     """
 
     code = "RL040"

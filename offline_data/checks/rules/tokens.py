@@ -134,7 +134,7 @@ class ChosenEqualsRejected(_DocumentRule):
 
 
 class _Units(NamedTuple):
-    """What duplicates are looked for among: pairs, or documents that are in none."""
+    """Units compared for duplicates: pairs, or documents that are in none."""
 
     hashes: Sums
     documents: NDArray[np.int64]
@@ -495,7 +495,7 @@ def _describe_repair(manifest: Manifest) -> str:
 
 
 class DocumentLengths(_DocumentRule):
-    """How many tokens documents have.
+    """Numbers of tokens of documents.
 
     For the choice of `max_length`, of batch sizes, and between packed and padded rows: what is
     padding is computed for nothing.

@@ -55,7 +55,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
             f"{text} is a class, not a function", hint=f"name an object: f = {part}(…) in the file"
         )
     if not callable(found):
-        raise UsageError(f"{text} is no function: its type is {type(found).__name__}")
+        raise UsageError(f"{text} is not a function: its type is {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 

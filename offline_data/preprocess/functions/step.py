@@ -149,13 +149,13 @@ class FunctionStep(UserFunction):
     )  # fmt: skip
 
     on: On = "transitions"
-    """What a row is: a transition, or with `observations` each stored observation once."""
+    """Unit of a row: a transition, or with `observations` each stored observation once."""
     batched: int | None = None
     """Maximum rows of a block, if `fn` takes and returns blocks `[n, …]`; None: single rows."""
     vectorize: Literal["auto"] | bool = "auto"
     """Whether to try `torch.vmap`; False: row by row."""
     run: Literal["rows", "vectorised", "blocks"] = field(default="rows", metadata={"state": True})
-    """How it runs."""
+    """Way of calling the function."""
     why: str = field(default="", metadata={"state": True})
     """Why it runs row by row."""
     checked: int = field(default=LEAST_ROWS, metadata={"state": True})

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     """Columns that a function returned; None: unchanged."""
 
 On: TypeAlias = Literal["transitions", "observations"]
-"""What a row is: a transition in TED, or one observation."""
+"""Unit of a row: a transition in TED, or one observation."""
 
 INDEX: Key = ("index",)
 
@@ -145,7 +145,7 @@ def rebuilt(
         return chunk.having(observations={k: changed.get(k, before.get(k)) for k in made}), []  # type: ignore[misc]
     except FormatError as error:
         raise StepError(
-            f"What the function returned is no observation: {error.message}",
+            f"What the function returned is not an observation: {error.message}",
             hint="rename the leaf in the function",
         ) from error
 
@@ -193,7 +193,7 @@ def from_ted(
         return chunk.having(steps=leaves, observations=observations, words=words_of(chunk)), kept
     except FormatError as error:
         raise StepError(
-            f"What the function returned is no transition: {error.message}",
+            f"What the function returned is not a transition: {error.message}",
             hint="return the TensorDict that it was given, with what is to be changed",
         ) from error
 

@@ -144,7 +144,7 @@ class Expression:
                 raise self._refused(f"{name} takes {expected}")
             return node.args
         if not isinstance(node, ast.Compare):
-            raise self._refused(f"{source_of(node)!r} is no part of expressions")
+            raise self._refused(f"{source_of(node)!r} is not part of expressions")
         children = [node.left]
         for operator, side in zip(node.ops, node.comparators, strict=True):
             among = isinstance(operator, (ast.In, ast.NotIn))

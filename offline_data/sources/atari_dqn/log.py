@@ -115,7 +115,7 @@ def read_checkpoint(folder: Path, number: int) -> Checkpoint:
     around = read_whole(path, "iu")
     capacity = len(terminal)
     if added.shape or added < 0:
-        raise FormatError(f"{folder / file_of('add_count', number)} is no count: {added!r}")
+        raise FormatError(f"{folder / file_of('add_count', number)} is not a count: {added!r}")
     if around.ndim != 1 or len(around) < 2 or around[1] != added % capacity:
         raise FormatError(
             f"{path} is {around.tolist()!r:.80}, which does not fit {plural(added, 'row')} added "

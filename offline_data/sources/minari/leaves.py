@@ -32,7 +32,7 @@ SECTIONS = ("observations", "actions", "rewards", "terminations", "truncations",
 NOTE_REWARD = "Rewards are {dtype} in the source, kept as float64."
 NOTE_SPACE = "The space declares {leaf} as {declared}; the rows are {found}."
 NOTE_IMAGES = "Images are lossy JPEG in the source ({leaf})."
-NOTE_NO_SEED = "Some seeds in the source are no integers of 64 bits; they are left out (-1)."
+NOTE_NO_SEED = "Some seeds in the source are not 64-bit integers; they are left out (-1)."
 
 _FLAGS: dict[str, Key] = {"terminations": TERMINATED, "truncations": TRUNCATED}
 _FIXED: dict[str, Key] = {"rewards": REWARD, **_FLAGS}

@@ -42,7 +42,7 @@ def open_parquet(path: Path) -> ParquetTable:
         kind = leaf.kind
         values = leaf.values
         if len(leaf.path) > 1 or values is None or values.ndim != 1 or "binary" in kind:
-            reason = f"It is a column of {kind}, which is no number, word or text."
+            reason = f"It is a column of {kind}, which is not a number, word or text."
             dropped.append(Dropped("/".join(leaf.path), reason))
         elif kind == "bool":
             columns.append(Attribute(leaf.path[0], "nominal", ("False", "True")))

@@ -166,7 +166,7 @@ def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:
     for path, one in _leaves(value, ()):
         table[key_of(path, in_steps=False)] = _column([one], path)
     batch = aligned(columns, len(steps), table)
-    dropped = tuple(Dropped(one, "it is no part of an episode") for one in others)
+    dropped = tuple(Dropped(one, "it is not part of an episode") for one in others)
     return replace(batch, dropped=dropped)
 
 

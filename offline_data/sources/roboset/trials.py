@@ -151,7 +151,7 @@ def _read_trial(
             found = list(columns[path].shape)
             raise FormatError(f"{path[0]!r} has shape {found}, expected [{rows}]")
     if rows < 2:
-        raise FormatError(f"it has {plural(rows, 'row')}, which is no step; expected at least 2")
+        raise FormatError(f"it has {plural(rows, 'row')}, too few for a step; expected at least 2")
     actions = {path: columns.pop(path) for path in list(columns) if path[0] == "actions"}
     last = [column[-1] for column in actions.values()]
     old = not all(row.dtype.kind == "f" and np.isnan(row).all() for row in last)
@@ -198,7 +198,7 @@ def _columns(group: Any) -> tuple[dict[tuple[str, ...], NDArray[Any]], tuple[Dro
         )
         reason = None
         if leaf.form != "array":
-            reason = f"It has HDF5 type {dataset.dtype}, which is no number."
+            reason = f"It has HDF5 type {dataset.dtype}, which is not a number."
         elif leaf.rows != count:
             reason = f"It has {plural(leaf.rows or 0, 'row')}, and rewards have {count}."
         else:

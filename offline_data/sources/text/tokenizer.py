@@ -37,7 +37,7 @@ TOKENIZER_HINT = (
     "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "
     'text = { tokenizer = "gpt2" }'
 )
-"""What to do where no tokenizer was named."""
+"""Hint where no tokenizer was named."""
 
 _PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")
 """Tokens that pad where a tokenizer does not name one."""
@@ -67,7 +67,7 @@ _ENCODE_LIMITS = (2 << 30, 60.0)
 _BYTES_PER_CHARACTER, _CHARACTERS_PER_SECOND = 256, 20_000
 
 _PANIC = "PanicException"
-"""What a panic of the Rust code of `tokenizers` raises, for a damaged tokenizer; no `Exception`."""
+"""Type of a panic of the Rust code of `tokenizers`, for a damaged tokenizer; not an `Exception`."""
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class _File:
             if lies_elsewhere(dataset):
                 reason = "has its values in another file, which is not followed"
             elif dtype is None or dtype.kind not in "biuf":
-                reason = f"has dtype {dtype or 'unknown to numpy'}, which is no number"
+                reason = f"has dtype {dtype or 'unknown to numpy'}, which is not a number"
             elif not dataset.shape or dataset.shape[0] != self.rows:
                 reason = (
                     f"has shape {list(dataset.shape or ())}, expected {plural(self.rows, 'row')}"

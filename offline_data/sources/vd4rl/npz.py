@@ -60,7 +60,7 @@ class Header:
         check_magic(path, MAGIC, "an npz file")
         with open_npz(path, budget=LARGEST) as arrays:
             headers = {name: arrays.header(name) for name in arrays}
-            others = dict.fromkeys(arrays.others, "is no array")
+            others = dict.fromkeys(arrays.others, "is not an array")
         if missing := [name for name in REQUIRED if name not in headers]:
             there = ", ".join(headers) or "none"
             raise FormatError(f"it has no array {' or '.join(map(repr, missing))}; arrays: {there}")
@@ -68,7 +68,7 @@ class Header:
         columns = {}
         for name, header in headers.items():
             if header.dtype.kind not in "biufc":
-                others[name] = f"has dtype {header.dtype}, which is no number"
+                others[name] = f"has dtype {header.dtype}, which is not a number"
             elif header.shape[:1] != (rows,):
                 others[name] = (
                     f"has shape {list(header.shape)}, and {IMAGE!r} has {plural(rows, 'row')}"

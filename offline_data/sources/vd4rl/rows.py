@@ -84,7 +84,7 @@ def episode_of(rows: Mapping[str, NDArray[Any]], file: str) -> EpisodeBatch:
         if name in rows and rows[name].shape[1:] not in {(), (1,)}:
             raise FormatError(f"{name!r} has shape {list(rows[name].shape)}, expected [{count}]")
     if count < 2:
-        raise FormatError(f"it has {plural(count, 'row')}, which is no step; expected at least 2")
+        raise FormatError(f"it has {plural(count, 'row')}, too few for a step; expected at least 2")
     flags = {name: rows[name].reshape(-1) != 0 for name in FLAGS if name in rows}
     if FIRST in flags and flags[FIRST][1:].any():
         raise FormatError(f"{FIRST!r} is set in row {1 + int(flags[FIRST][1:].argmax())}, too")

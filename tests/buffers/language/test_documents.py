@@ -184,5 +184,5 @@ def test_wrong_arguments(dataset: Any, tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             Documents(dataset, **options)
     write_toy(tmp_path / "toy", [toy_batch([3])])
-    with pytest.raises(UsageError, match="are no tokens"):
+    with pytest.raises(UsageError, match="are not tokens"):
         Documents(offline_data.open_dataset(tmp_path / "toy"))

@@ -140,7 +140,7 @@ def test_wrong_data() -> None:
     cut["next", "done"][:] = False
     for wrong, said in (
         (lazy_stack([dialog("p", 1, 3), cut]), "has no end"),
-        (dialog("p", 1, 3), "A single row is no dialog"),
+        (dialog("p", 1, 3), "A single row is not a dialog"),
         (lazy_stack([dialog("p", 1, 3).set("text", torch.ones(3))]), "expected a string"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -189,7 +189,7 @@ def test_a_function_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("fns.py:Tools.trple", "there is no 'trple'", "did you mean 'triple'?"),
         ("fns.py:double.x.y", "there is no 'x'", None),
         ("fns.py:zzz", "there is no 'zzz'", None),
-        ("fns.py:NUMBER", "fns.py:NUMBER is no function: its type is int", None),
+        ("fns.py:NUMBER", "fns.py:NUMBER is not a function: its type is int", None),
         ("fns.py:Tools", "fns.py:Tools is a class", r"name an object: f = Tools(…) in the file"),
         ("fnz:double", "There is no module 'fnz'", "did you mean 'fns'?"),
         ("jsn.x:double", "There is no module 'jsn'", "a file is written FILE.py:NAME"),

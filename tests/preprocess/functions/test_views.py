@@ -39,7 +39,7 @@ CHUNK = toy_chunk([4, 1, 3], first_episode=1, unknown_final=[2])
     ],
 )
 def test_what_is_no_transition(key: Any, value: Any, message: str) -> None:
-    with pytest.raises(StepError, match=f"is no transition: .*{message}") as error:
+    with pytest.raises(StepError, match=f"is not a transition: .*{message}") as error:
         run(lambda td: td.set(key, value), CHUNK)
     assert isinstance(error.value.__cause__, FormatError)
 
@@ -114,9 +114,9 @@ def test_a_place_in_a_message() -> None:
         (lambda td: {**td, "action": {"x": torch.ones(2)}}, "'action', and there is another leaf"),
         (lambda td: {**td, "mission": torch.ones(2)}, "'mission', and there is another leaf"),
         (lambda td: {**td, "reward": torch.ones(1)}, "'reward', and there is another leaf"),
-        (lambda td: {**td, "next": {"x": torch.ones(2)}}, "no observation.*named 'next/x'"),
-        (lambda td: {**td, "done": torch.ones(2)}, "no observation.*named 'done'"),
-        (lambda td: {**td, "index": torch.ones(2)}, "no observation.*named 'index'"),
+        (lambda td: {**td, "next": {"x": torch.ones(2)}}, "not an observation.*named 'next/x'"),
+        (lambda td: {**td, "done": torch.ones(2)}, "not an observation.*named 'done'"),
+        (lambda td: {**td, "index": torch.ones(2)}, "not an observation.*named 'index'"),
         (lambda _: {}, "without leaves for the observation before row 4"),
         (lambda _: None, "returned None .is a `return` missing"),
     ],

@@ -378,7 +378,7 @@ BAD: dict[str, Callable[[Record], object]] = {
         {"steps/label": np.ones(3, np.float32)}
     ),
     "has a value that is no int32": lambda r: r["steps/action/close"].__setitem__(0, 2**40),
-    "has a value that is no bool": lambda r: r["steps/is_first"].__setitem__(0, 2),
+    "has a value that is not a bool": lambda r: r["steps/is_first"].__setitem__(0, 2),
     "is not UTF-8 text": lambda r: r.update({"steps/language_instruction": [b"\xff"] * 3}),
     "whose lengths do not add up": lambda r: r.update(
         {"steps/observation/points/ragged_row_lengths_0": np.array([9, 9, 9])}
@@ -390,7 +390,7 @@ BAD: dict[str, Callable[[Record], object]] = {
     "value of more than 8 bytes": lambda r: r.update(
         {"steps/observation/cloud": [zlib.compress(bytes(1 << 20))] * 3}
     ),
-    "steps/observation/image of step 1 is no jpeg image of uint8": lambda r: r[
+    "steps/observation/image of step 1 is not a jpeg image of uint8": lambda r: r[
         "steps/observation/image"
     ].__setitem__(1, encode_image(np.zeros((2, 2, 3), np.uint8), "jpeg")),
     "it is empty": lambda r: r["steps/observation/image"].__setitem__(1, b""),
