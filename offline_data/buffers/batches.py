@@ -301,6 +301,11 @@ class BatchSource(Saves, Generic[Batch]):
         self._chain = chain
         return self
 
+    @property
+    def transform(self) -> tuple[Transform, ...]:
+        """The transforms, in the order in which they are called with a batch."""
+        return tuple(link.transform for link in self._chain.links)
+
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Replace the sampler and drop prefetched batches; returns the previous sampler."""
         before, self._sampler = self._sampler, as_sampler(sampler)

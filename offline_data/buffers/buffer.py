@@ -237,6 +237,14 @@ class ReplayBuffer(BatchSource[Batch]):
                 storage[index if storage.ndim == 1 else _places(rows, storage)] = value
                 changed.append(rows.reshape(-1))
 
+    def read_all_in_order(self, end: int | None = None) -> Any:
+        """Return the first `end` rows, or all, like `buffer[:end]`."""
+        return self[:end]
+
+    def write_all(self, data: Any, end: int | None = None) -> None:
+        """Overwrite the first `end` rows, None: as many as there are; like `buffer[:end] = data`."""
+        self[: len(data) if end is None else end] = data
+
     def set_at_(self, key: KeyLike, value: Any, index: Index) -> None:
         """Overwrite one leaf of existing rows; raises like `buffer[index] = value`."""
         self._set_leaves(index, {path_of(key): value})
@@ -299,6 +307,11 @@ class ReplayBuffer(BatchSource[Batch]):
         with self._lock:
             self._sampler.update_priority(rows, values)
 
+    def mark_update(self, index: Tensor | int) -> None:
+        """Make the sampler treat rows as new ones; a `PrioritizedSampler` gives them such a priority."""
+        with self._lock:
+            self._sampler.mark_update(index, storage=self._storage)
+
     def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
         """Replace the storage for reading and writing; returns the previous storage.
 
@@ -347,7 +360,7 @@ class ReplayBuffer(BatchSource[Batch]):
                 "ended": self._ended,
             }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state returned by `state_dict`.
 
         Everything is checked before anything is changed. Load it after everything else that draws
@@ -357,16 +370,18 @@ class ReplayBuffer(BatchSource[Batch]):
             UsageError: Other sampler, writer, dataset or transforms; rows that do not match.
             IntegrityError: Damaged.
         """
-        self.check_state(state)
+        self.check_state(state_dict)
         with self._lock:
-            self._chain.load_state_dict(state["transforms"])
+            self._chain.load_state_dict(state_dict["transforms"])
             self._drop_drawn()
             if isinstance(self._storage, GrowingStorage):
-                self._storage.load_state_dict(state["storage"])
-            self._writer.load_state_dict(state["writer"])
-            self._sampler.load_state_dict(state["sampler"])
-            self._batch_size, self._ended = state["batch_size"], state["ended"]
-            draws = [Draw(one["rows"].clone(), one["info"], one["last"]) for one in state["draws"]]
+                self._storage.load_state_dict(state_dict["storage"])
+            self._writer.load_state_dict(state_dict["writer"])
+            self._sampler.load_state_dict(state_dict["sampler"])
+            self._batch_size, self._ended = state_dict["batch_size"], state_dict["ended"]
+            draws = [
+                Draw(one["rows"].clone(), one["info"], one["last"]) for one in state_dict["draws"]
+            ]
             self._ahead.restore(draws, self._make)
 
     def check_state(self, state: Any) -> None:
@@ -440,7 +455,9 @@ class ReplayBuffer(BatchSource[Batch]):
 
     def _hooked(self) -> Any:
         storage = self._growing
-        rows = storage.get(slice(None)).exclude(INDEX)
+        rows = storage.get(slice(None))
+        if isinstance(rows, TensorDictBase):
+            rows = rows.exclude(INDEX)
         steps, full = len(storage) // storage.width, len(storage) == storage.max_size
         for hook in self._save_hooks:
             if hasattr(hook, "shift"):

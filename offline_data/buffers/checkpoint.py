@@ -50,7 +50,7 @@ class Saves(ABC):
         """Return the state to resume from."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state returned by `state_dict`; changes nothing if `check_state` raises."""
 
     def check_state(self, state: Any) -> None:

@@ -58,14 +58,14 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
             self._take_priority(data, row)
         return row
 
-    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+    def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> Tensor:
         """Write rows and their priorities, if any; see `ReplayBuffer.extend`.
 
         `update_priority=False`: ignore priorities in the data; rows get the default for new rows.
         """
-        rows = super().extend(data)
+        rows = super().extend(tensordicts)
         if update_priority is not False and len(rows):
-            self._take_priority(data, rows)
+            self._take_priority(tensordicts, rows)
         return rows
 
     def update_tensordict_priority(self, data: Any) -> None:

@@ -82,10 +82,10 @@ class Writer(Saves):
             return sys.maxsize, sys.maxsize
         return len(storage) // storage.width, storage.steps
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; the storage must be in the same state."""
-        self.check_state(state)
-        self.write_count = state["write_count"]
+        self.check_state(state_dict)
+        self.write_count = state_dict["write_count"]
 
     @property
     def storage(self) -> GrowingStorage:
@@ -151,10 +151,10 @@ class RoundRobinWriter(Writer):
         known, size = steps or self._steps()
         Fields(state, type(self).__name__).integer("cursor", min(known, size - 1))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `Writer`."""
-        super().load_state_dict(state)
-        self.cursor = state["cursor"]
+        super().load_state_dict(state_dict)
+        self.cursor = state_dict["cursor"]
 
     def _advance(self, count: int) -> None:
         self.cursor = (self.cursor + count) % self.storage.steps
@@ -258,10 +258,12 @@ class TensorDictMaxValueWriter(Writer):
         ranks = fields.tensor("ranks", torch.float64, (len(rows),))
         fields.check("ranks", not bool(ranks.isnan().any()), "numbers")
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `Writer`."""
-        super().load_state_dict(state)
-        self._heap = list(zip(state["ranks"].tolist(), state["rows"].tolist(), strict=True))
+        super().load_state_dict(state_dict)
+        self._heap = list(
+            zip(state_dict["ranks"].tolist(), state_dict["rows"].tolist(), strict=True)
+        )
 
     def _ranks(self, data: Any) -> Tensor:
         if not is_tensor_collection(data):

@@ -170,8 +170,8 @@ class _Recording(Sampler):
     def empty(self) -> None:
         self.calls.append("empty")
 
-    def update_priority(self, rows: Any, priority: Any) -> None:
-        self.calls.append(("priority", rows.tolist(), priority.tolist()))
+    def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:  # noqa: ARG002
+        self.calls.append(("priority", index.tolist(), priority.tolist()))
 
     def state_dict(self) -> dict[str, Any]:
         return {"next": self.next}

@@ -350,13 +350,13 @@ class ReplayBufferEnsemble(ReplayBuffer):
             own[part] = {key: one for key, one in own[part].items() if key not in of_members}
         return {**own, "members": states}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `ReplayBuffer.load_state_dict`."""
-        self.check_state(state)
+        self.check_state(state_dict)
         self._drop_drawn()
-        for member, one in zip(self.members, state["members"], strict=True):
+        for member, one in zip(self.members, state_dict["members"], strict=True):
             member.load_state_dict(one)
-        super().load_state_dict(_with_parts(state))
+        super().load_state_dict(_with_parts(state_dict))
 
     def check_state(self, state: Any) -> None:
         """Raise unless `load_state_dict` takes a state; see there."""

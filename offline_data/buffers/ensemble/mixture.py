@@ -300,18 +300,18 @@ class DatasetMixture(AsDataset):
             "draws": [_draw_state(draw) for draw in self._ahead.drawn()],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; raises `UsageError` for a different mixture."""
-        self.check_state(state)
-        for member, its_own in zip(self.members, state["members"], strict=True):
+        self.check_state(state_dict)
+        for member, its_own in zip(self.members, state_dict["members"], strict=True):
             member.load_state_dict(its_own)
         if self._owed is not None:
-            self._owed = [*state["dealing"]["owed"]]
-        load_random_state(_random_part(state), self._generator)
-        self._chain.load_state_dict(state["transforms"])
-        if state["draws"]:
+            self._owed = [*state_dict["dealing"]["owed"]]
+        load_random_state(_random_part(state_dict), self._generator)
+        self._chain.load_state_dict(state_dict["transforms"])
+        if state_dict["draws"]:
             self._agree_again()
-        self._ahead.restore([_draw_of(one) for one in state["draws"]], self._make)
+        self._ahead.restore([_draw_of(one) for one in state_dict["draws"]], self._make)
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""

@@ -99,12 +99,12 @@ class Parts:
             elif _has_state(part):
                 check_part(part, fields.get(str(number)))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
-        self.check_state(state)
+        self.check_state(state_dict)
         for number, part in enumerate(self._parts):
             if _has_state(part):
-                part.load_state_dict(state[str(number)])
+                part.load_state_dict(state_dict[str(number)])
 
     def __len__(self) -> int:
         """Return the number of members."""
@@ -348,10 +348,10 @@ class SamplerEnsemble(Parts, Sampler):
         super().check_state(state, steps)
         check_random_state(Fields(state, type(self).__name__), self._generator)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
-        super().load_state_dict(state)
-        self._load_generator(state)
+        super().load_state_dict(state_dict)
+        self._load_generator(state_dict)
 
     def _some(self, numbers: list[int]) -> SamplerEnsemble:
         """Return the ensemble of some samplers; keeps `K` if it was given, `p` and the generator."""

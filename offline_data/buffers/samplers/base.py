@@ -247,12 +247,12 @@ class Sampler(Saves):
         """Return what `buffer.sample(return_info=True)` says of a batch beside its rows."""
         return leaves
 
-    def extend(self, rows: Tensor) -> None:
+    def extend(self, index: Tensor) -> None:
         """Handle rows written to the storage, int64 `[n]`."""
 
-    def add(self, row: int) -> None:
+    def add(self, index: int) -> None:
         """Handle one row written to the storage."""
-        self.extend(torch.tensor([row]))
+        self.extend(torch.tensor([index]))
 
     def empty(self) -> None:
         """Handle that the storage was emptied."""
@@ -261,7 +261,13 @@ class Sampler(Saves):
         """Use `generator` instead of a seed or the global generator."""
         self._generator = generator
 
-    def update_priority(self, rows: Tensor | int, priority: Tensor | float) -> None:  # noqa: ARG002
+    def update_priority(
+        self,
+        index: Tensor | int,  # noqa: ARG002
+        priority: Tensor | float,  # noqa: ARG002
+        *,
+        storage: Any = None,  # noqa: ARG002 - TorchRL's signature
+    ) -> None:
         """Warn that this sampler has no priorities; overridden by prioritized samplers."""
         warnings.warn(
             f"update_priority was called, but {type(self).__name__} has no priorities: nothing "
@@ -283,13 +289,13 @@ class Sampler(Saves):
             raise UsageError(f"{type(self).__name__} has no state; found {unknown}")
         check_random_state(fields, self._generator)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `check_state`.
 
         If this sampler and that of the state have no generator of their own, sets torch's global one.
         """
-        self.check_state(state)
-        self._load_generator(state)
+        self.check_state(state_dict)
+        self._load_generator(state_dict)
 
     def _load_generator(self, state: dict[str, Any]) -> None:
         self._generator = load_random_state(Fields(state, type(self).__name__), self._generator)

@@ -157,44 +157,51 @@ class PrioritizedSampler(Sampler):
         rows, weights = self._draw(batch_size)
         return rows, {WEIGHT: weights}
 
-    def update_priority(self, rows: Tensor | int, priority: Tensor | float) -> None:
+    def update_priority(
+        self,
+        index: Tensor | int,
+        priority: Tensor | float,
+        *,
+        storage: Any = None,  # noqa: ARG002 - TorchRL's signature
+    ) -> None:
         """Set the priorities of rows; `eps` and `alpha` are applied here.
 
         Args:
-            rows: Integers of any shape, on any device; or one int.
+            index: Rows: integers of any shape, on any device; or one int.
             priority: One for all; one per row; or several per row in trailing dimensions, combined
                 by `reduction`.
+            storage: Ignored, for compatibility with TorchRL.
 
         Raises:
             UsageError: Mismatched shapes; an invalid row; a priority that is negative, infinite or
                 NaN. Nothing is changed then.
         """
         if not (
-            _is_flat(rows, torch.int64)
+            _is_flat(index, torch.int64)
             and _is_flat(priority, self.dtype)
-            and rows.shape == priority.shape
+            and index.shape == priority.shape
         ):
-            rows = torch.as_tensor(rows, device="cpu")
-            if rows.is_floating_point() or rows.dtype is torch.bool:
-                raise UsageError(f"Rows are integers; found {rows.dtype}")
+            index = torch.as_tensor(index, device="cpu")
+            if index.is_floating_point() or index.dtype is torch.bool:
+                raise UsageError(f"Rows are integers; found {index.dtype}")
             values = torch.as_tensor(priority, device="cpu").detach()
-            values = one_per_row(values, rows.shape, self.reduction).to(self.dtype)
-            rows, priority = rows.reshape(-1).to(torch.int64).contiguous(), values.contiguous()
+            values = one_per_row(values, index.shape, self.reduction).to(self.dtype)
+            index, priority = index.reshape(-1).to(torch.int64).contiguous(), values.contiguous()
         if self.reduction not in ("max", "min"):
-            rows, priority = one_per_update(rows, priority, self.reduction)
-        self._update(rows, priority)
+            index, priority = one_per_update(index, priority, self.reduction)
+        self._update(index, priority)
 
     def mark_update(self, index: Tensor | int, *, storage: Any = None) -> None:  # noqa: ARG002
         """Give rows the priority of new ones."""
         self.update_priority(index, self.default_priority)
 
-    def extend(self, rows: Tensor) -> None:
+    def extend(self, index: Tensor) -> None:
         """Set the default priority for written rows; see `Sampler.extend`."""
-        rows = rows.reshape(-1).to("cpu", torch.int64).contiguous()
-        if self._within and len(rows) and 0 <= rows.min() <= rows.max() < self.max_capacity:
-            self._stored[rows] = _NEVER  # overwritten rows no longer count
+        index = index.reshape(-1).to("cpu", torch.int64).contiguous()
+        if self._within and len(index) and 0 <= index.min() <= index.max() < self.max_capacity:
+            self._stored[index] = _NEVER  # overwritten rows no longer count
             self._highest = None
-        self._update(rows, torch.full(rows.shape, self.default_priority, dtype=self.dtype))
+        self._update(index, torch.full(index.shape, self.default_priority, dtype=self.dtype))
 
     def empty(self) -> None:
         """Remove all priorities; see `Sampler.empty`."""
@@ -243,17 +250,19 @@ class PrioritizedSampler(Sampler):
             fields.check("highest", fields.number("highest") <= limit, f"at most {limit:.3g}")
         check_random_state(fields, self._generator)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `check_state`."""
-        self.check_state(state)
-        self._alpha, self._beta, self._eps = (float(state[n]) for n in ("alpha", "beta", "eps"))
+        self.check_state(state_dict)
+        self._alpha, self._beta, self._eps = (
+            float(state_dict[n]) for n in ("alpha", "beta", "eps")
+        )
         self._limit = self._highest_allowed(self._alpha)
-        self._stored.copy_(state["priorities"])
-        self._drawable.copy_(state["allowed"])
-        self._highest = state["highest"]
-        self._tree.set(torch.arange(self.max_capacity), state["weights"].double())
+        self._stored.copy_(state_dict["priorities"])
+        self._drawable.copy_(state_dict["allowed"])
+        self._highest = state_dict["highest"]
+        self._tree.set(torch.arange(self.max_capacity), state_dict["weights"].double())
         self._filled, self._followed = 0, None
-        self._load_generator(state)
+        self._load_generator(state_dict)
 
     def __repr__(self) -> str:
         return (

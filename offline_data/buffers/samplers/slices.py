@@ -243,7 +243,7 @@ class SliceSampler(Sampler):
         replacement: bool = True,  # noqa: ARG002 - used by `__new__`
         **torchrl: Any,
     ) -> None:
-        self.traj_key, self.end_key = torchrl.get("traj_key"), torchrl.get("end_key")
+        self._traj_key, self.end_key = torchrl.get("traj_key"), torchrl.get("end_key")
         self.end_keys = torchrl.get("end_keys")
         self.span = (span, span) if isinstance(span, int) else tuple(span)
         if any(self.span) and pad_output:
@@ -292,6 +292,11 @@ class SliceSampler(Sampler):
         drawn = starts_at.draw(self.over, fractions[0], fractions[1])
         positions, leaves = self.batch_of(*drawn, length)
         return starts_at.rows(positions), leaves
+
+    @property
+    def traj_key(self) -> NestedKey | None:
+        """Leaf of trajectory numbers: the one given; else the one found in the storage, if any."""
+        return self._traj_key
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
         """Return the number of rows at which a slice may begin; see `Sampler.sampleable`."""
@@ -353,6 +358,8 @@ class SliceSampler(Sampler):
         """Return the possible starts, the same object until the storage changes."""
         runs = runs_of(storage, self._boundaries)
         if self._known is None or self._known[0] is not runs or self._known[1] != length:
+            if self._boundaries is None:
+                self._traj_key = getattr(storage, "trajectory_key", None)
             episodes = _without_invalid_ends(storage, runs) if self.valid_only else runs
             sides = [length if side is True else int(side) for side in self.span]
             span = (sides[0], sides[1])

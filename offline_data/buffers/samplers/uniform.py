@@ -92,6 +92,7 @@ class SamplerWithoutReplacement(Sampler):
         shuffle: Whether to shuffle; False: ascending order.
         seed: Non-negative; None: drawn from torch's global generator at the first batch.
         valid_only: See `RandomSampler`.
+        replacement: Must be False.
 
     Attributes:
         seed: Seed of all orders; if not given, None until the first batch.
@@ -113,7 +114,13 @@ class SamplerWithoutReplacement(Sampler):
         *,
         seed: int | None = None,
         valid_only: bool = True,
+        replacement: bool = False,
     ) -> None:
+        if replacement:
+            raise UsageError(
+                f"replacement is True; a {type(self).__name__} draws without",
+                hint="RandomSampler and SliceSampler draw with replacement",
+            )
         if seed is not None and seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
         self.drop_last = drop_last
@@ -196,12 +203,16 @@ class SamplerWithoutReplacement(Sampler):
             fields.integer(name)
         check_random_state(fields, None)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
-        self.check_state(state)
-        self.seed, self.epoch, self.position = state["seed"], state["epoch"], state["position"]
+        self.check_state(state_dict)
+        self.seed, self.epoch, self.position = (
+            state_dict["seed"],
+            state_dict["epoch"],
+            state_dict["position"],
+        )
         self._order = None
-        load_random_state(Fields(state, type(self).__name__), None)
+        load_random_state(Fields(state_dict, type(self).__name__), None)
 
     def __repr__(self) -> str:
         return (

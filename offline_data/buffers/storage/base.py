@@ -19,10 +19,12 @@ from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
 from offline_data.buffers.storage.trajectory_index import (
+    TRAJECTORIES,
     Marks,
     TrajectoryIndex,
     rows_of_steps,
 )
+from offline_data.buffers.unsupported import refuse
 from offline_data.errors import BufferUsageError, UsageError
 from offline_data.plurals import plural
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
+    from offline_data.buffers.keys import NestedKey
     from offline_data.episodes import Key
 
 _NOBODY = -1
@@ -266,6 +269,22 @@ class GrowingStorage(Saves):
         """
         return self._index.runs(self._count, self._leaf)
 
+    @property
+    def trajectory_key(self) -> NestedKey | None:
+        """Leaf of trajectory numbers by which `runs` separates rows; None: there is none."""
+        found = (key for key in TRAJECTORIES if self._count and self._leaf(key) is not None)
+        key = next(found, None)
+        return key[0] if key is not None and len(key) == 1 else key
+
+    @property
+    def checkpointer(self) -> None:
+        """None; TorchRL's classes that write files cannot be set."""
+        return
+
+    @checkpointer.setter
+    def checkpointer(self, checkpointer: Any) -> None:
+        refuse(type(self).__name__, {"checkpointer": checkpointer}, "checkpointer")
+
     def runs_by(self, boundaries: Boundaries) -> EpisodeIndex:
         """Return the trajectories delimited by other leaves; raises `UsageError` without them.
 
@@ -312,17 +331,17 @@ class GrowingStorage(Saves):
         self._index.check_state(fields.get("links"), count, width)
         return count // width, -(-self.max_size // width)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a copy of a state returned by `state_dict`; nothing is changed by an error.
 
         Raises:
             IntegrityError: It is damaged.
             UsageError: It has too many rows, or other leaves.
         """
-        self.check_state(state)
-        count = state["count"]
-        self._restore(state["content"], count)
-        self._index.load_state_dict(state["links"], count)
+        self.check_state(state_dict)
+        count = state_dict["count"]
+        self._restore(state_dict["content"], count)
+        self._index.load_state_dict(state_dict["links"], count)
         self._count = count
 
     def loads(self, path: str | os.PathLike[str]) -> None:
