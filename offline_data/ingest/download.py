@@ -411,7 +411,7 @@ def naming_the_command(
         command = online_command(dataset, settings, options, raw_only=raw_only)
         raise OfflineError(
             f"{_missing(dataset, options)}, and offline mode is on",
-            hint=near or f"online: `{command}`; {_advice(settings)}",
+            hint=near or f"online: `{command}`; {offline_advice(settings)}",
         ) from error
     except NotFoundError as error:
         other = _other_tokens(dataset, settings, options)
@@ -488,7 +488,8 @@ def _did_you_mean(dataset: DatasetId, settings: Settings) -> str | None:
     return f"did you mean {names}?" if near else None
 
 
-def _advice(settings: Settings) -> str:
+def offline_advice(settings: Settings) -> str:
+    """Return what turned offline mode on, and how to turn it off."""
     origin = settings.origins.get("offline", ARGUMENT)
     if origin == ARGUMENT:
         return "leave out --offline where there is a network"

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.errors import NotFoundError, UsageError
+from offline_data.files import human_bytes
 from offline_data.ids import nearest
+from offline_data.plurals import plural
 from offline_data.sources.base import ALL_SPLITS
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import DEFAULT_AUDIT, AuditMode
@@ -222,6 +224,13 @@ class Stored:
     """Whether it existed before."""
     seconds: float
     """Wall time of the command."""
+
+    def __repr__(self) -> str:
+        """Return id, counts, size and place, on one line."""
+        return (
+            f"Stored({self.id}, {plural(self.transitions, 'transition')}, "
+            f"{plural(self.episodes, 'episode')}, {human_bytes(self.bytes)}, {str(self.path)!r})"
+        )
 
     @property
     def layout(self) -> LayoutName:

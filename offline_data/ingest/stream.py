@@ -29,10 +29,11 @@ from typing_extensions import Self
 
 from offline_data.ahead import Ahead
 from offline_data.config import user_path
+from offline_data.errors import OfflineError
 from offline_data.files import check_links, disk_errors, file_lock, is_file, unless_locked
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
-from offline_data.ingest.download import naming_the_command
+from offline_data.ingest.download import naming_the_command, offline_advice
 from offline_data.ingest.options import Options
 from offline_data.ingest.raw import described, fetch_files, files_of, free, opening_files
 from offline_data.ingest.shards import check_files, naming
@@ -116,6 +117,7 @@ def plan_stream(
         else:
             dataset = parse_id(text)
             adapter = dataset.source
+            stack.enter_context(_online(text, settings))
             with naming_the_command(dataset, settings, options) as asking:
                 release = get_source(adapter).resolve(dataset.name, dataset.revision, asking)
             release = options.apply_to(release, adapter)
@@ -133,6 +135,19 @@ def plan_stream(
         opened = process.open(partial(open_release, adapter, release))
     check_files(release, opened.shards)
     return StreamPlan(name, adapter, release, tuple(opened.shards), opened.warnings)
+
+
+@contextmanager
+def _online(name: str, settings: Settings) -> Iterator[None]:
+    """Raise one `OfflineError` for a stream of this name in place of those of lists and files."""
+    try:
+        yield
+    except OfflineError as error:
+        hint = str(error.shell_hint)
+        raise OfflineError(
+            f"{name} cannot be streamed in offline mode: its files are not on this disk",
+            hint=hint if hint.startswith("did you mean") else offline_advice(settings),
+        ) from None
 
 
 class ShardReader:
@@ -162,6 +177,7 @@ class ShardReader:
         """
         plan, release = self.plan, self.plan.release
         with ExitStack() as stack:
+            stack.enter_context(_online(plan.id.partition("@")[0], self._settings))
             files: _RawFiles | None = None
             coming: Iterator[int] = iter(order)
             if release.local is None:

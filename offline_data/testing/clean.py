@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from offline_data.errors import UsageError
+
 if TYPE_CHECKING:
     from offline_data.api.arguments import DatasetLike, OnDisk
     from offline_data.checks.finding import Severity
@@ -32,10 +34,13 @@ def assert_clean(
         AssertionError: The message lists the findings.
         NotFoundError, UsageError, AccessError: See `offline_data.check`.
     """
+    __tracebackhide__ = True
     from offline_data import api
     from offline_data.checks.finding import SEVERITIES
     from offline_data.checks.formats import counted, human_lines, plain
 
+    if fail_on not in SEVERITIES:
+        raise UsageError(f"fail_on is {fail_on!r}; expected one of {', '.join(SEVERITIES)}")
     least = SEVERITIES.index(fail_on)
     found = api.check(*datasets, **{"progress": False, **options})
     wrong = [one for one in found if SEVERITIES.index(one.severity) >= least]

@@ -245,9 +245,11 @@ class _Commit:
         """Return the answer of `/api/datasets/REPO`."""
         from huggingface_hub import DatasetCard
 
-        card = DatasetCard(self.files.get("README.md", b"").decode(), ignore_metadata_errors=True)
+        text = self.files.get("README.md", b"").decode()
+        has_metadata = text.startswith("---")  # hub warns about a card without
+        card = DatasetCard(text, ignore_metadata_errors=True) if has_metadata else None
         return {
-            "cardData": card.data.to_dict(),
+            "cardData": card.data.to_dict() if card else {},
             "id": self.repo,
             "author": self.repo.split("/")[0],
             "sha": self.sha,

@@ -38,6 +38,7 @@ from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageE
 from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
+from offline_data.ingest.stream import ShardReader
 from offline_data.testing.rlds_toy import write_toy_rlds
 from offline_data.testing.servers import Fault, FileServer
 from offline_data.testing.sharded_toy import (
@@ -706,5 +707,21 @@ def test_workers_divide_the_rows_and_epochs_differ(
 
 @here
 def test_offline(stream: Stream, settings: Settings) -> None:
-    with pytest.raises(OfflineError, match="and offline mode is on"):
-        stream(4, remote=True, settings=replace(settings, offline=True))
+    """One error, without those that led to it, for the id that was given."""
+    offline = replace(settings, offline=True)
+    made = stream(4, remote=True)
+    for read, hint in (
+        (lambda: stream(4, remote=True, settings=offline), "did you mean shardtoy:sharded-6x3?"),
+        (
+            lambda: list(ShardReader(made.plan, offline).pieces([0])),
+            "leave out offline=True where there is a network",
+        ),
+    ):
+        with pytest.raises(OfflineError) as caught:
+            read()
+        assert caught.value.message == (
+            f"{made.plan.id.partition('@')[0]} cannot be streamed in offline mode: its files are "
+            "not on this disk"
+        )
+        assert caught.value.hint == hint
+        assert caught.value.__suppress_context__

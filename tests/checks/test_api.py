@@ -85,6 +85,15 @@ def test_a_damaged_manifest_is_a_finding(root: Path, tmp_path: Path, write: Writ
         assert [o.code for o in offline_data.check(text, root=tmp_path / "root")] == ["RL001"]
 
 
+def test_assert_clean_shows_the_line_of_the_test(root: Path) -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_clean("local:bad", root=root, select=VALUES)
+    (shown,) = caught.traceback.filter(caught)
+    assert shown.name == "test_assert_clean_shows_the_line_of_the_test"
+    with pytest.raises(UsageError, match="fail_on is 'eror'; expected one of info, warning, error"):
+        assert_clean("local:bad", root=root, fail_on="eror")  # type: ignore[arg-type]
+
+
 def test_assert_clean(root: Path) -> None:
     assert_clean("local:clean", root=root, select=VALUES)
     assert_clean("local:bad", root=root, select=["RL021"], fail_on="error")
