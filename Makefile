@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+OLDEST ?= .venv-oldest
+OLDEST_PYTHON ?= PYENV_VERSION=3.10 python3.10
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types unit slow fuzz benchmark clean
+.PHONY: demo test lint types unit slow test-oldest fuzz benchmark clean
 
 demo: $(VENV)/.demo
 	$(BIN)/offline-data demo
@@ -20,13 +22,18 @@ types: $(VENV)/.test
 
 # Tests start many programs: where the environment forbids .pyc files, each would compile everything
 # it imports, and each worker all test modules.
-unit slow: export PYTHONDONTWRITEBYTECODE =
+unit slow test-oldest: export PYTHONDONTWRITEBYTECODE =
 
 unit: $(VENV)/.test
 	$(BIN)/pytest -n 2
 
 slow: $(VENV)/.test
 	$(BIN)/pytest -m "slow and not network"
+
+# The default tests with the lowest versions that pyproject.toml declares, on the lowest Python.
+test-oldest: $(OLDEST)/.test
+	$(OLDEST)/bin/python .ci/minima.py
+	$(OLDEST)/bin/pytest -n 2
 
 # FUZZ cases of each kind; seeds of the day, so that every day tries others, or from SEED on.
 FUZZ ?= 1000
@@ -38,7 +45,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python -W ignore -m benchmarks --threads 1
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -58,4 +65,12 @@ $(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
 
 $(VENV)/.test: $(BUILT_FROM) $(VENV)/.torch
 	$(PIP) --editable ".[test]"
+	@touch $@
+
+# torch is as in constraints.txt; where no CPU build for Python 3.10 is at hand, pip takes one with CUDA.
+$(OLDEST)/.test: $(BUILT_FROM) constraints.txt
+	$(OLDEST_PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet uv
+	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct \
+		--constraint constraints.txt --editable ".[test]"
 	@touch $@

@@ -432,8 +432,9 @@ def test_some_leaves_images_as_bytes_and_a_transform(
     assert batch["observation", "image"][0].startswith(b"\x89PNG")
     [batch, *_] = stream(4, keys=["action"], transform=lambda one: one["action"])
     assert batch.shape == (4, 1)
-    with pytest.raises(UsageError, match="did you mean"):
+    with pytest.raises(UsageError, match="no leaf 'actoin'") as caught:
         next(iter(stream(4, keys=["actoin"])))
+    assert "did you mean" in str(caught.value.hint)
 
 
 DERIVED: dict[str, Callable[[], Any]] = {
