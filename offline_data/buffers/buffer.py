@@ -215,9 +215,8 @@ class ReplayBuffer(BatchSource[Batch]):
                 rows = self._growing.rows_of_steps(rows)
             kept = rows[rows >= 0]
             if len(kept):
-                kept = kept[
-                    -min(self._growing.max_size, len(kept)) :
-                ]  # earlier ones were overwritten by this call
+                size = min(len(kept), self._growing.max_size)
+                kept = kept[-size:]  # earlier ones were overwritten by this call
                 changed.append(kept)
                 self._sampler.extend(kept)
         return rows.transpose(0, self._dim_extend) if self._dim_extend else rows
@@ -305,6 +304,7 @@ class ReplayBuffer(BatchSource[Batch]):
         if not bool(kept.all()):
             rows, values = rows[kept], values[kept.to(values.device)] if values.ndim else values
         with self._lock:
+            self._sampler.reserve(len(self._storage))
             self._sampler.update_priority(rows, values)
 
     def mark_update(self, index: Tensor | int) -> None:
