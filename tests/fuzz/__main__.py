@@ -101,6 +101,8 @@ def import_all(kinds: Iterable[str]) -> None:
     modules = ["h5py", "PIL.Image", "pyarrow.parquet"]
     if not WITHOUT_TORCH.issuperset(kinds):
         modules.append("offline_data.buffers.load")
+    if "tokenizer" in kinds:
+        modules.append("transformers.models.auto.tokenization_auto")
     for module in modules:
         importlib.import_module(module)
     for name in ("fetch", "ingest", "readers", "sources", "store", "reports"):
@@ -142,13 +144,13 @@ def isolate(work: Path) -> None:
 def table(verdicts: list[Verdict]) -> list[str]:
     """Return a line for each kind: cases that gave the right data, an error, or a broken promise.
 
-    Those with an error are all of which a command has ended with another exit code than 0.
+    Those with an error are all of which a command has refused its input.
     """
     lines = [f"{'kind':14} {'cases':>6} {'right':>6} {'error':>6} {'broken':>6} {'ms a case':>9}"]
     for name in dict.fromkeys(verdict.kind for verdict in verdicts):
         of = [verdict for verdict in verdicts if verdict.kind == name]
         broken = sum(verdict.problem is not None for verdict in of)
-        right = sum(verdict.problem is None and not any(verdict.codes) for verdict in of)
+        right = sum(verdict.right for verdict in of)
         each = 1000 * sum(verdict.seconds for verdict in of) / len(of)
         error = len(of) - right - broken
         lines.append(f"{name:14} {len(of):6} {right:6} {error:6} {broken:6} {each:9.0f}")
