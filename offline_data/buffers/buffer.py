@@ -63,6 +63,8 @@ class ReplayBuffer(BatchSource[Batch]):
 
     Not supported, unlike in TorchRL: generations, consumption of rows, sample units, staleness
     sampling, buffers over RPC or Ray, `compilable`, and `HERReplayBuffer` (use `derived.relabel`).
+    TorchRL's schedulers take `buffer.sampler`; what asks for TorchRL's own buffer class takes the
+    result of a dataset's `to_torchrl()`.
 
     A growing buffer is thread-safe. A write waits for batches in progress and rebuilds the
     prefetched batches it affects, so every batch has the current values of its rows. Prefetched
