@@ -183,13 +183,13 @@ def test_steps_of_before_that_forgot_next(write: Write, layout: str, name: str) 
     assert command.startswith("preprocess local:raw@1 --step ")
     assert argument in command
     assert command.endswith("--out small --force")
-    new: dict[str, Any] = {"options": {"recipe": [step], "next_too": True}}
-    for other in (
-        new,
+    others: list[dict[str, Any]] = [
+        {"options": {"recipe": [step], "next_too": True}},
         {"options": {"recipe": [{**step, "step": "exclude"}]}},
-        {},
         {"options": {"recipe": []}},
-    ):
+        {},
+    ]
+    for other in others:
         (one,) = found(write(batch, converter=other, **made), "RL015")
         assert "earlier" not in one.message
 
