@@ -25,7 +25,7 @@ FUNCTIONS = {
 
 _TEXT_FLAGS = frozenset({"keep-text", "pad"})
 _FLAGS = _TEXT_FLAGS | {
-    "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "strict",
+    "allow-changed", "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "strict",
 }  # fmt: skip
 _TEXT = {
     "column": "columns",

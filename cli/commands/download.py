@@ -78,6 +78,10 @@ def download(
     force: Annotated[bool, option("Download and convert again, replacing the dataset.")] = False,
     raw_only: Annotated[bool, option("Download the raw files without converting them.")] = False,
     keep_raw: Annotated[bool, option("Keep the raw files after conversion.")] = False,
+    allow_changed: Annotated[
+        bool,
+        option("Accept raw files that are not as published: of another size, or checksum."),
+    ] = False,
     keep_episodes: KeepEpisodes = False,
     skip_bad_episodes: SkipBadEpisodes = False,
     checkpoints: Checkpoints = None,
@@ -124,7 +128,7 @@ def download(
     from offline_data import api, ingest
 
     flags = {"force": force, "keep_raw": keep_raw, "keep_episodes": keep_episodes, "strict": strict}
-    flags["skip_bad_episodes"] = skip_bad_episodes
+    flags |= {"skip_bad_episodes": skip_bad_episodes, "allow_changed": allow_changed}
     told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
     told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
     told["eos"] = eos and eos.value
@@ -200,13 +204,11 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
         **({} if plan.shards is None else {"shards": plan.shards}),
         "dry_run": True,
     }
-    unknown = plan.fetch.unknown if plan.fetch else 0
     fields = Fields(
         Field("id", data["id"]),
         Field("destination", plan.destination),
         Field("already exists", plan.existing),
-        Field("to download", data["bytes"] or (None if unknown else 0), "bytes"),
-        Field("files of unknown size", unknown or None, "count"),
+        Field("to download", data["bytes"], "bytes"),
         Field("shards", plan.shards, "count"),
         Field("free disk space", plan.free_bytes, "bytes"),
     )
@@ -282,7 +284,7 @@ def convert(
             return _convert_plan_result(
                 ingest.plan_convert(place, name, settings, options, source=source)
             )
-        given = {k: v for k, v in vars(options).items() if k != "keep_raw"}
+        given = {k: v for k, v in vars(options).items() if k not in {"keep_raw", "allow_changed"}}
         return stored_result(
             api.convert(
                 place,
@@ -473,12 +475,10 @@ def stored_result(stored: "ingest.Stored") -> Result:
     data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}
     row = [data[name] for name in ("id", "transitions", "episodes", "bytes", "seconds")]
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
-    # what a dataset made of others lacks was said when those were converted
-    dropped, skipped = ((), ()) if manifest.parents else (manifest.dropped, manifest.skipped)
-    notes += [f"dropped {line}" for line in dropped_lines(dropped)]
-    left_out = skipped[:_MOST_NAMED]
+    notes += [f"dropped {line}" for line in dropped_lines(manifest.dropped)]
+    left_out = manifest.skipped[:_MOST_NAMED]
     notes += [f"skipped {entry['where']}: {entry['reason']}" for entry in left_out]
-    if len(left_out) < len(skipped):
-        more = len(skipped) - len(left_out)
+    if len(left_out) < len(manifest.skipped):
+        more = len(manifest.skipped) - len(left_out)
         notes.append(f"skipped {more} more; `offline-data info` lists all")
     return Result([data], (Table(_STORED, [row]),), (str(stored.id),), notes)

@@ -86,6 +86,7 @@ def _provenance(found: "DatasetInfo") -> Fields:
     files = [
         f"{file.get('path')}, {human_bytes(file.get('size') or 0)}, "
         f"from {file.get('url') or 'this disk'}"
+        + (f"; compared: {file['compared']}" if file.get("compared") else "")
         for file in found.files[:_MOST_FILES]
     ]
     if len(found.files) > _MOST_FILES:

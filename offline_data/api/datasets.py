@@ -48,6 +48,7 @@ def download(
     keep_raw: bool = False,
     keep_episodes: bool = False,
     skip_bad_episodes: bool = False,
+    allow_changed: bool = False,
     force: bool = False,
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
@@ -80,6 +81,8 @@ def download(
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.
         skip_bad_episodes: Whether to leave out episodes that cannot be read.
+        allow_changed: Whether to accept raw files of another size, or with another digest, than
+            their source publishes.
         force: Whether to download and convert again.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
@@ -103,6 +106,7 @@ def download(
         force=force,
         keep_episodes=keep_episodes,
         skip_bad_episodes=skip_bad_episodes,
+        allow_changed=allow_changed,
         images=images,
         checkpoints=checkpoints,
         text=ingest.pinned_text(text, settings_of(root, settings)),

@@ -52,6 +52,10 @@ _TORCHRL = (
 )
 
 
+_LARGEST_BATCH = 1 << 24
+"""In a state: a damaged number must not allocate all memory at the next batch."""
+
+
 class ReplayBuffer(BatchSource[Batch]):
     """Samples batches of rows from an immutable dataset or from a growing storage.
 
@@ -63,8 +67,6 @@ class ReplayBuffer(BatchSource[Batch]):
 
     Not supported, unlike in TorchRL: generations, consumption of rows, sample units, staleness
     sampling, buffers over RPC or Ray, `compilable`, and `HERReplayBuffer` (use `derived.relabel`).
-    TorchRL's schedulers take `buffer.sampler`; what asks for TorchRL's own buffer class takes the
-    result of a dataset's `to_torchrl()`.
 
     A growing buffer is thread-safe. A write waits for batches in progress and rebuilds the
     prefetched batches it affects, so every batch has the current values of its rows. Prefetched
@@ -217,8 +219,9 @@ class ReplayBuffer(BatchSource[Batch]):
                 rows = self._growing.rows_of_steps(rows)
             kept = rows[rows >= 0]
             if len(kept):
-                size = min(len(kept), self._growing.max_size)
-                kept = kept[-size:]  # earlier ones were overwritten by this call
+                kept = kept[
+                    -min(self._growing.max_size, len(kept)) :
+                ]  # earlier ones were overwritten by this call
                 changed.append(kept)
                 self._sampler.extend(kept)
         return rows.transpose(0, self._dim_extend) if self._dim_extend else rows
@@ -306,7 +309,6 @@ class ReplayBuffer(BatchSource[Batch]):
         if not bool(kept.all()):
             rows, values = rows[kept], values[kept.to(values.device)] if values.ndim else values
         with self._lock:
-            self._sampler.reserve(len(self._storage))
             self._sampler.update_priority(rows, values)
 
     def mark_update(self, index: Tensor | int) -> None:
@@ -400,7 +402,7 @@ class ReplayBuffer(BatchSource[Batch]):
             steps = self._storage.steps_in(fields.get("storage"))
             check_part(self._writer, fields.get("writer"), steps)
         if fields.get("batch_size") is not None:
-            fields.integer("batch_size", low=1)
+            fields.integer("batch_size", max(_LARGEST_BATCH, self._batch_size or 1), low=1)
         fields.check("batch_size", not self._prefetch or state["batch_size"], "a number")
         fields.flag("ended")
         for draw in fields.items("draws"):

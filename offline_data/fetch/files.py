@@ -21,6 +21,7 @@ HEAD = 512
 """Bytes kept from the beginning, to say what a wrong file is."""
 _BLOCK = 1 << 20
 _AGAIN = "try again; if it persists, the host or its mirror serves something else than published"
+_CHANGED = f"{_AGAIN}; if the change is meant, accept it with --allow-changed"
 _LARGEST = 1 << 50
 """Bytes of a file that no host has: a larger size is wrong, whatever the disk has free."""
 _HEX_DIGITS = {"sha256": 64, "md5": 32, "crc32c": 8, "git": 40}
@@ -42,6 +43,17 @@ class RemoteFile:
     known too) in hex, where the source publishes one."""
     magic: bytes = b""
     """First bytes that the file must have (`\\x89HDF\\r\\n\\x1a\\n`); empty: anything."""
+    accepts_changes: bool = False
+    """Whether other bytes than the published ones are accepted, and than those of an earlier fetch."""
+
+    @property
+    def compared(self) -> str:
+        """What of the bytes is compared with what its source publishes: `size and sha256`, for one."""
+        if self.accepts_changes:
+            return "nothing, as changes were accepted"
+        known = ["size"] if self.size is not None else []
+        known += [split_digest(self.digest)[0]] if self.digest else []
+        return " and ".join(known) or "nothing, as nothing is published"
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,8 @@ class FetchedFile:
     """URL they came from: one of the published URLs or a mirror's; redacted."""
     failed: tuple[str, ...] = ()
     """Places that failed before `url`, as `host: reason`; redacted."""
+    compared: str | None = None
+    """See `RemoteFile`."""
 
     def __post_init__(self) -> None:
         """Keep no password: these values go into manifests."""
@@ -189,7 +203,7 @@ def check_size(file: RemoteFile, size: int, url: str) -> None:
     """Raise `IntegrityError` unless the size is the published one."""
     if file.size is not None and size != file.size:
         raise IntegrityError(
-            f"{url} has {size} bytes; published for {file.path}: {file.size}", hint=_AGAIN
+            f"{url} has {size} bytes; published for {file.path}: {file.size}", hint=_CHANGED
         )
 
 
@@ -205,5 +219,5 @@ def check_whole(file: RemoteFile, hashes: Hashes, url: str) -> None:
     if hashes.hex(algorithm) != wanted:
         raise IntegrityError(
             f"{url} has {algorithm} {hashes.hex(algorithm)}; published for {file.path}: {wanted}",
-            hint=_AGAIN,
+            hint=_CHANGED,
         )

@@ -204,6 +204,9 @@ class FileFetch:
         # The error is of the kind that the first published URL gave: mirrors may know less.
         published = (errors[url] for url in self._file.urls if url in errors)
         chosen = next(published, None) or next(iter(errors.values()))
+        if isinstance(chosen, NetworkError):  # a mirror that answered with other bytes says more
+            changed = (error for error in errors.values() if isinstance(error, IntegrityError))
+            chosen = next(changed, chosen)
         if len(errors) == 1:
             raise chosen
         reasons = "".join(f"\n  {error.message}" for error in errors.values())
@@ -274,7 +277,7 @@ class FileFetch:
         """Move a file to its name and write its record, in this order, each whole or not at all."""
         step, before = self._step, self._step.record
         sha256, size = arrival.hashes.hex(), arrival.hashes.size
-        unchecked = self._file.digest is None and not step.force
+        unchecked = self._file.digest is None and not (step.force or self._file.accepts_changes)
         if unchecked and before is not None and before.sha256 != sha256:
             if not arrival.outside:
                 remove_partial(arrival.path)
@@ -307,15 +310,24 @@ class FileFetch:
                 failed=failed,
             )
             write_record(self._settings, record)
-        return FetchedFile(self._file.path, path, sha256, size, arrival.url, failed)
+        return FetchedFile(
+            self._file.path, path, sha256, size, arrival.url, failed, self._file.compared
+        )
 
 
 def _kept(file: RemoteFile, path: Path, record: FetchRecord | None) -> FetchedFile:
     """Describe a file that is here already, by its own record or only by its content."""
     if record is None or (str(path) != record.outside and path.name != record.sha256):
-        return FetchedFile(file.path, path, path.name, path.stat().st_size, file.urls[0])
+        size, failed = path.stat().st_size, ()
+        return FetchedFile(file.path, path, path.name, size, file.urls[0], failed, file.compared)
     return FetchedFile(
-        file.path, path, record.sha256, record.size, record.came_from, tuple(record.failed)
+        file.path,
+        path,
+        record.sha256,
+        record.size,
+        record.came_from,
+        tuple(record.failed),
+        file.compared,
     )
 
 

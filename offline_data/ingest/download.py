@@ -456,6 +456,7 @@ def online_command(
         "--keep-raw": options.keep_raw,
         "--raw-only": raw_only,
         "--skip-bad-episodes": options.skip_bad_episodes,
+        "--allow-changed": options.allow_changed,
     }
     return shlex.join([*words, *(flag for flag, given in flags.items() if given)])
 

@@ -70,6 +70,8 @@ class Options:
     skip_bad_episodes: bool = False
     """Whether to leave out episodes that cannot be read; else they are errors. An existing dataset
     of either kind is accepted."""
+    allow_changed: bool = False
+    """Whether raw files may differ from what their source publishes of them."""
     images: Literal["encoded", "raw"] | None = None
     """`raw`: decode JPEG and PNG images and store pixels. `encoded`: keep them as in the source.
     None: the same, and an existing dataset of either kind is accepted."""
@@ -127,6 +129,12 @@ class Options:
             release = get_source(source).narrowed(release, self.checkpoints)
         if self.text is not None:
             release = get_source(source).with_text(release, self.text)
+        if self.allow_changed:
+            files = (
+                replace(file, size=None, digest=None, accepts_changes=True)
+                for file in release.files
+            )
+            release = replace(release, files=tuple(files))
         return replace(
             release,
             keep_episodes=self.keep_episodes,
@@ -143,6 +151,7 @@ class Options:
             "audit": self.audit,
             "keep_episodes": self.keep_episodes,
             "skip_bad_episodes": self.skip_bad_episodes,
+            "allow_changed": self.allow_changed,
             "images": self.images,
             "checkpoints": list(self.checkpoints) if self.checkpoints else None,
             "split": self.split,

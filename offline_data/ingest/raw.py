@@ -90,6 +90,7 @@ def files_of(release: Release, shard: Shard) -> tuple[RemoteFile, ...]:
 def described(file: FetchedFile) -> dict[str, Any]:
     """Return the manifest's entry of a raw file."""
     entry = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
+    entry |= {} if file.compared is None else {"compared": file.compared}
     return {**entry, "failed": list(file.failed)} if file.failed else entry
 
 

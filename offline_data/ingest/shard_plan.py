@@ -271,6 +271,7 @@ def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
                 one["size"],
                 one["digest"],
                 bytes.fromhex(one["magic"]),
+                one.get("accepts_changes", False),
             )
             for one in told["files"]
         ),

@@ -39,6 +39,7 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "images": (str, "encoded|raw"),
     "keep_episodes": (bool, ""),
     "skip_bad_episodes": (bool, ""),
+    "allow_changed": (bool, ""),
     "text": (dict, ""),
 }
 """Options of `download` that decide what is on this disk afterwards: types and patterns."""

@@ -65,7 +65,8 @@ class DatasetInfo(LocalDataset):
     audit: Mapping[str, Any]
     """Rows that were read back and compared with the source."""
     files: Sequence[Mapping[str, Any]]
-    """Raw files: path, url without passwords, size, sha256."""
+    """Raw files: path, url without passwords, size, sha256, and what of them was `compared` with
+    what their source publishes (`size and sha256`; datasets of before do not say)."""
     parents: Sequence[str]
     """Ids of the datasets that it was made of."""
 

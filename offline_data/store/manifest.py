@@ -285,7 +285,7 @@ def _check_descriptions(value: Mapping[str, Any]) -> None:
             _count(count, f"non_finite {shown(name)} {shown(kind)}")
     for i, file in enumerate(_list(value.get("files", []), "files")):
         where = f"files {i}"
-        for name in ("path", "url", "sha256"):
+        for name in ("path", "url", "sha256", "compared"):
             _optional_text(_object(file, where), name, f"{where} {name}")
         if file.get("size") is not None:
             _count(file["size"], f"{where} size")

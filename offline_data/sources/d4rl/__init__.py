@@ -119,7 +119,7 @@ class D4RL(Source):
             )
         found = listed()[name]
         urls = (found.url, found.url.replace("http://", "https://", 1))
-        return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, magic=MAGIC),))
+        return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
 
     def accepts(self, path: Path) -> bool:
         """Return True if `path` is an HDF5 file with the columns of D4RL."""
