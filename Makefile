@@ -48,23 +48,27 @@ clean:
 	rm -rf $(VENV) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "Creating the virtual environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 # torch first and by its pinned version: asked for through another package's range, pip would
 # take the newest build with gigabytes of CUDA packages.
 $(VENV)/.torch: constraints.txt | $(BIN)/python
-	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	@echo "Installing $$(grep '^torch==' constraints.txt), the largest download: this takes minutes"
+	@$(PIP) "$$(grep '^torch==' constraints.txt)"
 	@touch $@
 
 # An editable install compiles the extension, so a change of its source installs again.
 BUILT_FROM = pyproject.toml setup.py $(wildcard offline_data/buffers/*.[ch] offline_data/buffers/*/*.[ch])
 
 $(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
-	$(PIP) --editable ".[demo]"
+	@echo "Installing offline-data with what the demo needs (gymnasium, minari, h5py, …)"
+	@$(PIP) --editable ".[demo]"
 	@touch $@
 
 $(VENV)/.test: $(BUILT_FROM) $(VENV)/.torch
-	$(PIP) --editable ".[test]"
+	@echo "Installing offline-data with what its tests need: this takes minutes"
+	@$(PIP) --editable ".[test]"
 	@touch $@
 
 # torch is as in constraints.txt; where no CPU build for Python 3.10 is at hand, pip takes one with CUDA.

@@ -204,11 +204,13 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
         **({} if plan.shards is None else {"shards": plan.shards}),
         "dry_run": True,
     }
+    unknown = plan.fetch.unknown if plan.fetch else 0
     fields = Fields(
         Field("id", data["id"]),
         Field("destination", plan.destination),
         Field("already exists", plan.existing),
-        Field("to download", data["bytes"], "bytes"),
+        Field("to download", data["bytes"] or (None if unknown else 0), "bytes"),
+        Field("files of unknown size", unknown or None, "count"),
         Field("shards", plan.shards, "count"),
         Field("free disk space", plan.free_bytes, "bytes"),
     )
@@ -475,10 +477,12 @@ def stored_result(stored: "ingest.Stored") -> Result:
     data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}
     row = [data[name] for name in ("id", "transitions", "episodes", "bytes", "seconds")]
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
-    notes += [f"dropped {line}" for line in dropped_lines(manifest.dropped)]
-    left_out = manifest.skipped[:_MOST_NAMED]
+    # what a dataset made of others lacks was said when those were converted
+    dropped, skipped = ((), ()) if manifest.parents else (manifest.dropped, manifest.skipped)
+    notes += [f"dropped {line}" for line in dropped_lines(dropped)]
+    left_out = skipped[:_MOST_NAMED]
     notes += [f"skipped {entry['where']}: {entry['reason']}" for entry in left_out]
-    if len(left_out) < len(manifest.skipped):
-        more = len(manifest.skipped) - len(left_out)
+    if len(left_out) < len(skipped):
+        more = len(skipped) - len(left_out)
         notes.append(f"skipped {more} more; `offline-data info` lists all")
     return Result([data], (Table(_STORED, [row]),), (str(stored.id),), notes)

@@ -1,6 +1,7 @@
 """`explain`: rules of `check` and steps of `preprocess`."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -137,7 +138,8 @@ def step(
             rows = [(a["name"], a["type"], _default(a), a["text"]) for a in one["arguments"]]
             blocks.append(Table(_ARGUMENTS, rows))
         if one["details"]:
-            blocks.append(one["details"])
+            # paragraphs are wrapped for the terminal; lists and indented lines stay
+            blocks.append(re.sub(r"(?<!\n)\n(?![\n\s-])", " ", one["details"]))
         return Result(one, blocks, (one["name"],))
     fields = []
     for one in described:

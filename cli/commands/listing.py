@@ -141,7 +141,7 @@ def env(context: Context) -> Result:
     settings = [
         (name, item, origins.get(item if name == "mirrors" else name, "default"))
         for name, value in found.settings.items()
-        if name not in {"config", "config_place", "origins"}
+        if name not in {"config", "config_place", "origins", "transfer"}
         for item in (value if isinstance(value, list) else [value])
         if item is not None
     ]

@@ -211,7 +211,8 @@ class BatchSource(Saves, Generic[Batch]):
         """Return rows, transformed like batches, in the shape of the index (`[]` for an int).
 
         A leaf name, or a tuple of names, returns that leaf of all rows. A `ListStorage` returns its
-        item unchanged for an int, and has one dimension. If the storage has several dimensions, the
+        item unchanged for an int, and has one dimension. Rows of a growing storage have `index` if the
+        writer is a TensorDict writer, as `buffer.storage[index]` has. If the storage has several dimensions, the
         index refers to rows as written, `[E, T]`: `buffer[0, 3:5]` are two steps of environment 0.
 
         Raises:
@@ -230,6 +231,9 @@ class BatchSource(Saves, Generic[Batch]):
         """Return the rows with these numbers, int64 of any shape, transformed; see `buffer[…]`."""
         with self._lock:
             batch = shaped(self._gather, rows)
+        unlabelled = self._indexed and not getattr(self._storage, "indexed", True)
+        if unlabelled and isinstance(batch, TensorDictBase):  # rows of a TensorDictReplayBuffer
+            batch.pop(INDEX)
         return self._transformed(batch, {INDEX: rows})
 
     def _leaf(self, key: tuple[str, ...]) -> Any:

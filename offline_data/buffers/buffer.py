@@ -67,6 +67,8 @@ class ReplayBuffer(BatchSource[Batch]):
 
     Not supported, unlike in TorchRL: generations, consumption of rows, sample units, staleness
     sampling, buffers over RPC or Ray, `compilable`, and `HERReplayBuffer` (use `derived.relabel`).
+    TorchRL's schedulers take `buffer.sampler`; what asks for TorchRL's own buffer class takes the
+    result of a dataset's `to_torchrl()`.
 
     A growing buffer is thread-safe. A write waits for batches in progress and rebuilds the
     prefetched batches it affects, so every batch has the current values of its rows. Prefetched
@@ -219,9 +221,8 @@ class ReplayBuffer(BatchSource[Batch]):
                 rows = self._growing.rows_of_steps(rows)
             kept = rows[rows >= 0]
             if len(kept):
-                kept = kept[
-                    -min(self._growing.max_size, len(kept)) :
-                ]  # earlier ones were overwritten by this call
+                size = min(len(kept), self._growing.max_size)
+                kept = kept[-size:]  # earlier ones were overwritten by this call
                 changed.append(kept)
                 self._sampler.extend(kept)
         return rows.transpose(0, self._dim_extend) if self._dim_extend else rows
@@ -309,6 +310,7 @@ class ReplayBuffer(BatchSource[Batch]):
         if not bool(kept.all()):
             rows, values = rows[kept], values[kept.to(values.device)] if values.ndim else values
         with self._lock:
+            self._sampler.reserve(len(self._storage))
             self._sampler.update_priority(rows, values)
 
     def mark_update(self, index: Tensor | int) -> None:

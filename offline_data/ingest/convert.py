@@ -20,6 +20,7 @@ from offline_data.ingest.shards import convert_shards, convert_whole
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.registry import check_plain, get_source, source_names
+from offline_data.store.copies import write_copy
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
@@ -259,8 +260,7 @@ def _exists(job: BuildJob, path: Path, options: Options) -> bool:
 
 def _copy(path: Path, job: BuildJob, progress: Progress, folder: Path) -> None:
     """Copy a dataset directory, and publish it if the copy is intact; raises `IntegrityError`."""
-    from offline_data.store.copies import write_copy
-    from offline_data.store.verify import verify
+    from offline_data.store.verify import verify  # imports numpy
 
     write_copy(entry_at(path), job.id, folder, progress)
     if problems := verify(folder, progress):

@@ -18,6 +18,7 @@ from offline_data.plurals import plural
 from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
 from offline_data.preprocess.plan import digest_of_rows, file_offsets
 from offline_data.preprocess.steps.base import Selection
+from offline_data.preprocess.steps.leaves import NEXT_TOO
 from offline_data.store.encoded import joined_offsets
 from offline_data.store.layout import EPISODE, EPISODES, OFFSETS
 from offline_data.store.manifest import Manifest
@@ -109,6 +110,7 @@ def header_of(
             "options": {
                 "recipe": recipe_json(plan.recipe),
                 "num_frames": options.num_frames,
+                NEXT_TOO: True,
                 "fingerprint": fingerprint,
                 **said_of_view,
             },

@@ -18,7 +18,6 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, foreign_files, remove
 from offline_data.store.manifest import check_digest, dump_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
-from offline_data.store.reader import file_problem
 from offline_data.strict_json import MAX_BYTES, read_whole
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ def write_copy(
     The manifest says where it comes from, unless `target` is its own id: then nothing differs.
     Raises `IntegrityError`, `AccessError`, `NoSpaceError`.
     """
+    from offline_data.store.reader import file_problem  # imports numpy
+
     with disk_errors(folder):
         folder.mkdir()
         if not move:

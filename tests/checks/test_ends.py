@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
 from tests.checks.planted import Write, changed, clean_batch, found
+
+if TYPE_CHECKING:
+    from offline_data.episodes import EpisodeBatch
 
 ENDS = [f"RL01{n}" for n in range(8)]
 LAYOUTS = pytest.mark.parametrize("layout", ["compact", "ted"])
@@ -134,3 +137,75 @@ def test_outlier_length(write: Write) -> None:
     (one,) = found(write(clean_batch(lengths)), "RL017")
     assert (one.episode, one.row, one.count) == (24, 120, 1)
     assert found(write(clean_batch(lengths[-10:])), "RL017") == []
+
+
+def two_copies() -> tuple[Any, Any, EpisodeBatch]:
+    """Observations that are stored apart, as of `--keep-episodes`; root, next, and the batch."""
+    batch = clean_batch()
+    seen = np.asarray(batch.observations["observation",], np.float64)
+    root, after = seen[batch.root_rows], seen[batch.next_rows]
+    steps = {("observation",): root, ("next", "observation"): after}
+    return root, after, replace(changed(batch, steps=steps), observations={})
+
+
+RECIPES: dict[str, tuple[dict[str, Any], str]] = {
+    "normalize": (
+        {"step": "normalize", "keys": ["observation"], "eps": 0.01, "std": True, "leaves": {}},
+        "--step normalize:eps=0.01",
+    ),
+    "clip": (
+        {"step": "clip", "keys": ["obs"], "low": -1.0, "high": None},
+        "--step clip:obs,low=-1.0",
+    ),
+    "cast": ({"step": "cast", "types": [["observation", "float16"]]}, "cast:observation=float16"),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@LAYOUTS
+def test_steps_of_before_that_forgot_next(write: Write, layout: str, name: str) -> None:
+    root, _, batch = two_copies()
+    step, argument = RECIPES[name]
+    batch = replace(batch, steps={**batch.steps, ("observation",): root * 0.5})
+    made: dict[str, Any] = {
+        "layout": layout,
+        "two_copies": (("observation",),),
+        "parents": ("local:raw@1",),
+        "name": "small",
+    }
+    old = {"options": {"recipe": [step]}}
+    (one,) = found(write(batch, converter=old, **made), "RL015")
+    assert one.leaf == "next/observation"
+    assert (
+        f"step {name!r} of an earlier version changed the root leaf and not `next`" in one.message
+    )
+    command = one.message.rpartition("`offline-data ")[2].rstrip("`")
+    assert command.startswith("preprocess local:raw@1 --step ")
+    assert argument in command
+    assert command.endswith("--out small --force")
+    others: list[dict[str, Any]] = [
+        {"options": {"recipe": [step], "next_too": True}},
+        {"options": {"recipe": [{**step, "step": "exclude"}]}},
+        {"options": {"recipe": []}},
+        {},
+    ]
+    for other in others:
+        (one,) = found(write(batch, converter=other, **made), "RL015")
+        assert "earlier" not in one.message
+
+
+def test_leaves_renamed_or_flattened_without_next(write: Write) -> None:
+    root, after, batch = two_copies()
+    steps = {key: values for key, values in batch.steps.items() if key[-1] != "observation"}
+    steps |= {("state",): root, ("next", "observation"): after}
+    old = {"options": {"recipe": [{"step": "rename", "names": [["observation", "state"]]}]}}
+    (one,) = found(write(replace(batch, steps=steps), converter=old), "RL015")
+    assert one.message.startswith("'next/observation' is the next value of 'state', under its")
+    assert "--step rename:observation=state" in one.message
+    flat = {("observation",): root[:, :1], ("next", "observation"): after}
+    old = {"options": {"recipe": [{"step": "flatten", "keys": []}]}}
+    twice = {"two_copies": (("observation",),)}
+    batch = replace(batch, steps={**batch.steps, **flat})
+    (one,) = found(write(batch, converter=old, **twice), "RL015")
+    assert "they cannot be compared; step 'flatten' of an earlier version" in one.message
+    assert "--step flatten --out" in one.message

@@ -17,6 +17,7 @@ from offline_data.config import TransferLimits
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FetchPlan, FileStep
+from offline_data.files import human_bytes
 from offline_data.ingest.options import parse_range
 from offline_data.sources.registry import source_names
 from offline_data.store.layout import DEFAULT_AUDIT as LIBRARY_AUDIT
@@ -268,3 +269,18 @@ def test_limits_of_the_transfer_reach_it(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert asked == [TransferLimits(3, 2.5, 1, 5_000_000)]
     ran = cli("download", "d4rl:pen-human-v1", "--dry-run", "--limit-rate", "0")
     assert (ran.code, "at least one byte per second" in ran.err) == (2, True)
+
+
+def test_a_size_that_is_not_published_is_not_zero(cli: Cli) -> None:
+    ran = cli("download", "d4rl:door-human-v1", "--dry-run", "--offline")
+    fields = {row[0]: row[1] for row in ran.rows if len(row) == 2}
+    sized = int(fields.get("to download", 0))
+    assert (sized > 0) != ("files of unknown size" in fields)
+    assert "TransferLimits" not in cli("env").out
+
+
+def test_what_was_stored_is_one_line(toy: Path) -> None:
+    entry = entry_at(toy)
+    shown = repr(ingest.Stored(entry.id, entry.path, entry.manifest, True, 1.5))
+    size = human_bytes(entry.bytes)
+    assert shown == f"Stored(local:toy@1, 5 transitions, 2 episodes, {size}, {str(toy)!r})"

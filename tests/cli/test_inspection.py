@@ -272,5 +272,7 @@ def test_leaves_that_were_dropped_for_one_reason_are_one_line(cli: Cli, tmp_path
     assert [one for one in ran.err.splitlines() if "dropped" in one] == [f"dropped {line}"]
     assert [row[1] for row in cli("info", "local:mine").rows if row[0] == "dropped"] == [line]
     assert len(cli("info", "local:mine", "--json").json["dropped"]) == 8
+    made = cli("filter", "local:mine", "length > 0", "--out", "made")
+    assert (made.code, "dropped" in made.err) == (0, False)
     said = cli("check", "local:mine", "--select", "RL005")
     assert "download ID" not in said.out + said.err

@@ -336,3 +336,18 @@ def test_bash_completes_ids_behind_their_colon(toy: Path, tmp_path: Path) -> Non
     )
     offered = [part.split() for part in ran.stdout.split("--\n")[:-1]]
     assert dict(zip(lines, offered, strict=True)) == lines
+
+
+@pytest.mark.parametrize("verb", EXAMPLES)
+def test_an_example_is_one_line_that_can_be_pasted(
+    verb: str, terminal: Callable[..., Terminal]
+) -> None:
+    screen = terminal()
+    assert main([*verb.split(), "--help"]) == 0
+    lines = screen.out.text.splitlines()
+    begin = lines.index("Examples:") + 1
+    shown = lines[begin : lines.index("", begin)]
+    assert len(shown) == len(EXAMPLES[verb])
+    for line, example in zip(shown, EXAMPLES[verb], strict=True):
+        assert line.strip() in {f"offline-data {example}", example}
+        assert len(line) <= 80

@@ -200,6 +200,19 @@ def test_index_is_in_the_same_rows(kind: str, plain: bool) -> None:
         assert mine[-1].shape == other[-1].shape
 
 
+def test_rows_of_a_buffer_whose_writer_is_no_tensordict_writer() -> None:
+    found = []
+    for data, writers in ((theirs, theirs.replay_buffers), (our_storages, our_writers)):
+        make = getattr(data, "TensorDictReplayBuffer", TensorDictReplayBuffer)
+        storage, writer = data.LazyTensorStorage(SIZE), writers.RoundRobinWriter()
+        buffer = make(storage=storage, writer=writer, batch_size=4)
+        buffer.extend(rows(5))
+        some = [buffer[0], *buffer[2:4], buffer.storage[1]]
+        found.append([row.get("index", None) for row in some])
+        assert buffer.sample()["index"].shape == (4,)
+    assert found[0] == found[1] == [None] * 4
+
+
 def test_a_storage_without_a_writer_has_rows_without_index() -> None:
     for kind in STORAGES:
         storage = getattr(our_storages, kind)(SIZE)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from offline_data.errors import OfflineDataError
+
 DONE_OR_REFUSED = frozenset({0, 2, 3, 5})
 """Exit codes of a conversion of a local file: a dataset, or what is wrong with the file."""
 
@@ -56,6 +58,14 @@ def spoil_file(random: Random, path: Path) -> None:
         path.write_bytes(b"<!DOCTYPE html><title>Not found</title>")
     else:
         path.write_bytes(spoil_bytes(random, path.read_bytes(), head=512))
+
+
+def refused(error: OfflineDataError) -> int:
+    """Show an error as a command would; returns an exit code."""
+    from offline_data_cli.render import show_error
+
+    show_error(error.code, error.message, error.hint, as_json=False)
+    return 5
 
 
 def run_quietly(folder: Path, number: int, line: tuple[str, ...]) -> int:

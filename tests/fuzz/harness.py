@@ -110,6 +110,8 @@ class Verdict:
     """The broken promise, or None."""
     codes: tuple[int | None, ...]
     seconds: float
+    right: bool = False
+    """Whether no command ended with an error, but those that must."""
 
 
 def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
@@ -140,7 +142,9 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
         checked = in_child(lambda: [check(folder, plan, codes)], folder / "check")
         failed = f"the oracle failed: {_tail(checked)}"
         problem = failed if checked.value is None else checked.value[0]
-    return _verdict(kind, seed, problem, _codes(ends), begin)
+    must = [len(allowed) == 1 for allowed in plan.codes] + [False] * len(ends)
+    right = problem is None and all(e.code == 0 or m for e, m in zip(ends, must, strict=False))
+    return replace(_verdict(kind, seed, problem, _codes(ends), begin), right=right)
 
 
 def _as_json(seed: int, line: tuple[str, ...]) -> tuple[str, ...]:

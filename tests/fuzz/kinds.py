@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import sys
 import tarfile
 import zipfile
 from dataclasses import fields
@@ -31,6 +30,7 @@ from tests.fuzz.cases import (
     one_thread,
     only_dataset,
     plan_of_case,
+    refused,
     secret_hdf5,
     spoil_file,
 )
@@ -521,8 +521,7 @@ def run_archive(folder: Path, _number: int, line: tuple[str, ...]) -> int:
         else:
             value = {m.name: m.stream.read().hex() for m in open_members(path, budget=1 << 20)}
     except IntegrityError as error:
-        sys.stderr.write(f"error: {error}")
-        return 5
+        return refused(error)
     (folder / "case" / "root").mkdir(exist_ok=True)
     (folder / "case" / "root" / "value.json").write_text(json.dumps(value))
     return 0
@@ -705,8 +704,7 @@ def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     try:
         found = plain.saved_view(file)[:]
     except OfflineDataError as error:
-        sys.stderr.write(f"error: {error.message}")
-        return 5
+        return refused(error)
     assert (found == truth).all(), (found, truth)
     return 0
 

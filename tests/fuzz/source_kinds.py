@@ -29,7 +29,7 @@ from offline_data.testing import rlds_toy as rlds
 from offline_data.testing.atari_toy import toy_step, write_gz, write_replay_log
 from offline_data.testing.openml_toy import toy_table
 from offline_data.testing.roboset_toy import toy_trial, write_trials
-from offline_data.testing.text_toy import train_tokenizer, write_tokenizer
+from offline_data.testing.text_toy import CHAT_TEMPLATE, train_tokenizer, write_tokenizer
 from offline_data.testing.vd4rl_toy import toy_rows, write_vd4rl_hdf5
 from offline_data.testing.webdataset_toy import Flavour, toy_steps, write_tar
 from tests.fuzz.disk import Stored, read_dataset
@@ -983,6 +983,73 @@ def _check_text(truth: Truth, stored: Stored, *, skip: bool) -> str | None:
     return None if skip else "a lone surrogate was not refused"
 
 
+_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "eos_token": "<|end|>",
+    "pad_token": "<|end|>",
+    "model_max_length": 1000,
+    "clean_up_tokenization_spaces": False,
+    "added_tokens_decoder": {
+        "0": {"content": "<|end|>", "lstrip": False, "normalized": False, "rstrip": False,
+              "single_word": False, "special": True},
+    },
+}  # fmt: skip
+
+
+def _make_tokenizer(random: Random, folder: Path) -> Truth:
+    """Texts or conversations, and the folder of a tokenizer of which a file is changed."""
+    place = folder / "tok"
+    place.mkdir()
+    before = write_tokenizer(place).read_bytes()
+    (place / "tokenizer_config.json").write_text(json.dumps(_CONFIG))
+    (place / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+    (place / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    texts = [random.choice(_TEXTS[:2] + _TEXTS[3:6]) for _ in range(random.randint(1, 9))]
+    chat = random.random() < 0.4
+    rows: list[Any] = [{"text": text} for text in texts]
+    if chat:
+        rows = [{"messages": [{"role": "user", "content": text}]} for text in texts]
+        texts = [f"<|user|>{text}<|end|>" for text in texts]
+    (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    what = random.choice(("none", "config", "config", "file", "file", "template"))
+    if what == "config":
+        spoil_json_file(random, place / "tokenizer_config.json")
+    elif what == "file":
+        path = random.choice(sorted(place.iterdir()))
+        if path.suffix == ".json" and random.random() < 0.7:
+            spoil_json_file(random, path)
+        else:
+            _spoil(random, path)
+    elif what == "template":
+        (place / "chat_template.jinja").write_text(random.choice(_TEMPLATES))
+    same = (place / "chat_template.jinja").read_bytes() == CHAT_TEMPLATE.encode() or not chat
+    whole = (place / "tokenizer.json").read_bytes() == before
+    return Truth(known=same and whole, changed=what != "none", facts=texts)
+
+
+_TEMPLATES = (
+    "", "{{", "{% for %}", "{{ messages[99] }}", "{{ 1 / 0 }}", "{{ raise_exception('\x1b[2J') }}",
+    "{{ messages.__class__.__mro__ }}", "{{ ''.__class__.__base__.__subclasses__() }}",
+    "{% include '/etc/passwd' %}", "{{ 'x' * 300000000 }}", "{{ messages | tojson }}\x9b",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ [1] * 10 ** 9 }}", "{{ 9 ** 9 ** 9 }}",
+)  # fmt: skip
+
+
+def _check_tokenizer(truth: Truth, stored: Stored, *, skip: bool) -> str | None:
+    """Compare the tokens of each document, to all of which the same token may be appended."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(train_tokenizer().to_str())
+    ids = stored.steps["input_ids",].tolist()
+    ends = np.cumsum(stored.episodes["length",]).tolist()
+    found = [ids[a:b] for a, b in pairwise([0, *ends])]
+    expected = [tokenizer.encode(text).ids for text in truth.facts]
+    appended = [[], [found[0][-1]], [0]] if found else [[]]
+    if skip or any(found == [one + end for one in expected] for end in appended):
+        return None
+    return f"tokens {found!r:.200}, expected {expected!r:.200}"
+
+
 SOURCE_KINDS = (
     _sources("rlds", "openx", _make_rlds),
     _sources("webdataset", "openx", _make_webdataset),
@@ -992,4 +1059,5 @@ SOURCE_KINDS = (
     _sources("roboset", "roboset", _make_roboset),
     _sources("openml", "openml", _make_openml, _check_openml),
     _sources("text", "text", _make_text, _check_text, ("--tokenizer", "case/tokenizer.json")),
+    _sources("tokenizer", "text", _make_tokenizer, _check_tokenizer, ("--tokenizer", "case/tok")),
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from offline_data.strict_json import as_unicode
-from tests.fuzz.cases import generator, instead, one_thread, spoil_file
+from tests.fuzz.cases import generator, instead, one_thread, refused, spoil_file
 from tests.fuzz.described_kinds import rewritten
 from tests.fuzz.harness import Kind, Plan
 from tests.fuzz.mutations import spoil_bytes, spoil_json
@@ -105,11 +104,10 @@ def _load(random: Random, kind: str, must: str, load: Any) -> int:
     except OfflineDataError as error:
         if must == "load":
             raise
-        sys.stderr.write(f"error: {error.message}")
         if not empty:
             assert content(target) == content(untouched), "it was changed"
             assert batches(target) == batches(untouched), "it draws other batches"
-        return 5
+        return refused(error)
     assert must != "refuse", "a damaged state was loaded"
     if must == "load":
         assert content(target) == content(right), "the rows are others"
@@ -118,8 +116,7 @@ def _load(random: Random, kind: str, must: str, load: Any) -> int:
     try:
         batches(target)
     except OfflineDataError as error:
-        sys.stderr.write(f"error: {error.message}")
-        return 5
+        return refused(error)
     return 0
 
 

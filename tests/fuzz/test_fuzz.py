@@ -15,7 +15,7 @@ CASES = (
     {"d4rl": 5, "d4rl-bytes": 4, "hdf5": 2, "http": 1, "minari": 4, "archive": 5}
     | dict.fromkeys(ONE_EACH, 1),
     {"manifest": 4, "settings": 3, "plan": 1, "buffer": 6, "derived": 5}
-    | {"checkpoint": 4, "mixture": 2, "sampler": 4, "encoded": 4, "lock": 1, "toml": 1},
+    | {"checkpoint": 2, "mixture": 1, "sampler": 2, "encoded": 2},
 )
 MORE_CASES = (
     {"d4rl": 30, "d4rl-bytes": 20, "hdf5": 10, "http": 8, "minari": 36, "archive": 40}

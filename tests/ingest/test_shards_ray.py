@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,50 @@ def test_processes_a_cluster_that_loses_a_node_and_four_ranks_make_the_same(
     for made in (processes, spread, by_ranks):
         assert published(made.manifest) == published(expected.manifest)
         assert bytes_in(made.path) == bytes_in(expected.path)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_driver_that_is_killed_and_run_again_makes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    plugin = str(install(tmp_path / "plugin"))
+    monkeypatch.syspath_prepend(plugin)
+    dataset = parse_id(f"shardtoy:{LARGER}")
+    with HoldingServer() as server, two_nodes() as cluster:
+        mirrors = ((PUBLISHED, server.url),)
+        here, there = (
+            Settings(tmp_path / name / "root", workers=3, mirrors=mirrors, minari_path=tmp_path)
+            for name in ("here", "there")
+        )
+        expected = download(dataset, here, Options(), executor=InProcess())
+        environ = {"OFFLINE_DATA_MIRRORS": f"{PUBLISHED}={server.url}", "PYTHONPATH": plugin}
+        shell = Shell(tmp_path / "there", environ)
+
+        def finished() -> list[Path]:
+            return list(there.staging.rglob("000[0-9][0-9].json"))
+
+        line = ("download", str(dataset), "--engine", "ray", "--address", cluster.address)
+        process = shell.start(*line)
+        while len(finished()) < 3:
+            time.sleep(0.01)
+            assert process.poll() is None, process.communicate()
+        server.hold = True  # no other shard begins from now on
+        assert server.two_wait.wait(240)
+        process.kill()
+        process.communicate()
+        done = len(finished())
+        assert 3 <= done < 12
+        assert list_datasets(there.root) == []
+        server.go_on.set()
+        asked = len(server.requests)
+        shell.run(*line)
+        fetched = {one.path for one in server.requests[asked:] if "/data-" in one.path}
+        assert len(fetched) <= 12 - done  # finished shards are not made again
+        (made,) = list_datasets(there.root)
+    assert published(made.manifest) == published(expected.manifest)
+    assert bytes_in(made.path) == bytes_in(expected.path)
+    assert (left(there), raw_files(there)) == ([], [])
 
 
 def published(manifest: Manifest) -> dict[str, Any]:

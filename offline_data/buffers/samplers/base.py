@@ -257,6 +257,9 @@ class Sampler(Saves):
     def empty(self) -> None:
         """Handle that the storage was emptied."""
 
+    def reserve(self, count: int) -> None:
+        """Handle that the storage has rows `[0, count)`, which may get priorities."""
+
     def set_rng(self, generator: torch.Generator) -> None:
         """Use `generator` instead of a seed or the global generator."""
         self._generator = generator

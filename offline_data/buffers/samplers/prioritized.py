@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 WEIGHT = "priority_weight"
 """Key of the importance weights of a batch, as in TorchRL."""
 
+_FIRST_CAPACITY = 1024
+"""Capacity in rows before any are known."""
+
 _NEVER = -1.0
 _FLOATS = (torch.float32, torch.float64)
 _ROUNDING = 1.001
@@ -51,7 +54,8 @@ class PrioritizedSampler(Sampler):
     priority zero are never drawn.
 
     Args:
-        max_capacity: Capacity in rows; uses about 18 bytes of memory per row.
+        max_capacity: Capacity in rows; uses about 18 bytes of memory per row. None: grows with the
+            storage; then the attribute is the current capacity.
         alpha: Exponent of priorities, at least 0; 0: uniform.
         beta: Exponent of importance weights, at least 0; 1: full bias correction.
         eps: Added to each priority so that every row can be drawn; at least 0.
@@ -76,7 +80,7 @@ class PrioritizedSampler(Sampler):
 
     def __init__(
         self,
-        max_capacity: int,
+        max_capacity: int | None,
         alpha: float,
         beta: float,
         eps: float = 1e-8,
@@ -88,14 +92,15 @@ class PrioritizedSampler(Sampler):
         seed: int | None = None,
         valid_only: bool = True,
     ) -> None:
-        if max_capacity < 1:
+        if max_capacity is not None and max_capacity < 1:
             raise UsageError(f"max_capacity is {max_capacity}; expected at least 1")
         if dtype not in (torch.float32, torch.float64):
             raise UsageError(f"dtype is {dtype}; expected torch.float32 or torch.float64")
         self.device = torch.device("cpu" if device is None else device)
         if self.device.type != "cpu":
             raise UsageError(f"device is {device}; priorities are on the CPU", hint="leave it out")
-        self.max_capacity = max_capacity
+        self._grows = max_capacity is None
+        self.max_capacity = max_capacity or _FIRST_CAPACITY
         self.dtype = dtype
         self.reduction = check_reduction(reduction)
         self.seed = seed
@@ -105,12 +110,26 @@ class PrioritizedSampler(Sampler):
         self._eps = _not_negative(eps, "eps")
         self._generator = seeded(seed)
         self._within = max_priority_within_buffer
-        self._limit = self._highest_allowed(alpha)
-        self._stored = torch.from_numpy(np.full(max_capacity, _NEVER))
-        self._drawable = torch.zeros(max_capacity, dtype=torch.bool)
-        self._tree = SumTree(max_capacity)  # weights of rows that can be drawn, zero for others
+        self._allocate(self.max_capacity)
         self._highest: float | None = 1.0
         self._filled = 0  # all rows below this have a priority
+
+    def _allocate(self, capacity: int) -> None:
+        self.max_capacity = capacity
+        self._limit = self._highest_allowed(self._alpha)
+        self._stored = torch.from_numpy(np.full(capacity, _NEVER))
+        self._drawable = torch.zeros(capacity, dtype=torch.bool)
+        self._tree = SumTree(capacity)  # weights of rows that can be drawn, zero for others
+
+    def reserve(self, count: int) -> None:
+        """Make room for rows `[0, count)`, unless the capacity was given; see `Sampler.reserve`."""
+        known = self.max_capacity
+        if not self._grows or count <= known:
+            return
+        stored, drawable, weights = self._stored, self._drawable, self._tree.weights
+        self._allocate(max(count, 2 * known))  # doubling: amortized O(1) per row
+        self._stored[:known], self._drawable[:known] = stored, drawable
+        self._tree.set(torch.arange(known), weights.contiguous())
 
     @property
     def alpha(self) -> float:
@@ -198,6 +217,7 @@ class PrioritizedSampler(Sampler):
     def extend(self, index: Tensor) -> None:
         """Set the default priority for written rows; see `Sampler.extend`."""
         index = index.reshape(-1).to("cpu", torch.int64).contiguous()
+        self.reserve(int(index.max()) + 1 if len(index) else 0)
         if self._within and len(index) and 0 <= index.min() <= index.max() < self.max_capacity:
             self._stored[index] = _NEVER  # overwritten rows no longer count
             self._highest = None
@@ -232,7 +252,7 @@ class PrioritizedSampler(Sampler):
         floats = isinstance(priorities, torch.Tensor) and priorities.dtype in _FLOATS
         fields.check("priorities", floats and priorities.ndim == 1, "a tensor of floats")
         count, dtype = len(priorities), priorities.dtype
-        if count != self.max_capacity:
+        if count != self.max_capacity and not (self._grows and count):
             raise UsageError(
                 f"The state has priorities of {plural(count, 'row')}, but the sampler's "
                 f"max_capacity is {self.max_capacity}"
@@ -256,7 +276,7 @@ class PrioritizedSampler(Sampler):
         self._alpha, self._beta, self._eps = (
             float(state_dict[n]) for n in ("alpha", "beta", "eps")
         )
-        self._limit = self._highest_allowed(self._alpha)
+        self._allocate(len(state_dict["priorities"]))
         self._stored.copy_(state_dict["priorities"])
         self._drawable.copy_(state_dict["allowed"])
         highest = state_dict["highest"]
@@ -267,7 +287,7 @@ class PrioritizedSampler(Sampler):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}(max_capacity={self.max_capacity}, alpha={self.alpha}, "
+            f"{type(self).__name__}(max_capacity={None if self._grows else self.max_capacity}, alpha={self.alpha}, "
             f"beta={self.beta}, eps={self.eps}, reduction={self.reduction!r})"
         )
 
@@ -357,6 +377,7 @@ class PrioritizedSampler(Sampler):
 
     def _fill(self, count: int) -> None:
         """Set the default priority for rows of the storage that have none."""
+        self.reserve(count)
         if count > self.max_capacity:
             raise UsageError(
                 f"The storage has {plural(count, 'transition')}, but the sampler's max_capacity is "
@@ -403,7 +424,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
 
     def __init__(
         self,
-        max_capacity: int,
+        max_capacity: int | None,
         alpha: float,
         beta: float,
         eps: float = 1e-8,

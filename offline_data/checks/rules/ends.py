@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from offline_data.checks.block import RowPlace, is_numeric, zero_rows
+from offline_data.checks.recipes import forgotten, orphans
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
@@ -247,7 +248,9 @@ class Discontinuity(Rule):
     """A row's next observation differs from the following row's observation.
 
     Both are stored (layout `ted`, or a source with both, converted with `--keep-episodes`), so a
-    sampler of transitions and one of slices see different data.
+    sampler of transitions and one of slices see different data. Steps of earlier versions
+    (`normalize`, `clip`, `cast`, …) changed the observation and left the next one as it was: the
+    finding then names the step and the command that makes the dataset again.
     """
 
     code = "RL015"
@@ -306,14 +309,22 @@ class Discontinuity(Rule):
                 yield self.finding(
                     measured.reader,
                     f"rows of {name!r} have shape {after}, and those of {join_key(key)!r} {root}: "
-                    "they cannot be compared",
+                    f"they cannot be compared{forgotten(measured.reader.manifest, key)}",
                     leaf=name,
                 )
-        for found in measured.leaves.values():
+        for new, old in orphans(measured.reader):
+            yield self.finding(
+                measured.reader,
+                f"{join_key(old)!r} is the next value of {join_key(new)!r}, under its former name"
+                + forgotten(measured.reader.manifest, old[1:]),
+                leaf=join_key(old),
+            )
+        for key, found in measured.leaves.items():
             yield self.finding(
                 measured.reader,
                 f"{plural(found.number, 'row has', 'rows have')} a next observation that is not "
-                f"the following row's; the greatest difference is {found.greatest:.4g}",
+                f"the following row's; the greatest difference is {found.greatest:.4g}"
+                + forgotten(measured.reader.manifest, key),
                 found.first,
                 count=found.number,
             )

@@ -18,7 +18,7 @@ from offline_data.buffers.samplers import (
     PrioritizedSliceSampler,
     SliceSampler,
 )
-from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 from tests.buffers.samplers.conftest import Episodes
@@ -323,3 +323,43 @@ def test_the_errors_of_its_steps_make_a_trajectorys_priority(
         want = lower if reduction == "median" else getattr(np, reduction)(steps, 1)
         found = sampler.state_dict()["priorities"][[3, 1]]
         np.testing.assert_allclose(found.numpy(), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_without_a_capacity_it_grows_with_the_storage(sliced: bool) -> None:
+    def make(capacity: int | None) -> Any:
+        if sliced:
+            sampler: Any = PrioritizedSliceSampler(capacity, 0.7, 0.5, slice_len=2, seed=0)
+        else:
+            sampler = PrioritizedSampler(capacity, 0.7, 0.5, seed=0)
+        return TensorDictReplayBuffer(storage=ListStorage(), sampler=sampler, batch_size=8)
+
+    def rows(start: int, stop: int) -> Any:
+        done = torch.zeros(stop - start, 1, dtype=torch.bool)
+        return TensorDict({"a": torch.arange(start, stop), "next": {"done": done}}, [stop - start])
+
+    given, growing = make(5000), make(None)
+    for buffer in (given, growing):
+        buffer.extend(rows(0, 1000))
+        buffer.update_priority(torch.arange(1000), torch.arange(1000).float())
+        buffer.sample()
+        buffer.extend(rows(1000, 3000))
+        buffer.update_priority([2999], 7.0)
+    batches = [(given.sample(), growing.sample()) for _ in range(5)]
+    assert all(one["index"].equal(other["index"]) for one, other in batches)
+    assert all(one["priority_weight"].equal(other["priority_weight"]) for one, other in batches)
+    assert 3000 <= growing.sampler.max_capacity < 6000
+    assert "max_capacity=None" in repr(growing.sampler)
+    later = make(None)
+    later.load_state_dict(growing.state_dict())
+    assert later.sample()["index"].equal(growing.sample()["index"])
+    with pytest.raises(UsageError, match="Row 9999 cannot have a priority"):
+        growing.update_priority([9999], 1.0)
+
+
+def test_rows_of_a_dataset_get_priorities_before_any_batch(toys: Any) -> None:
+    sampler = PrioritizedSampler(None, 1.0, 1.0, eps=0.0, seed=0)
+    ds = open_dataset(toys([1500, 3]), batch_size=4, sampler=sampler)
+    ds.update_priority(torch.arange(1503), 0.0)
+    ds.update_priority(1501, 1.0)
+    assert ds.sample()["index"].tolist() == [1501] * 4
