@@ -20,7 +20,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.fuzz.harness import Verdict, adopt_orphans, run_case
+from tests.fuzz.harness import Kind, Verdict, adopt_orphans, run_batch, run_case
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
 
@@ -78,29 +78,44 @@ def run(
     import_all(counts)
     gc.collect()
     gc.freeze()  # else the collector writes to every page that children share
-    for number in range(max(counts.values(), default=0)):
-        for name in [kind for kind, count in counts.items() if number < count]:
-            seed = first + number
-            folder = work / f"{name}-{seed}"
-            folder.mkdir()
-            os.chdir(folder)
-            verdict = run_case(KINDS[name], seed, folder)
-            verdicts.append(verdict)
-            if verdict.problem:
-                print(f"{name} {seed} {verdict.codes}: {verdict.problem:.700}")
-                print(f"  again: python -m tests.fuzz {name}=1 --first {seed} --keep", flush=True)
-                if keep:
-                    print(f"  in {folder}", flush=True)
-            if not (keep and verdict.problem):
-                shutil.rmtree(folder, ignore_errors=True)
+    waiting = {name: list(range(first, first + count)) for name, count in counts.items()}
+    while any(waiting.values()) and time.perf_counter() < end:
+        for name in [name for name, seeds in waiting.items() if seeds]:
+            kind = KINDS[name]
+            seeds = [waiting[name].pop(0) for _ in range(min(kind.batch, len(waiting[name])))]
+            verdicts += _run_cases(kind, seeds, work, keep=keep)
             if sum(v.problem is not None for v in verdicts) >= MOST:
                 return verdicts
-        if time.perf_counter() > end:
-            break
     os.chdir("/")
     if not (keep and any(verdict.problem for verdict in verdicts)):
         shutil.rmtree(work, ignore_errors=True)
     return verdicts
+
+
+def _run_cases(kind: Kind, seeds: list[int], work: Path, *, keep: bool) -> list[Verdict]:
+    """Run some cases of a kind in a batch, and if that goes wrong, one by one."""
+    folder = work / "batch"
+    found = None
+    if len(seeds) > 1:
+        folder.mkdir()
+        found = run_batch(kind, seeds, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    return found or [_run_alone(kind, seed, work, keep=keep) for seed in seeds]
+
+
+def _run_alone(kind: Kind, seed: int, work: Path, *, keep: bool) -> Verdict:
+    folder = work / f"{kind.name}-{seed}"
+    folder.mkdir()
+    os.chdir(folder)
+    verdict = run_case(kind, seed, folder)
+    if verdict.problem:
+        print(f"{kind.name} {seed} {verdict.codes}: {verdict.problem:.700}")
+        print(f"  again: python -m tests.fuzz {kind.name}=1 --first {seed} --keep", flush=True)
+        if keep:
+            print(f"  in {folder}", flush=True)
+    if not (keep and verdict.problem):
+        shutil.rmtree(folder, ignore_errors=True)
+    return verdict
 
 
 def import_all(kinds: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -96,8 +96,8 @@ class Kind:
     """Compare what was made with an independent reading, given the exit codes; None: right."""
     run: Callable[[Path, int, tuple[str, ...]], int] | None = None
     """Run command number N of a case and return its exit code; `run_command` where not given."""
-    writes: bool = True
-    """Whether `prepare` writes an input; False: its driver makes all, as `check` there is none."""
+    batch: int = 1
+    """Cases that a child runs one after the other; a broken promise is looked for in each alone."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,10 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
     (folder / "case").mkdir(parents=True)
     secret = folder / "secret.txt"
     secret.write_bytes(SECRET)
-    if kind.writes:
-        made = in_child(lambda: vars_of(kind.prepare(seed, folder / "case")), folder / "prepare")
-        if made.value is None:
-            return _verdict(kind, seed, f"not prepared: {_tail(made)}", (), begin)
-        plan = plan_of(made.value)
-    else:
-        plan = kind.prepare(seed, folder / "case")
+    made = in_child(lambda: vars_of(kind.prepare(seed, folder / "case")), folder / "prepare")
+    if made.value is None:
+        return _verdict(kind, seed, f"not prepared: {_tail(made)}", (), begin)
+    plan = plan_of(made.value)
     plan = replace(plan, commands=tuple(_as_json(seed, line) for line in plan.commands))
     before = _tree(folder / "case")
     ends: list[Ended] = []
@@ -147,13 +144,47 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
     return replace(_verdict(kind, seed, problem, _codes(ends), begin), right=right)
 
 
+def run_batch(kind: Kind, seeds: Sequence[int], folder: Path) -> list[Verdict] | None:
+    """Run cases of a kind in one child, each in a new folder in `folder`.
+
+    None: something is wrong with one of them at least, and `run_case` may say what.
+    """
+    begin = time.perf_counter()
+    cases = partial(map, lambda seed: _run_here(kind, seed, folder / str(seed)), seeds)
+    ended = in_child(lambda: list(cases()), folder / "batch", SECONDS * len(seeds))
+    if ended.value is None or _broken(ended, frozenset({0}), as_json=False):
+        return None
+    each = (time.perf_counter() - begin) / len(seeds)
+    verdicts = []
+    for seed, (value, code, problem) in zip(seeds, ended.value, strict=True):
+        plan, end = plan_of(value), replace(ended, code=code)
+        if problem or code not in plan.codes[0] or _left_behind(folder / str(seed), plan, [end]):
+            return None
+        verdicts.append(Verdict(kind.name, seed, None, (code,), each, right=code == 0))
+    return verdicts
+
+
+def _run_here(kind: Kind, seed: int, folder: Path) -> Any:
+    """Run a case of one command that needs no child; return its plan, exit code and problem."""
+    (folder / "case").mkdir(parents=True)
+    (folder / "prepare").mkdir()
+    (folder / "secret.txt").write_bytes(SECRET)
+    os.chdir(folder)
+    plan = kind.prepare(seed, folder / "case")
+    value = vars_of(plan)
+    (folder / "prepare" / "value.json").write_text(json.dumps(value))
+    assert kind.run
+    code = kind.run(folder, 0, plan.commands[0])
+    return value, code, kind.check and kind.check(folder, plan, [code])
+
+
 def _as_json(seed: int, line: tuple[str, ...]) -> tuple[str, ...]:
     """Return a command line, every third one of the fuzzer's with `--json`."""
     asked = "--root" in line and "--json" not in line and zlib.crc32(f"{seed}{line}".encode()) % 3
     return line if asked or "--root" not in line else (*line, "--json")
 
 
-def in_child(function: Callable[[], Any], folder: Path) -> Ended:
+def in_child(function: Callable[[], Any], folder: Path, seconds: float = SECONDS) -> Ended:
     """Call a function in a forked child with limits; what it prints and returns comes back."""
     (folder / "tmp").mkdir(parents=True)
     begin = time.perf_counter()
@@ -164,7 +195,7 @@ def in_child(function: Callable[[], Any], folder: Path) -> Ended:
         _be_child(function, folder)
     how = "hangs"
     code: int | None = None
-    while time.perf_counter() - begin < SECONDS:
+    while time.perf_counter() - begin < seconds:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)

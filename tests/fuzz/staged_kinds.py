@@ -185,5 +185,5 @@ def check_encoded(folder: Path, plan: Plan, codes: list[int | None]) -> str | No
 
 STAGED_KINDS = (
     Kind("shards", prepare_shards, check_shards, run_shards),
-    Kind("encoded", prepare_encoded, check_encoded, run_encoded),
+    Kind("encoded", prepare_encoded, check_encoded, run_encoded, batch=20),
 )

@@ -121,7 +121,7 @@ def _load(random: Random, kind: str, must: str, load: Any) -> int:
 
 
 STATE_KINDS = (
-    Kind("checkpoint", prepare_state, run=run_checkpoint, writes=False),
-    Kind("mixture", prepare_state, run=run_mixture, writes=False),
-    Kind("sampler", prepare_state, run=run_sampler, writes=False),
+    Kind("checkpoint", prepare_state, run=run_checkpoint, batch=20),
+    Kind("mixture", prepare_state, run=run_mixture, batch=20),
+    Kind("sampler", prepare_state, run=run_sampler, batch=20),
 )

@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fuzz.harness import Kind, Plan, adopt_orphans, run_case
+from tests.fuzz.harness import Kind, Plan, adopt_orphans, run_batch, run_case
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of memory")
 
@@ -72,6 +73,24 @@ def case(name: str, folder: Path) -> str | None:
     return run_case(kind, 0, folder / name).problem
 
 
+def batches(folder: Path) -> dict[str, bool]:
+    """Run two batches, in one of which a case breaks a promise; return what was verified."""
+
+    def run(at: Path, _number: int, line: tuple[str, ...]) -> int:
+        if line == ("3",):
+            (at / "case" / "root").mkdir()
+            (at / "case" / "root" / ".x.tmp").touch()
+        return 0
+
+    kind = Kind("x", lambda seed, _: Plan(((str(seed),),), (frozenset({0}),)), None, run)
+    found = {}
+    for last in (3, 4):
+        place = folder / f"batch {last}"
+        place.mkdir()
+        found[str(last)] = run_batch(kind, range(last), place) is not None
+    return found
+
+
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
     """Problems of all, from a process of its own: the harness waits for any child."""
@@ -90,6 +109,11 @@ def test_a_broken_promise_is_noticed(name: str, problems: dict[str, str | None])
     assert found is None if expected is None else found and expected in found, found
 
 
+def test_a_batch_with_a_broken_promise_is_run_again(problems: dict[str, Any]) -> None:
+    assert problems["batches"] == {"3": True, "4": False}
+
+
 if __name__ == "__main__":
     adopt_orphans()
-    print(json.dumps({name: case(name, Path(sys.argv[1])) for name in ACTS}))
+    here = Path(sys.argv[1])
+    print(json.dumps({"batches": batches(here), **{name: case(name, here) for name in ACTS}}))
