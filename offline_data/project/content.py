@@ -15,7 +15,8 @@ from 0.0, and NaN equals NaN of the same bits. An item of text is the SHA-256 of
 if it is missing. Encoded images are the bytes of the files: first the int64 length of each row, then
 all of them; so a dataset of decoded pixels (`images="raw"`) has another digest. What
 follows from other values is left out: `episode` of steps, `next/done` and root flags, and `start`,
-`length`, `return` and the flags of the episode table.
+`length`, `return` and the flags of the episode table; so is `file_timeout`, which is how a file writes
+the last of these flags.
 
 The content digest of a dataset is the SHA-256 of `offline-data content 1`, the schema as JSON (a
 sorted list of table, key and kind, without spaces), each followed by a line feed, and the digests of
@@ -36,6 +37,7 @@ from offline_data.episodes.fields import join_key
 from offline_data.errors import AccessError, ManifestError, OfflineDataError
 from offline_data.files import check_links, disk_errors, read_head, write_durably
 from offline_data.progress import SILENT
+from offline_data.store.arrays import TIMEOUT
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
 
@@ -59,7 +61,7 @@ _BLOCK = 16 << 20
 """Bytes of one leaf that are in memory at once."""
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 16
 """Size of the groups of whole episodes that are hashed together, leaf by leaf."""
-_DERIVED = {"start", "length", "return", "terminated", "truncated", "final_observation"}
+_DERIVED = {"start", "length", "return", "terminated", "truncated", "final_observation", TIMEOUT[0]}
 
 
 class Content:

@@ -36,7 +36,7 @@ _NAMES: dict[Style, tuple[str, ...]] = {
 
 COLUMNS = "columns"
 """Entry of `about` of datasets made from flat files: dtype of each column, by its name."""
-TIMEOUT: Key = ("timeout",)
+TIMEOUT: Key = ("file_timeout",)
 """Episode leaf, where it is not `truncated`: whether the file's own `timeouts` mark the last row."""
 
 

@@ -14,6 +14,9 @@ import pytest
 import offline_data
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.project.content import digest_of
+from offline_data.store.library import entry_at
+from offline_data.store.reader import open_reader
 from offline_data.testing.d4rl_toy import TOYS, write_published
 from offline_data.testing.toy import toy_batch, write_toy
 
@@ -91,6 +94,14 @@ def test_timeouts_that_the_file_does_not_mark(tmp_path: Path) -> None:
     ds = BaseDatasetExperienceReplay(folder)
     assert ds.to_numpy("episodes")["timeouts"].nonzero()[0].tolist() == [2, 5, 7, 8]
     assert_same(ds.to_numpy("dataset"), {name: arrays[name] for name in sorted(arrays)})
+    said = {**arrays, "timeouts": np.isin(np.arange(rows), [2, 5, 7, 8])}
+    whole = offline_data.convert(said, "said", root=tmp_path).path
+    contents = [digest_of(entry_at(path), tmp_path) for path in (folder, whole)]
+    assert contents[0] == contents[1]  # a lock of before fits
+    assert [("file_timeout",) in open_reader(path).episodes for path in (folder, whole)] == [
+        True,
+        False,
+    ]
     part = offline_data.convert(arrays, "part", root=tmp_path, episodes=(1, None)).path
     marked = BaseDatasetExperienceReplay(part).to_numpy("dataset")["timeouts"]
     assert marked.nonzero()[0].tolist() == [2]
