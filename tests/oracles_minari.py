@@ -89,7 +89,11 @@ def _arrow(table: Any, prefix: str, shapes: Any) -> Iterator[tuple[str, NDArray[
         kind = field.type
         while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
             kind = kind.value_type
-        number = kind.to_pandas_dtype() if pa.types.is_primitive(kind) else object
+        number = (
+            pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+            if pa.types.is_primitive(kind)
+            else object
+        )
         values = _images(np.array(column.to_pylist(), dtype=number))
         stated = (field.metadata or {}).get(b"shape", b"").decode().split(",")
         shape = shapes.get(path, [int(n) for n in stated if n] or values.shape[1:])

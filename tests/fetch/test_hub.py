@@ -290,7 +290,7 @@ def test_a_listing_without_end_is_a_network_error(
         page = [] if kind == "empty pages" else [FILE | {"path": f"{number}.hdf5"}]
         body = json.dumps(page).encode()
         link = f'<{hub.url}{TREE}?cursor={after}>; rel="next"'
-        head = f"HTTP/1.1 200 OK\r\nLink: {link}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"HTTP/1.1 200 OK\r\nLink: {link}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         return [head.encode() + body]
 
     info = {"sha": "0" * 40}
