@@ -253,7 +253,11 @@ def hub_errors(what: str) -> Iterator[None]:
         raise
     except HFValidationError as error:
         raise UsageError(f"{what} cannot be on the hub: {error}") from error
-    except (http_error, bad_url, OSError, RuntimeError, ValueError) as error:
+    # AttributeError, LookupError, TypeError: of an answer that has another form than the library reads
+    except (
+        *(http_error, bad_url, OSError, RuntimeError, ValueError),
+        *(AttributeError, LookupError, TypeError),
+    ) as error:
         raise _translate(error, what, passing=isinstance(error, http_error)) from error
 
 

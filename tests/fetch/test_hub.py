@@ -14,6 +14,7 @@ from offline_data.errors import (
     IntegrityError,
     NetworkError,
     NotFoundError,
+    OfflineDataError,
     OfflineError,
     UsageError,
 )
@@ -308,6 +309,15 @@ def test_a_next_page_that_is_nowhere_is_a_network_error(
     hub.always(f"/api/datasets/{REPO}", Fault(Answer(json.dumps({"sha": "0" * 40}).encode())))
     hub.always(TREE, Fault(Answer(json.dumps([FILE]).encode(), headers=head)))
     with pytest.raises(NetworkError, match=f"about dataset repository {REPO}"):
+        list_hub(REPO, "", None, settings)
+
+
+@pytest.mark.parametrize("body", [[], ["x"], 7, {"error": [7], "errors": 3}])
+def test_an_error_of_another_form_is_one_of_ours(
+    body: Any, settings: Settings, hub: HubServer
+) -> None:
+    hub.always(f"/api/datasets/{REPO}", Fault(Answer(json.dumps(body).encode(), 451)))
+    with pytest.raises(OfflineDataError, match=f"dataset repository {REPO}"):
         list_hub(REPO, "", None, settings)
 
 
