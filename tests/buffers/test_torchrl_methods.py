@@ -20,6 +20,7 @@ from offline_data import (
     SliceSamplerWithoutReplacement,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
+    TensorStorage,
 )
 from offline_data.errors import UsageError
 
@@ -102,6 +103,11 @@ def test_a_checkpointer_is_refused_and_not_ignored() -> None:
     with pytest.raises(UsageError, match="does not support checkpointer") as caught:
         storage.checkpointer = object()
     assert "dumps(path)" in str(caught.value.hint)
+
+
+def test_rows_stay_on_their_device() -> None:
+    for device in (None, "auto"):
+        assert TensorStorage(torch.ones(3), device=device).device == torch.device("cpu")
 
 
 def test_replacement_of_samplers_without() -> None:

@@ -69,7 +69,7 @@ class TensorStorage(GrowingStorage):
         storage: `[rows, …]`, or `[steps, E, …]`. Further batch dimensions of a TensorDict belong to
             a row.
         max_size: None, or the number of rows.
-        device: Device to move the rows to; None: unchanged.
+        device: Device to move the rows to; None or `"auto"`: unchanged.
         ndim: 1, or the number of dimensions of steps and environments.
         **torchrl: TorchRL's `compilable`; only the default is accepted.
 
@@ -105,7 +105,7 @@ class TensorStorage(GrowingStorage):
                 "Expected storage to be non-null, a TensorDict, a tensor or a tree of tensors",
                 hint="LazyTensorStorage(max_size) allocates memory when the first row is written",
             )
-        if device is not None:
+        if device is not None and device != "auto":
             moved = as_device(device)
             storage = pytree.tree_map(lambda part: part.to(moved), storage, is_leaf=_moves)
         if isinstance(storage, TensorDictBase) and storage.is_empty():
