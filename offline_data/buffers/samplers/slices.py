@@ -547,4 +547,4 @@ def _either(mark: Tensor, stored: Tensor | None) -> Tensor:
         return mark
     if stored.shape != mark.shape:
         mark = mark.reshape(-1, *[1] * (stored.ndim - 1))
-    return stored | mark.to(stored.device)
+    return torch.where(mark.to(stored.device), torch.ones_like(stored), stored)  # of any type

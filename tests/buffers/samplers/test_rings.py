@@ -158,3 +158,16 @@ def test_a_storage_without_rows_has_no_slices(sampler: Any, prefetch: int | None
     )
     with pytest.raises(UsageError, match="no episode to take a slice from"):
         buffer.sample()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float64])
+def test_ends_of_slices_are_marked_in_flags_of_any_type(dtype: torch.dtype) -> None:
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(60), sampler=SliceSampler(slice_len=5, seed=0), batch_size=20
+    )
+    rows = steps(0, 60)
+    rows["next", "done"] = rows["next", "done"].to(dtype)
+    buffer.extend(rows)
+    done = buffer.sample()["next", "done"]
+    assert done.dtype == dtype
+    assert (done.reshape(4, 5)[:, -1] == 1).all()
