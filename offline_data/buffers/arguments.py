@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offline_data.buffers.bridges.parts import of_torchrl
+from offline_data.buffers.bridges.parts import of_torchrl, storage_of_torchrl
 from offline_data.buffers.samplers import RandomSampler, Sampler
 from offline_data.buffers.storage import GrowingStorage, ListStorage
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
@@ -28,8 +28,14 @@ def as_storage(storage: Storage | Callable[[], Storage] | None) -> Storage:
     made: Any = ListStorage(DEFAULT_ROWS) if storage is None else storage
     if isinstance(made, type) or (not hasattr(made, "gather") and callable(made)):
         made = made()
+    made = storage_of_torchrl(made)
     if not all(hasattr(made, name) for name in ("gather", "rows", "runs")):
-        raise _foreign(made, "a storage", "LazyTensorStorage and the other storages")
+        raise _foreign(
+            made,
+            "a storage",
+            "LazyTensorStorage and the other storages",
+            why=": of TorchRL's, only full ones of tensors can be converted",
+        )
     found: Storage = made
     return found
 

@@ -114,6 +114,17 @@ class BatchSource(Saves, Generic[Batch]):
         return self._storage
 
     @property
+    def _storage(self) -> Storage:
+        return self._rows_storage
+
+    @_storage.setter
+    def _storage(self, storage: Any) -> None:
+        if hasattr(storage, "gather"):
+            self._rows_storage: Storage = storage
+        else:  # a program written for TorchRL sets one of TorchRL's
+            self.set_storage(storage)
+
+    @property
     def sampler(self) -> Sampler:
         """The sampler, which chooses the rows of a batch."""
         return self._sampler
@@ -309,6 +320,10 @@ class BatchSource(Saves, Generic[Batch]):
     def transform(self) -> tuple[Transform, ...]:
         """The transforms, in the order in which they are called with a batch."""
         return tuple(link.transform for link in self._chain.links)
+
+    def set_storage(self, storage: Any) -> Any:  # noqa: ARG002
+        """Raise `UsageError`; overridden by buffers that can replace their storage."""
+        raise UsageError(f"The storage of a {type(self).__name__} cannot be replaced")
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Replace the sampler and drop prefetched batches; returns the previous sampler."""

@@ -12,6 +12,7 @@ from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.bridges.parts import bridge
+from offline_data.buffers.derived.neighbour import Neighbour
 from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
@@ -152,7 +153,13 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
     def _leaf(self, key: tuple[str, ...]) -> Any:
         """Read that leaf only, unless something is computed from the others."""
         storage = self.storage
-        plain = not (self._first or self._chain.outward or self._derived)
+        size = len(key)
+        derived = [
+            one
+            for one in self._derived
+            if not isinstance(one, Neighbour) or one.target[:size] == key or key[:1] == one.target
+        ]
+        plain = not (self._first or self._chain.outward or derived)
         if plain and isinstance(storage, DatasetStorage):
             found = [known for known in storage.keys if known[: len(key)] == key]
             if found:

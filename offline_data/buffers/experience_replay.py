@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived.neighbour import leaves_of_torchrl
+from offline_data.buffers.derived.neighbour import (
+    NEXT_INFO,
+    ROOT_REWARD,
+    Neighbour,
+    leaves_of_torchrl,
+)
+from offline_data.buffers.gather.plan import all_keys
 from offline_data.buffers.keys import as_key
 from offline_data.buffers.samplers import (
     RandomSampler,
@@ -20,9 +27,11 @@ from offline_data.buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.config import resolve_settings
+from offline_data.episodes.fields import REWARD
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import parse_id
 from offline_data.progress import progress_of
+from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
     import os
@@ -36,6 +45,9 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("keys", "device", "in_memory", "derived", "decode_text", "decode")
 """Options of `load_dataset` that TorchRL's classes do not have."""
+
+_REWARD = Neighbour(ROOT_REWARD, REWARD, -1, optional=True)
+_INFO = Neighbour(NEXT_INFO, ("info",), 1, optional=True)
 
 
 class _NamesOfSource:
@@ -95,8 +107,9 @@ class MinariExperienceReplay(SourceExperienceReplay):
         load_from_local_minari: Whether to use only `MINARI_DATASETS_PATH` and datasets converted
             before, never the network; also works with `download=False`.
         batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
-        options: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. `keys` may include
-            TorchRL's `("next", "info")`: the info of the next row.
+        options: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. As in TorchRL, batches
+            have `("next", "info")`, the info of the next row (0 in the last of an episode); with
+            `keys`, if it includes that. It is computed.
     """
 
     source = "minari"
@@ -121,8 +134,9 @@ class MinariExperienceReplay(SourceExperienceReplay):
         offline = True if load_from_local_minari else None
         if load_from_local_minari and download is False:
             download = True  # only converts local files
+        path = self._directory(dataset_id, root, download=download, offline=offline)
         super().__init__(
-            self._directory(dataset_id, root, download=download, offline=offline),
+            path,
             batch_size,
             sampler=sampler,
             writer=writer,
@@ -131,7 +145,7 @@ class MinariExperienceReplay(SourceExperienceReplay):
             prefetch=prefetch,
             transform=transform,
             split_trajs=split_trajs,
-            **{"decode_text": True, **_with_leaves_of_torchrl(options)},
+            **{"decode_text": True, **_with_leaves_of_torchrl(options, path, (_INFO,))},
         )
 
     @property
@@ -158,9 +172,9 @@ class D4RLExperienceReplay(SourceExperienceReplay):
             still cuts at every episode end.
         direct_download: False (through the d4rl package) is not supported.
         env_kwargs: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`; others are not
-            supported. `keys` may include two more leaves of TorchRL: the root `reward`, that of the
-            previous row in the episode (0 in the first), and `("next", "info")`, the info of the
-            next row.
+            supported. As in TorchRL, batches have the root `reward`, that of the previous row in the
+            episode (0 in the first), and `("next", "info")`, the info of the next row (0 in the
+            last); with `keys`, if it includes them. Both are computed.
         terminate_on_end: None or False: transitions without a next observation are left out.
             True: they are sampled too; like the last one of every episode, they are `done`.
         batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
@@ -198,8 +212,9 @@ class D4RLExperienceReplay(SourceExperienceReplay):
             self._first = (_done_where_terminated,)
         if terminate_on_end and sampler is None:
             sampler = RandomSampler(valid_only=False)
+        path = self._directory(dataset_id, root, download=download)
         super().__init__(
-            self._directory(dataset_id, root, download=download),
+            path,
             batch_size,
             sampler=sampler,
             writer=writer,
@@ -208,7 +223,7 @@ class D4RLExperienceReplay(SourceExperienceReplay):
             prefetch=prefetch,
             transform=transform,
             split_trajs=split_trajs,
-            **_with_leaves_of_torchrl(options),
+            **_with_leaves_of_torchrl(options, path, (_REWARD, _INFO)),
         )
 
 
@@ -313,14 +328,18 @@ def _done_where_terminated(batch: Any) -> Any:
     return batch.set(("next", "done"), batch.get(("next", "terminated")).clone())
 
 
-def _with_leaves_of_torchrl(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with derived leaves of TorchRL that `keys` includes."""
-    keys = options.get("keys")
+def _with_leaves_of_torchrl(
+    options: dict[str, Any], path: Path, default: tuple[Neighbour, ...]
+) -> dict[str, Any]:
+    """Return the options with derived leaves of TorchRL that `keys` includes; None: `default`."""
+    keys, others = options.get("keys"), as_derived(options.get("derived", ()))
     if keys is None:
-        return options
+        known = all_keys(open_reader(path))
+        there = [one for one in default if any(k[: len(one.source)] == one.source for k in known)]
+        return {**options, "derived": (*others, *there)}
     paths = [as_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
     stored, computed = leaves_of_torchrl(paths)
-    return {**options, "keys": stored, "derived": (*options.get("derived", ()), *computed)}
+    return {**options, "keys": stored, "derived": (*others, *computed)}
 
 
 class OpenMLExperienceReplay(SourceExperienceReplay):

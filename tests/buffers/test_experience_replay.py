@@ -24,6 +24,7 @@ from offline_data.testing.toy import toy_batch, write_toy
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
     import torchrl.data.datasets as theirs
+    from torchrl.data.replay_buffers import storages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,13 +137,17 @@ def test_available_datasets_without_a_network() -> None:
         assert set(getattr(theirs, name).available_datasets) <= set(known)
 
 
-def test_leaves_that_torchrl_has_beside_are_made_on_request(root: Path) -> None:
+def test_leaves_that_torchrl_has_beside_are_computed(root: Path) -> None:
     whole = d4rl(root)[:]
     episode, reward = whole["episode"], whole["next", "reward"]
     before = torch.cat([torch.zeros_like(reward[:1]), reward[:-1]])
     before[1:][episode[1:] != episode[:-1]] = 0
     ds = d4rl(root, keys=["action", "reward"], in_memory=True, device="cpu")
-    assert "reward" not in whole.keys()  # noqa: SIM118
+    assert whole["reward"].equal(before)
+    assert whole["next", "info", "code"].any()
+    assert d4rl(root)["reward"].equal(before)
+    assert d4rl(root)["next"].keys() == whole["next"].keys()
+    assert "reward" not in d4rl(root, keys=["action"])[:].keys()  # noqa: SIM118
     batch = ds.sample(64)
     assert batch["reward"].equal(before[batch["index"]])
     assert {"action", "reward", "index"} == set(batch.keys())
@@ -160,6 +165,31 @@ def test_leaves_that_torchrl_has_beside_are_there_in_whole_episodes(root: Path) 
         assert not whole[key][~mask].any()
     ds._storage = offline_data.TensorStorage(whole.exclude("index", "dataset_index"))
     assert ds[:]["reward"].equal(whole["reward"])
+
+
+def test_a_storage_of_torchrl_replaces_the_rows_or_is_refused(root: Path) -> None:
+    """As TorchRL's scripts of Decision Transformers do, with their own import of the storage."""
+    for split, rows in ((True, 4), (False, 10)):
+        ds = d4rl(root, split_trajs=split)
+        whole = ds[:]
+        ds._storage = storages.TensorStorage(whole.set("extra", torch.ones(whole.batch_size)))
+        assert len(ds) == rows
+        assert ds.sample(32)["extra"].all()
+        assert ds[:]["next", "reward"].equal(whole["next", "reward"])
+        for empty in (storages.LazyTensorStorage(5), storages.ListStorage(5)):
+            with pytest.raises(UsageError, match="only full ones of tensors can be converted"):
+                ds._storage = empty
+        assert len(ds) == rows
+
+
+def test_new_rows_need_not_have_the_computed_leaves(root: Path) -> None:
+    ds = d4rl(root)
+    both = offline_data.OfflineToOnlineReplayBuffer(ds, online_capacity=20, offline_fraction=0.5)
+    rows = d4rl(root)[:].select("action", ("next", "reward"), ("next", "done"))
+    both.extend(rows)
+    batch = both.sample(8)
+    assert batch["reward"].shape == (8, 1)
+    assert ("next", "info", "code") not in batch.keys(include_nested=True)
 
 
 def test_minari_takes_what_lies_here_and_gives_specs(

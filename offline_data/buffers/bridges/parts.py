@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from offline_data.buffers import samplers, writers
+from offline_data.buffers.storage import TensorStorage
 from offline_data.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -33,6 +34,21 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "ImmutableDatasetWriter": (),
 }
 """Arguments of TorchRL's classes that this package's classes of the same name have."""
+
+
+def storage_of_torchrl(storage: Any) -> Any:
+    """Return a full TorchRL storage of tensors as a `TensorStorage` of them, anything else unchanged.
+
+    TorchRL is not imported.
+    """
+    kind = type(storage)
+    known = ("TensorStorage", "LazyTensorStorage", "LazyMemmapStorage")
+    if kind.__name__ not in known or kind.__module__.partition(".")[0] != "torchrl":
+        return storage
+    rows = getattr(storage, "_storage", None)
+    if rows is None or len(storage) < storage.max_size:
+        return storage
+    return TensorStorage(rows, ndim=storage.ndim)
 
 
 def of_torchrl(part: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from offline_data.buffers.derived.base import Cached, episode_bounds, widen
 from offline_data.buffers.trajectories import MASK
 from offline_data.episodes.fields import REWARD, Key
+from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -25,16 +26,20 @@ NEXT_INFO: Key = ("next", "info")
 class Neighbour(Cached):
     """Sets `target` to `source` of the row at offset `step`; zeros beyond the episode.
 
-    Either key may be a parent of leaves.
+    Either key may be a parent of leaves. `optional`: whether rows without the source stay as they
+    are, such as new ones next to a dataset.
     """
 
     target: Key
     source: Key
     step: int
+    optional: bool = False
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """See `Derived`; rows may be whole episodes `[E, T]` (`split_trajs=True`)."""
-        stored = self._memory.only(storage, (self.source,))
+        stored = self._memory.recall(storage, "source", lambda: self._stored(storage))
+        if stored is None:
+            return batch
         if batch.batch_dims == 2:
             steps = torch.arange(batch.shape[1]) + self.step
             there = (steps >= 0) & (steps < len(steps))
@@ -47,6 +52,16 @@ class Neighbour(Cached):
         if isinstance(found, torch.Tensor):
             return batch.set(self.target, found * widen(inside, found))
         return batch.set(self.target, found.apply(lambda leaf: leaf * widen(inside, leaf)))
+
+    def _stored(self, storage: Storage) -> Storage | None:
+        try:
+            only = storage.only((self.source,))
+            only.gather(torch.arange(1))
+        except (KeyError, UsageError):
+            if self.optional:
+                return None
+            raise
+        return only
 
 
 def leaves_of_torchrl(keys: list[Key]) -> tuple[list[Key], list[Neighbour]]:
