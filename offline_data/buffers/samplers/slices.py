@@ -547,4 +547,5 @@ def _either(mark: Tensor, stored: Tensor | None) -> Tensor:
         return mark
     if stored.shape != mark.shape:
         mark = mark.reshape(-1, *[1] * (stored.ndim - 1))
-    return torch.where(mark.to(stored.device), torch.ones_like(stored), stored)  # of any type
+    marked = mark.to(stored.device, torch.bool)
+    return torch.where(marked, torch.ones_like(stored), stored)  # of any type
