@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 )
 def test_formats_of_files(convert: Convert, tokens: Any, tmp_path: Path, name: str) -> None:
     texts = [text for text in TEXTS if text is not None]
+    if sys.version_info < (3, 11) and "sv" in name:  # whose csv module does not know NUL
+        texts = [text.replace("\0", "") for text in texts]
     reader = convert(write(tmp_path / name, [{"text": text} for text in texts]))
     assert documents(reader) == [tokens(text) for text in texts if text]
     assert np.asarray(reader.episodes["row",]).tolist() == [0, 1, 3, 4, 5]
