@@ -207,7 +207,7 @@ def test_rows_of_a_buffer_whose_writer_is_no_tensordict_writer() -> None:
         storage, writer = data.LazyTensorStorage(SIZE), writers.RoundRobinWriter()
         buffer = make(storage=storage, writer=writer, batch_size=4)
         buffer.extend(rows(5))
-        some = [buffer[0], *buffer[2:4], buffer.storage[1]]
+        some = [buffer[0], *buffer[2:4], storage[1]]
         found.append([row.get("index", None) for row in some])
         assert buffer.sample()["index"].shape == (4,)
     assert found[0] == found[1] == [None] * 4
