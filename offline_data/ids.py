@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from offline_data.errors import InvalidIdError
+from offline_data.errors import InvalidIdError, OfflineDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
+
+_Error = TypeVar("_Error", bound=OfflineDataError)
 
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9(](?:[A-Za-z0-9._()+=, \-]|\[[A-Za-z0-9.%:\-]+\])*\Z")
@@ -141,3 +143,50 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
     bare = wanted.casefold().removeprefix(source)
     close = difflib.get_close_matches(bare, by_folded, n=count, cutoff=0.6)
     return [by_folded[name] for name in close]
+
+
+def did_you_mean(
+    wanted: str, known: Iterable[str], *, count: int = 1, shown: Callable[[str], str] = str
+) -> str | None:
+    """Return a question with up to `count` known names most similar to `wanted`; None: no such name.
+
+    Args:
+        wanted: The name that is not known.
+        known: All names.
+        count: Maximum number of names.
+        shown: Formats a name, as `repr` or `"d4rl:{}".format` do.
+
+    Example:
+        >>> did_you_mean("clp", ["clip", "cast"])
+        'did you mean clip?'
+        >>> did_you_mean("ant-v0", ["ant-v1", "ant-v2"], count=2, shown="d4rl:{}".format)
+        'did you mean d4rl:ant-v2 or d4rl:ant-v1?'
+    """
+    near = nearest(wanted, known, count)
+    return f"did you mean {' or '.join(map(shown, near))}?" if near else None
+
+
+def unknown(
+    error: type[_Error],
+    problem: str,
+    name: str,
+    known: Collection[str],
+    *,
+    hint: str | None = None,
+) -> _Error:
+    """Return the error for a name that is not one of `known`, with all of these and the most similar.
+
+    Args:
+        error: Its type.
+        problem: Beginning of the message, up to the name: `There is no leaf`, `/data has no split`.
+        name: The name that is not known.
+        known: All names.
+        hint: Next step if no known name is similar.
+
+    Example:
+        >>> error = unknown(InvalidIdError, "There is no leaf", "acton", ["action", "reward"])
+        >>> error.message, error.hint
+        ("There is no leaf 'acton'; there are action, reward", 'did you mean action?')
+    """
+    listed = f"there are {', '.join(known)}" if known else "there are none"
+    return error(f"{problem} {name!r}; {listed}", hint=did_you_mean(name, known) or hint)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offline_data.errors import InvalidIdError
-from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
+from offline_data.errors import InvalidIdError, UnknownNameError
+from offline_data.ids import DatasetId, did_you_mean, looks_like_path, nearest, parse_id, unknown
 
 GOOD = [
     "minari:D4RL/door/human-v2",
@@ -97,3 +97,18 @@ def test_nearest_ignores_case_and_keeps_order() -> None:
     known = ["hopper-medium-v2", "hopper-medium-v0", "pen-human-v1"]
     assert nearest("HOPPER-medum-v2", known)[0] == "hopper-medium-v2"
     assert nearest("zzz", known) == []
+
+
+def test_an_unknown_name_is_answered_with_the_similar_ones() -> None:
+    known = ["hopper-medium-v2", "hopper-medium-v0", "pen-human-v1"]
+    assert did_you_mean("hoper-medium-v2", known, count=2, shown=repr) == (
+        "did you mean 'hopper-medium-v2' or 'hopper-medium-v0'?"
+    )
+    assert did_you_mean("zzz", known, count=3) is None
+    error = unknown(UnknownNameError, "No dataset is called", "zzz", known, hint="look")
+    assert type(error) is UnknownNameError
+    assert str(error) == f"No dataset is called 'zzz'; there are {', '.join(known)}"
+    assert error.hint == "look"
+    assert unknown(
+        UnknownNameError, "No pen is called", "Pen-human-v1", known, hint="look"
+    ).hint == ("did you mean pen-human-v1?")

@@ -19,7 +19,7 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.files import describe_head, read_head
-from offline_data.ids import nearest
+from offline_data.ids import unknown
 from offline_data.plurals import plural
 from offline_data.readers.hdf5 import is_hdf5, open_hdf5
 from offline_data.sources.folders import entries, list_once
@@ -85,10 +85,12 @@ def get_source(name: str) -> Source:
             return cast("Source", point.load()())
         except ImportError as error:
             raise MissingDependencyError(f"Source {name!r} cannot be imported: {error}") from error
-    near = nearest(name, source_names())
-    raise NotFoundError(
-        f"No source is called {name!r}; there are {', '.join(source_names())}",
-        hint=f"did you mean {near[0]!r}?" if near else "`offline-data sources` lists them",
+    raise unknown(
+        NotFoundError,
+        "No source is called",
+        name,
+        source_names(),
+        hint="`offline-data sources` lists them",
     )
 
 
