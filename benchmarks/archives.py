@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.converters import make
 from benchmarks.timing import Row, interleaved
 from offline_data.sources.atari_dqn.log import file_of
-from offline_data.testing.atari_toy import write_gz
-from offline_data.testing.gen_dgrl_toy import packed, toy_name
+from tests.toys.atari import write_gz
+from tests.toys.gen_dgrl import packed, toy_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

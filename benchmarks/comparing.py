@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import offline_data
 from benchmarks.timing import Row, interleaved
 from offline_data.store.layout import parse_audit
-from offline_data.testing.minari_toy import write_minari_hdf5
+from tests.toys.minari import write_minari_hdf5
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import converters
 from benchmarks.memory import added_mib
 from benchmarks.timing import Row, interleaved
-from offline_data.testing.minari_toy import write_minari_hdf5
+from tests.toys.minari import write_minari_hdf5
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from offline_data.readers.images import encode_image
 from offline_data.sources.base import Release
 from offline_data.sources.openx import OpenX
 from offline_data.store.encoded import EncodedColumn
-from offline_data.testing.rlds_toy import write_rlds
+from tests.toys.rlds import write_rlds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from benchmarks.timing import Row, interleaved
 from offline_data.buffers.streaming import StreamingDataset
 from offline_data.config import Settings
 from offline_data.sources.openx import OpenX
-from offline_data.testing.rlds_toy import toy_features, toy_record, write_rlds
+from tests.toys.rlds import toy_features, toy_record, write_rlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

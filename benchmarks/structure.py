@@ -156,7 +156,7 @@ def _files_of_a_download(root: Path) -> int:
     from offline_data.fetch.files import RemoteFile
     from offline_data.fetch.plan import plan_fetch
     from offline_data.fetch.run import run_fetch
-    from offline_data.testing.servers import FileServer
+    from tests.toys.servers import FileServer
 
     settings = Settings(root=root)
     with FileServer({"/x": b"content"}) as server, Trace() as trace:
@@ -189,8 +189,8 @@ class _NoChild:
 def run_counts() -> Iterator[tuple[str, str]]:
     """Yield what was run, and how much of this project's code ran."""
     import offline_data
-    from offline_data.testing.d4rl_toy import write_d4rl_hdf5
     from offline_data_cli.main import main
+    from tests.toys.d4rl import write_d4rl_hdf5
 
     with tempfile.TemporaryDirectory() as folder:
         path = write_d4rl_hdf5(Path(folder, "x.hdf5"))

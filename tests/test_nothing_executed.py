@@ -45,8 +45,6 @@ ALLOWED = {
     "offline_data/readers/restricted_pickle.py": {"pickle", "Unpickler"},
     # Contract tests of steps, like those of adapters, look whether a step survives pickling.
     "offline_data/testing/steps.py": {"pickle"},
-    # Writes pickles as the hub has them, and reads none.
-    "offline_data/testing/webdataset_toy.py": {"pickle"},
     # Contract tests of other people's adapters send datasets to a process that they start.
     "offline_data/testing/sources.py": {"pickle"},
     # Opens what it wrote itself a moment before, with the peer that it measures.

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from offline_data.fetch import gcs
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.rlds_toy import toy_record, write_rlds
-from offline_data.testing.servers import FileServer, GcsServer, HubServer
 from tests.stories.conftest import Shell
+from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.rlds import toy_record, write_rlds
+from tests.toys.servers import FileServer, GcsServer, HubServer
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 TOUR = README.split("## A tour")[1].split("\n## ")[0]

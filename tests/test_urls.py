@@ -12,10 +12,10 @@ import pytest
 
 from offline_data.config import resolve_settings
 from offline_data.errors import NetworkError, UsageError
-from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
-from offline_data.testing.servers import Answer, Fault, FileServer
 from offline_data.urls import redact
 from offline_data_cli.main import main
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
+from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from pathlib import Path

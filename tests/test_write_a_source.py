@@ -15,9 +15,9 @@ import pytest
 
 from offline_data.store.library import list_datasets
 from offline_data.store.reader import open_reader
-from offline_data.testing.servers import FileServer
 from tests.ingest.here import convert_here
 from tests.stories.conftest import Shell
+from tests.toys.servers import FileServer
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -25,8 +25,8 @@ class LinesDataset(RawDataset):
                 yield batch_of(map(json.loads, some))
 ```
 
-`offline_data.testing.sources` has the tests that every adapter must pass, `testing.sharded_toy` a
-complete example.
+`offline_data.testing.sources` has the tests that every adapter must pass; docs/write-a-source.md is a complete
+example.
 """
 
 from __future__ import annotations

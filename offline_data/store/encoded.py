@@ -190,7 +190,7 @@ class EncodedColumn:
                 row = int(wrong.argmax())
                 told = "{} x {} pixels, {} channels of {} bits".format(*found[row].tolist())
                 raise FormatError(
-                    f"{part._named(row)} is no {self.encoding} image of {self.dtype} "
+                    f"{part._named(row)} is not a {self.encoding} image of {self.dtype} "
                     f"{list(self.shape[1:])}: "
                     + (f"its header says {told}" if found[row].any() else "it has no such header")
                 )

@@ -1,4 +1,4 @@
-"""Contract tests and toy data, for adapters of this package and of others; `assert_clean`."""
+"""Contract tests of adapters and steps, with the data they need; `assert_clean`."""
 
 from offline_data.testing.clean import assert_clean
 

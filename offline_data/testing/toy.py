@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes import EpisodeBatch, join_key
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.sources.base import Part, RandomAccess, SourceInfo
 from offline_data.store.manifest import Manifest
@@ -159,3 +160,30 @@ class ToyRaw(RandomAccess):
         if dies and os.getpid() != self.parent:
             os._exit(9)
         return toy_batch(self.lengths[part.first : part.stop], first_episode=part.first, text=True)
+
+
+def write_tokens(
+    folder: Path, documents: Sequence[Sequence[int]], prompts: Sequence[int] | None = None
+) -> Path:
+    """Write a dataset of documents of tokens, without a tokenizer; returns its directory.
+
+    Args:
+        folder: The directory.
+        documents: Tokens of each document.
+        prompts: Tokens of each document's prompt; None: there are no prompts.
+    """
+    lengths = np.array([len(one) for one in documents], np.int64)
+    ids = np.concatenate([np.array(one, np.int32) for one in documents])
+    ended = np.zeros((len(ids), 1), bool)
+    ended[np.cumsum(lengths) - 1] = True
+    steps: dict[Key, NDArray[Any]] = {
+        ("input_ids",): ids,
+        REWARD: np.zeros((len(ids), 1), np.float32),
+        TERMINATED: ended,
+        TRUNCATED: np.zeros_like(ended),
+    }
+    if prompts is not None:
+        position = np.concatenate([np.arange(length) for length in lengths])
+        steps["completion_mask",] = position >= np.repeat(prompts, lengths)
+    write_toy(folder, [EpisodeBatch(lengths, steps, {}, np.ones(len(lengths), bool))])
+    return folder

@@ -381,7 +381,7 @@ def test_a_generator_runs_in_the_callers_thread(root: Path) -> None:
 
 
 def test_options_of_files_are_refused_for_data(root: Path) -> None:
-    with pytest.raises(UsageError, match="source= and executor="):
+    with pytest.raises(UsageError, match="source=, split= and executor="):
         offline_data.convert(flat(), "mine", source="d4rl")
     with pytest.raises(UsageError, match="checkpoints"):
         offline_data.convert(flat(), "mine", checkpoints=(0, 1))

@@ -17,8 +17,8 @@ from offline_data.buffers.ensemble import DatasetMixture
 from offline_data.project.content import digest_of
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
-from offline_data.testing.d4rl_toy import TOYS, write_published
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -30,9 +30,9 @@ from offline_data.sources.d4rl.catalog import listed
 from offline_data.sources.d4rl.environments import SUCCESSORS, successor_of
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
-from offline_data.testing.minari_toy import box, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.ingest.here import convert_here
+from tests.toys.minari import box, toy_episode, write_minari
 
 EXTREMES = [-(2**63), 2**63 - 1]
 FLOATS = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -18,8 +18,8 @@ from offline_data import (
     MinariExperienceReplay,
 )
 from offline_data.errors import NotFoundError, OfflineError, UsageError
-from offline_data.testing.minari_toy import box, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.minari import box, toy_episode, write_minari
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

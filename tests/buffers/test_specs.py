@@ -16,8 +16,7 @@ from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
-from offline_data.testing.text_toy import write_tokens
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch, write_tokens, write_toy
 
 torchrl = pytest.importorskip("torchrl.data")
 

@@ -39,9 +39,11 @@ from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.ingest.stream import ShardReader
-from offline_data.testing.rlds_toy import write_toy_rlds
-from offline_data.testing.servers import Fault, FileServer
-from offline_data.testing.sharded_toy import (
+from offline_data.testing.toy import toy_batch, write_toy
+from tests.ingest.here import convert_here
+from tests.toys.rlds import write_toy_rlds
+from tests.toys.servers import Fault, FileServer
+from tests.toys.sharded import (
     PUBLISHED,
     install,
     served,
@@ -49,9 +51,7 @@ from offline_data.testing.sharded_toy import (
     toy_length,
     write_toy_shards,
 )
-from offline_data.testing.toy import toy_batch, write_toy
-from offline_data.testing.webdataset_toy import write_webdataset
-from tests.ingest.here import convert_here
+from tests.toys.webdataset import write_webdataset
 
 NAME = "sharded-6x3-lost3-images"
 SHARD = 1 << 32

@@ -21,17 +21,17 @@ from offline_data.errors import OfflineDataError
 from offline_data.ingest import Options, convert
 from offline_data.ingest.shards import BEGUN
 from offline_data.sources.registry import _BUILT_IN
-from offline_data.testing.atari_toy import write_replay_log
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.openml_toy import toy_table
-from offline_data.testing.rlds_toy import write_rlds, write_toy_rlds
-from offline_data.testing.roboset_toy import toy_trial, write_trials
-from offline_data.testing.vd4rl_toy import toy_rows, write_vd4rl_hdf5
-from offline_data.testing.webdataset_toy import write_tar, write_webdataset
 from offline_data_cli.main import exit_code
 from tests.cli.conftest import Cli
 from tests.ingest.here import convert_here
+from tests.toys.atari import write_replay_log
+from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.openml import toy_table
+from tests.toys.rlds import write_rlds, write_toy_rlds
+from tests.toys.roboset import toy_trial, write_trials
+from tests.toys.vd4rl import toy_rows, write_vd4rl_hdf5
+from tests.toys.webdataset import write_tar, write_webdataset
 
 POINTER = (
     b"version https://git-lfs.github.com/spec/v1\n"

@@ -22,9 +22,9 @@ from offline_data.ingest.options import parse_range
 from offline_data.sources.registry import source_names
 from offline_data.store.layout import DEFAULT_AUDIT as LIBRARY_AUDIT
 from offline_data.store.library import entry_at
-from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
-from offline_data.testing.minari_toy import toy_episode, write_minari
 from offline_data_cli.options import DEFAULT_AUDIT
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
+from tests.toys.minari import toy_episode, write_minari
 
 if TYPE_CHECKING:
     from collections.abc import Callable

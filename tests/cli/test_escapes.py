@@ -16,10 +16,10 @@ import typer
 from offline_data.pages.browse import DatasetServer
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
-from offline_data.testing.minari_toy import box, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.app import command_tree
 from offline_data_cli.commands import demo
+from tests.toys.minari import box, toy_episode, write_minari
 
 if TYPE_CHECKING:
     from pathlib import Path

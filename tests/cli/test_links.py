@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offline_data.store.publish import lock_name
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
 from tests.links import link
+from tests.toys.d4rl import write_d4rl_hdf5
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli

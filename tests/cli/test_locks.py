@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
 from tests.cli.conftest import Cli
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 
 
 @pytest.fixture

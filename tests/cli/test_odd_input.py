@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from offline_data.store.reader import open_reader
-from offline_data.testing.minari_toy import toy_episode, write_minari
+from tests.toys.minari import toy_episode, write_minari
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli

@@ -9,9 +9,9 @@ import pytest
 
 from offline_data.executors.local import InProcess
 from offline_data.ingest.shards import ShardedRun
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import PUBLISHED, install, served, write_toy_shards
 from tests.cli.conftest import Cli
+from tests.toys.servers import FileServer
+from tests.toys.sharded import PUBLISHED, install, served, write_toy_shards
 
 NAME = "sharded-3x2"
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
 from tests.cli.conftest import RUN, program
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

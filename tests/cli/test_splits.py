@@ -13,8 +13,8 @@ from offline_data.config import Settings
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest import Options, plan_convert_for_workers
 from offline_data.ingest.shard_plan import ShardPlan
-from offline_data.testing.rlds_toy import toy_record, write_rlds, write_toy_rlds
 from offline_data_cli.main import main
+from tests.toys.rlds import toy_record, write_rlds, write_toy_rlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ def test_one_split_needs_no_choice_and_others_have_none(tmp_path: Path, cli: Cli
     assert cli("convert", str(one), "same", "--split", "train").code == 0
     with pytest.raises(NotFoundError, match="has no split 'val'; it has train"):
         offline_data.convert(one, "x", root=tmp_path, split="val")
-    from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+    from tests.toys.d4rl import write_d4rl_hdf5
 
     ran = cli("convert", str(write_d4rl_hdf5(tmp_path / "a.hdf5")), "a", "--split", "train")
     assert (ran.code, "has no splits that are told apart" in ran.err) == (2, True)

@@ -16,7 +16,6 @@ from offline_data.reports.info import entry_info
 from offline_data.store.library import entry_at, find
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.app import command_tree
 from offline_data_cli.commands.environment import Shell
@@ -25,6 +24,7 @@ from offline_data_cli.help import CODES, EXAMPLES, GLOBALS, SYNONYMS
 from offline_data_cli.main import main
 from offline_data_cli.progress import Bars
 from tests.cli.conftest import RUN
+from tests.toys.d4rl import write_d4rl_hdf5
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 
 from offline_data.sources.minari import Minari
-from offline_data.testing.minari_toy import STORAGES, read_minari
+from tests.toys.minari import STORAGES, read_minari
 
 pytestmark = pytest.mark.skipif(
     Version(version("minari")) < Version("0.5.4"),

@@ -25,10 +25,10 @@ from offline_data.config import Settings
 from offline_data.executors.local import InProcess
 from offline_data.ingest import Options, convert
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.atari_toy import write_replay_log
-from offline_data.testing.gen_dgrl_toy import toy_files, write_archive
-from offline_data.testing.webdataset_toy import Flavour, write_webdataset
 from tests.ingest.here import convert_here
+from tests.toys.atari import write_replay_log
+from tests.toys.gen_dgrl import toy_files, write_archive
+from tests.toys.webdataset import Flavour, write_webdataset
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

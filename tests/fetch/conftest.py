@@ -14,7 +14,7 @@ from offline_data.config import Settings
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
-from offline_data.testing.servers import FileServer
+from tests.toys.servers import FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from offline_data.fetch.crc32c import Crc32c
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.hub import list_hub
-from offline_data.testing.servers import FileServer, GcsServer, HubServer, LocalServer
 from tests.fetch.conftest import MAGIC
+from tests.toys.servers import FileServer, GcsServer, HubServer, LocalServer
 
 PATH = "/set/door.hdf5"
 

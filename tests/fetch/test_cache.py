@@ -24,7 +24,7 @@ from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
 from offline_data.files import file_lock
 from offline_data.store.cache import cache_usage, remove_items
-from offline_data.testing.servers import Answer, Fault, FileServer
+from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pytest
 
 from offline_data.errors import IntegrityError
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.testing.servers import Answer, Fault, LocalServer, Request
+from tests.toys.servers import Answer, Fault, LocalServer, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,7 +23,7 @@ from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.hub import hub_api
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
-from offline_data.testing.servers import Answer, Fault, FileServer
+from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from offline_data.fetch.cache import PartialState, partial_path, state_path
 from offline_data.fetch.download import BackgroundWorker, PartialFile
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.files import boot_id
-from offline_data.testing.servers import Answer, Fault, FileServer
+from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

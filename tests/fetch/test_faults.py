@@ -22,9 +22,9 @@ from offline_data.errors import (
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.retry import FetchLimits
-from offline_data.testing.servers import Answer, Fault, FileServer
 from tests.fetch.conftest import MAGIC
 from tests.fetch.published import KINDS, PATH, published
+from tests.toys.servers import Answer, Fault, FileServer
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from offline_data.fetch.gcs import BucketObject, GcsListing, list_bucket
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
-from offline_data.testing.servers import Answer, Fault, GcsServer, Request
+from tests.toys.servers import Answer, Fault, GcsServer, Request
 
 URL = "https://storage.googleapis.com/storage/v1/b/open-x/o?prefix=door"
 LISTING = GcsListing("open-x", "door")

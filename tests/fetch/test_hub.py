@@ -22,7 +22,7 @@ from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.hub import hub_api, hub_errors, list_hub, parse_hub_url
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
-from offline_data.testing.servers import Answer, Fault, FileServer, HubServer, Request
+from tests.toys.servers import Answer, Fault, FileServer, HubServer, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,8 +26,8 @@ from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
-from offline_data.testing.servers import Answer, Fault, FileServer
 from tests.fetch.conftest import MAGIC
+from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

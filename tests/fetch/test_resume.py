@@ -20,7 +20,7 @@ from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.files import boot_id
-from offline_data.testing.servers import Answer, Fault, FileServer
+from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from offline_data.config import Settings

@@ -19,9 +19,9 @@ from offline_data.errors import (
 from offline_data.fetch.cache import partial_path
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.retry import FetchLimits
-from offline_data.testing.servers import Answer, Fault, FileServer
 from tests.links import link
 from tests.syncs import Syncs
+from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ import pytest
 
 from offline_data.errors import IntegrityError, NetworkError, NotFoundError, OfflineDataError
 from offline_data.fetch.files import RemoteFile
-from offline_data.testing.servers import Fault, FileServer
 from tests.fetch.conftest import MAGIC
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
+from tests.toys.servers import Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -79,7 +79,7 @@ HELP = (
 
 def prepare(folder: Path) -> None:
     """Write a root of two datasets, a Minari folder, and a `datasets.toml`."""
-    from offline_data.testing.minari_toy import toy_episode, write_minari
+    from tests.toys.minari import toy_episode, write_minari
 
     for name, lengths in (("toy", [3, 2]), ("other", [3, 4])):
         place = folder / "root" / "local" / name / "1"

@@ -16,17 +16,17 @@ from tensordict import TensorDict
 
 import offline_data as od
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.atari_toy import write_replay_log
-from offline_data.testing.d4rl_toy import ToyD4RL, write_published
-from offline_data.testing.gen_dgrl_toy import toy_files, write_archive
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.openml_toy import toy_of_torchrl, toy_table
-from offline_data.testing.rlds_toy import write_toy_rlds
-from offline_data.testing.roboset_toy import write_roboset
-from offline_data.testing.text_toy import write_tokenizer
 from offline_data.testing.toy import toy_batch, write_toy
-from offline_data.testing.vd4rl_toy import write_vd4rl_hdf5, write_vd4rl_npz
-from offline_data.testing.webdataset_toy import write_webdataset
+from tests.toys.atari import write_replay_log
+from tests.toys.d4rl import ToyD4RL, write_published
+from tests.toys.gen_dgrl import toy_files, write_archive
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.openml import toy_of_torchrl, toy_table
+from tests.toys.rlds import write_toy_rlds
+from tests.toys.roboset import write_roboset
+from tests.toys.text import write_tokenizer
+from tests.toys.vd4rl import write_vd4rl_hdf5, write_vd4rl_npz
+from tests.toys.webdataset import write_webdataset
 
 Digests = dict[str, str]
 

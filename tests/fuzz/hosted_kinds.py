@@ -6,20 +6,20 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.rlds_toy import toy_record, write_rlds
-from offline_data.testing.servers import Answer, GcsServer, HubServer
 from tests.fuzz.cases import ROOT, generator, loopback_only, only_dataset, plan_of_case
 from tests.fuzz.disk import read_dataset
 from tests.fuzz.harness import Kind, Plan, run_command
 from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.fuzz.source_kinds import Truth, compare, rlds_leaves, without_encoded
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.rlds import toy_record, write_rlds
+from tests.toys.servers import Answer, GcsServer, HubServer
 
 if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from offline_data.testing.servers import Request
+    from tests.toys.servers import Request
 
 CODES = frozenset({0, 2, 3, 5, 6, 7})
 BUCKET_FOLDER = "robotics/viola/0.1.0/"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from offline_data.testing.servers import Answer, Request
+    from tests.toys.servers import Answer, Request
 
     Variant = Callable[[Request, Answer], Iterable[bytes]]
 

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.testing.d4rl_toy import ToyD4RL, columns_of, write_d4rl_hdf5
-from offline_data.testing.minari_toy import STORAGES, box, discrete, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.fuzz.cases import (
     DONE_OR_REFUSED,
@@ -47,6 +45,8 @@ from tests.fuzz.project_kinds import PROJECT_KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
 from tests.fuzz.staged_kinds import STAGED_KINDS
 from tests.fuzz.state_kinds import STATE_KINDS
+from tests.toys.d4rl import ToyD4RL, columns_of, write_d4rl_hdf5
+from tests.toys.minari import STORAGES, box, discrete, toy_episode, write_minari
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -361,7 +361,7 @@ def prepare_http(seed: int, folder: Path) -> Plan:
 def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command beside a server that is hostile to the first one."""
     from offline_data.fetch.retry import FetchLimits
-    from offline_data.testing.servers import Fault, FileServer
+    from tests.toys.servers import Fault, FileServer
 
     given = {field.name: _QUICK.get(field.name, field.default) for field in fields(FetchLimits)}
     FetchLimits.__init__.__defaults__ = tuple(given.values())

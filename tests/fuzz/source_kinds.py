@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.testing import gen_dgrl_toy as dgrl
-from offline_data.testing import rlds_toy as rlds
-from offline_data.testing.atari_toy import toy_step, write_gz, write_replay_log
-from offline_data.testing.openml_toy import toy_table
-from offline_data.testing.roboset_toy import toy_trial, write_trials
-from offline_data.testing.text_toy import CHAT_TEMPLATE, train_tokenizer, write_tokenizer
-from offline_data.testing.vd4rl_toy import toy_rows, write_vd4rl_hdf5
-from offline_data.testing.webdataset_toy import Flavour, toy_steps, write_tar
 from tests.fuzz.disk import Stored, read_dataset
 from tests.fuzz.harness import Kind, Plan, run_command
 from tests.fuzz.mutations import EXTREMES, NASTY, spoil_bytes, spoil_hdf5, spoil_json_file
+from tests.toys import gen_dgrl as dgrl
+from tests.toys import rlds
+from tests.toys.atari import toy_step, write_gz, write_replay_log
+from tests.toys.openml import toy_table
+from tests.toys.roboset import toy_trial, write_trials
+from tests.toys.text import CHAT_TEMPLATE, train_tokenizer, write_tokenizer
+from tests.toys.vd4rl import toy_rows, write_vd4rl_hdf5
+from tests.toys.webdataset import Flavour, toy_steps, write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

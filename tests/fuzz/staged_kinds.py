@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.testing.sharded_toy import install, toy_episode, write_toy_shards
 from offline_data.testing.toy import write_toy
 from tests.fuzz.cases import ROOT, VERIFY, generator, one_thread, plan_of_case, refused, spoil_file
 from tests.fuzz.disk import read_dataset
 from tests.fuzz.harness import EXIT_CODES, Kind, Plan, run_command
 from tests.fuzz.mutations import spoil_bytes, spoil_json, spoil_json_file
 from tests.pictures import PIXELS, PNG, encoded_batch, images_on_disk, read, restate
+from tests.toys.sharded import install, toy_episode, write_toy_shards
 
 if TYPE_CHECKING:
     from pathlib import Path

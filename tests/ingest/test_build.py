@@ -70,7 +70,7 @@ def test_a_part_is_left_out_where_a_range_ends_before_it() -> None:
 def test_a_range_beyond_the_source_is_an_error() -> None:
     with pytest.raises(NotFoundError, match="7 episodes"):
         chosen_parts(ToyRaw((1,) * 7).parts(1), (7, 9))
-    with pytest.raises(UsageError, match="no range"):
+    with pytest.raises(UsageError, match="not a range"):
         Options(episodes=(3, 3))
 
 

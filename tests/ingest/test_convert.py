@@ -21,9 +21,9 @@ from offline_data.store.library import list_datasets
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.minari_toy import toy_episode, write_minari
 from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
+from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.minari import toy_episode, write_minari
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from offline_data.errors import AuditError, IntegrityError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 from offline_data.ingest.build import StrictError
-from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
-from offline_data.testing.servers import FileServer
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
+from tests.toys.servers import FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

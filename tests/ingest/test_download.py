@@ -13,7 +13,7 @@ from offline_data.errors import NotFoundError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, ensure
 from offline_data.store.library import entry_at, list_datasets
-from offline_data.testing.minari_toy import toy_episode, write_minari
+from tests.toys.minari import toy_episode, write_minari
 
 ID = parse_id("minari:my/set-v0")
 

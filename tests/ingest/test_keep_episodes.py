@@ -14,9 +14,9 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, ensure, plan_download
 from offline_data.sources.d4rl.catalog import listed
 from offline_data.store.reader import open_reader
-from offline_data.testing.d4rl_toy import TOYS, write_published
-from offline_data.testing.servers import FileServer
 from tests.oracles import d4rl_transitions
+from tests.toys.d4rl import TOYS, write_published
+from tests.toys.servers import FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.testing.minari_toy import write_minari_hdf5
+from tests.toys.minari import write_minari_hdf5
 
 LIMIT = 450 << 20
 """Bytes of private memory a process of the conversion may have: less than the data alone."""

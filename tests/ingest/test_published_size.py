@@ -16,7 +16,7 @@ from offline_data.ingest import Options, download, plan_download
 from offline_data.project.requests import read_requests
 from offline_data.reports.info import entry_info
 from offline_data.store.library import entry_at, list_datasets
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+from tests.toys.d4rl import write_d4rl_hdf5
 
 if TYPE_CHECKING:
     from offline_data.config import Settings

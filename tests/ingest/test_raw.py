@@ -12,8 +12,8 @@ from offline_data.config import Settings
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, fetch_raw
 from offline_data.store.cache import plan_prune
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.servers import FileServer
+from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.servers import FileServer
 
 HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 PEN, DOOR = parse_id("d4rl:pen-human-v1"), parse_id("d4rl:door-human-v1")

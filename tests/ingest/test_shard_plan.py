@@ -18,10 +18,10 @@ from offline_data.ingest import Options, download, plan_convert_for_workers, pla
 from offline_data.ingest.shards import ShardedRun
 from offline_data.preprocess.worker import finish_job, run_share
 from offline_data.progress import SILENT
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import PUBLISHED, install, served, write_toy_shards
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.ingest.test_shards import check, left, plain, raw_files
+from tests.toys.servers import FileServer
+from tests.toys.sharded import PUBLISHED, install, served, write_toy_shards
 
 NAME = "sharded-5x2"
 ID = parse_id(f"shardtoy:{NAME}")

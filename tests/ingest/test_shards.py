@@ -28,8 +28,9 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import (
+from offline_data.testing.toy import toy_batch
+from tests.toys.servers import FileServer
+from tests.toys.sharded import (
     PUBLISHED,
     install,
     served,
@@ -37,7 +38,6 @@ from offline_data.testing.sharded_toy import (
     toy_length,
     write_toy_shards,
 )
-from offline_data.testing.toy import toy_batch
 
 
 @pytest.fixture(autouse=True)
@@ -362,4 +362,4 @@ def test_a_shard_lists_itself_in_a_process_of_its_own(
     server.files.update(served("sharded-2x2"))
     stored = download(parse_id("shardtoy:sharded-2x2"), replace(settings, workers=1), Options())
     check(stored, range(4))
-    assert "offline_data.testing.sharded_toy" in sys.modules
+    assert "tests.toys.sharded" in sys.modules

@@ -15,9 +15,9 @@ from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 from offline_data.progress import SILENT
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import PUBLISHED, install, served
 from tests.ingest.test_shards import check, raw_files
+from tests.toys.servers import FileServer
+from tests.toys.sharded import PUBLISHED, install, served
 
 NAME = "sharded-4x2"
 

@@ -17,11 +17,11 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 from offline_data.store.library import list_datasets
 from offline_data.store.manifest import Manifest
-from offline_data.testing.servers import Answer, FileServer, Request
-from offline_data.testing.sharded_toy import PUBLISHED, install, served
 from tests.executors.ray_cluster import RayNode, two_nodes
 from tests.ingest.test_shards import Notes, check, left, plain, raw_files
 from tests.stories.conftest import Shell
+from tests.toys.servers import Answer, FileServer, Request
+from tests.toys.sharded import PUBLISHED, install, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("processes")]
 

@@ -18,10 +18,10 @@ import pytest
 
 from offline_data.ingest import Stored
 from offline_data.store.library import entry_at, list_datasets
-from offline_data.testing.servers import Answer, Fault, FileServer, Request
-from offline_data.testing.sharded_toy import PUBLISHED, install, served, shard_file
 from tests.ingest.test_shards import check
 from tests.processes.waiting import wait_for_end
+from tests.toys.servers import Answer, Fault, FileServer, Request
+from tests.toys.sharded import PUBLISHED, install, served, shard_file
 
 RUN = "from offline_data_cli.main import run; run()"
 SHARDS = 40

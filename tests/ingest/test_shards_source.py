@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from offline_data.config import Settings
-from offline_data.testing.sharded_toy import ShardToy, write_toy_shards
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.sharded import ShardToy, write_toy_shards
 
 
 class TestShardToy(SourceContract):

@@ -12,10 +12,10 @@ from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ingest import Options, convert
 from offline_data.store.manifest import read_manifest
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import PUBLISHED, install, write_toy_shards
 from offline_data_cli.main import main
 from tests.ingest.test_shards import check, get
+from tests.toys.servers import FileServer
+from tests.toys.sharded import PUBLISHED, install, write_toy_shards
 
 SKIP = Options(skip_bad_episodes=True)
 

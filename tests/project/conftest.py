@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from offline_data.config import Settings
-from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import PUBLISHED, install, served
 from tests.ingest.here import conversions_start_no_process, processes
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
+from tests.toys.servers import FileServer
+from tests.toys.sharded import PUBLISHED, install, served
 
 __all__ = ["conversions_start_no_process", "processes"]
 

@@ -22,9 +22,9 @@ from offline_data.project import content as module
 from offline_data.project.content import Content, content_digest, digest_of, episode_digests
 from offline_data.store.library import entry_at
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import PUBLISHED, served
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.servers import FileServer
+from tests.toys.sharded import PUBLISHED, served
 
 LENGTHS = [3, 1, 4]
 TOY: dict[str, Any] = {"text": True, "images": True, "unknown_final": [1]}

@@ -29,12 +29,12 @@ from offline_data.project.lockfile import read_lock
 from offline_data.sources.base import Release, RemoteFile
 from offline_data.sources.d4rl import D4RL
 from offline_data.store.library import entry_at, list_datasets
-from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.servers import FileServer
-from offline_data.testing.sharded_toy import PUBLISHED, served
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.project.conftest import HOPPER, HOST, SHARDS
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.servers import FileServer
+from tests.toys.sharded import PUBLISHED, served
 
 Project = Callable[..., Path]
 HOP = 'hop = "d4rl:hopper-medium-v2"'

@@ -13,7 +13,7 @@ import pytest
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.readers import arff
 from offline_data.readers.arff import Attribute, is_arff, open_arff
-from offline_data.testing.openml_toy import toy_table
+from tests.toys.openml import toy_table
 
 HEADER = """% a comment
 @Relation 'a b'

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from offline_data.errors import FormatError
 from offline_data.readers.tf_example import BytesValues, parse_example
-from offline_data.testing.rlds_toy import decode_example, encode_example, example_class, toy_record
+from tests.toys.rlds import decode_example, encode_example, example_class, toy_record
 
 FLOATS = st.lists(st.floats(width=32), max_size=4).map(lambda x: np.array(x, np.float32))
 INTS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4).map(lambda x: np.array(x, np.int64))

@@ -19,8 +19,8 @@ from offline_data import api
 from offline_data.reports.card import dataset_card, size_category
 from offline_data.reports.info import DatasetInfo
 from offline_data.reports.stats import DatasetStats
-from offline_data.testing.minari_toy import toy_episode, write_minari
 from tests.reports.drawn import drawn_episodes
+from tests.toys.minari import toy_episode, write_minari
 
 SIZES = [
     "n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B",

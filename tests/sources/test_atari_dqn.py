@@ -27,9 +27,9 @@ from offline_data.sources.atari_dqn.log import file_of
 from offline_data.sources.base import RandomAccess, Release
 from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.atari_toy import PADS, ToyLog, toy_step, write_gz, write_replay_log
-from offline_data.testing.servers import Answer, Fault, GcsServer
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.atari import PADS, ToyLog, toy_step, write_gz, write_replay_log
+from tests.toys.servers import Answer, Fault, GcsServer
 
 LENGTHS = (6, 1, 24, 2, 31, 9, 5, 20, 12, 15, 22, 3)
 """Episodes of a log of four checkpoints of 40 rows, or of five where the last is written, too.

@@ -18,8 +18,8 @@ from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL
 from offline_data.sources.d4rl.catalog import FAMILIES, NOTES, listed
 from offline_data.sources.d4rl.episode_ends import RULES, EndRule, episode_ends
-from offline_data.testing.d4rl_toy import TOYS, write_published
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
     from _pytest.fixtures import SubRequest

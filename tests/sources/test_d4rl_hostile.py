@@ -15,8 +15,8 @@ import pytest
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL, D4RLEpisodes
-from offline_data.testing.d4rl_toy import TOYS, write_published
 from tests.oracles import d4rl_transitions
+from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,9 +21,9 @@ from offline_data.sources.d4rl import D4RL
 from offline_data.sources.d4rl.catalog import listed
 from offline_data.store.audit import Audit
 from offline_data.store.reader import open_reader
-from offline_data.testing.d4rl_toy import TOYS, write_published
 from offline_data.testing.toy import assert_same_batch
 from tests.oracles import Transition, d4rl_transitions
+from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
     from collections.abc import Callable

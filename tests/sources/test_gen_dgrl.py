@@ -30,7 +30,8 @@ from offline_data.sources.gen_dgrl import HOST, KINDS, GenDGRL, games, listed
 from offline_data.sources.registry import source_accepting
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.gen_dgrl_toy import (
+from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.gen_dgrl import (
     FIRST_SEED,
     packed,
     toy_arrays,
@@ -38,8 +39,7 @@ from offline_data.testing.gen_dgrl_toy import (
     toy_name,
     write_archive,
 )
-from offline_data.testing.servers import Answer, Fault, FileServer
-from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.servers import Answer, Fault, FileServer
 
 LENGTHS = (5, 1, 12, 3)
 

@@ -33,9 +33,9 @@ from offline_data.sources.openml.description import parse_description
 from offline_data.sources.registry import iter_sources
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.openml_toy import HOST, ToyTable, toy_of_torchrl, toy_table
-from offline_data.testing.servers import Answer, Fault, FileServer
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.openml import HOST, ToyTable, toy_of_torchrl, toy_table
+from tests.toys.servers import Answer, Fault, FileServer
 
 LEVELS = {"low": 0.0, "middle": 1.0, "high": 2.0, None: np.nan}
 

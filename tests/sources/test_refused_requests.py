@@ -23,14 +23,14 @@ from offline_data.sources.openx.webdataset import REPO
 from offline_data.sources.registry import _BUILT_IN
 from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import TextOptions
-from offline_data.testing.atari_toy import write_replay_log
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.gen_dgrl_toy import toy_files, write_archive
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.openml_toy import toy_table
-from offline_data.testing.rlds_toy import toy_record, write_rlds
-from offline_data.testing.roboset_toy import write_roboset
-from offline_data.testing.servers import (
+from tests.toys.atari import write_replay_log
+from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.gen_dgrl import toy_files, write_archive
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.openml import toy_table
+from tests.toys.rlds import toy_record, write_rlds
+from tests.toys.roboset import write_roboset
+from tests.toys.servers import (
     Answer,
     FileServer,
     GcsServer,
@@ -38,9 +38,9 @@ from offline_data.testing.servers import (
     LocalServer,
     Request,
 )
-from offline_data.testing.text_toy import write_tokenizer
-from offline_data.testing.vd4rl_toy import write_vd4rl_hdf5, write_vd4rl_npz
-from offline_data.testing.webdataset_toy import write_webdataset
+from tests.toys.text import write_tokenizer
+from tests.toys.vd4rl import write_vd4rl_hdf5, write_vd4rl_npz
+from tests.toys.webdataset import write_webdataset
 
 pytestmark = pytest.mark.slow
 

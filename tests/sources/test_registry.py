@@ -12,7 +12,7 @@ from offline_data.errors import AccessError, FormatError
 from offline_data.sources.d4rl import D4RL
 from offline_data.sources.folders import entries, files_below, list_once
 from offline_data.sources.registry import FolderOfDatasetsError, source_accepting
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+from tests.toys.d4rl import write_d4rl_hdf5
 
 if TYPE_CHECKING:
     from pathlib import Path

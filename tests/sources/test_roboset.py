@@ -22,10 +22,10 @@ from offline_data.sources.registry import iter_sources
 from offline_data.sources.roboset import RoboSet
 from offline_data.sources.roboset.trials import OLD_LOG
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.roboset_toy import toy_trial, write_roboset, write_trials
-from offline_data.testing.servers import HubServer
 from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.toy import write_toy
+from tests.toys.roboset import toy_trial, write_roboset, write_trials
+from tests.toys.servers import HubServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,7 +167,7 @@ def with_(**new: Any) -> Callable[[Any], None]:
 
 
 BAD: dict[str, tuple[Callable[[Any], None], str]] = {
-    "one row": (lambda t: t.update({k: v[:1] for k, v in t.items()}), "it has 1 row, which is no"),
+    "one row": (lambda t: t.update({k: v[:1] for k, v in t.items()}), "it has 1 row, too few"),
     "no row": (lambda t: t.update({k: v[:0] for k, v in t.items()}), "it has 0 rows"),
     "no rewards": (without("rewards"), "it has no 'rewards'"),
     "short actions": (with_(actions=np.zeros((2, 2))), "'actions' cannot be read. It has 2 rows"),

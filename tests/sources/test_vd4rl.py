@@ -25,10 +25,10 @@ from offline_data.sources.vd4rl import VD4RL
 from offline_data.sources.vd4rl.hdf5 import UNFINISHED, series_of
 from offline_data.sources.vd4rl.rows import ODD_FIRST_ROW
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.servers import HubServer
 from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.toy import write_toy
-from offline_data.testing.vd4rl_toy import toy_rows, write_vd4rl_hdf5, write_vd4rl_npz
+from tests.toys.servers import HubServer
+from tests.toys.vd4rl import toy_rows, write_vd4rl_hdf5, write_vd4rl_npz
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -257,8 +257,8 @@ def holds(content: bytes) -> Callable[[Path], object]:
 
 BAD_NPZ: dict[str, tuple[Callable[[Path], object], str]] = {
     "flags of 501 rows": (one_flag_more, r"'is_first' has shape \[4\], and 'image' has 3 rows"),
-    "one row": (changed(**{k: v[:1] for k, v in toy_rows(1, 3).items()}), "no step"),
-    "no row": (changed(**{k: v[:0] for k, v in toy_rows(1, 3).items()}), "no step"),
+    "one row": (changed(**{k: v[:1] for k, v in toy_rows(1, 3).items()}), "too few for a step"),
+    "no row": (changed(**{k: v[:0] for k, v in toy_rows(1, 3).items()}), "too few for a step"),
     "two episodes": (changed(is_first=np.array([1, 0, 1, 0])), "'is_first' is set in row 2"),
     "early last": (changed(is_last=np.array([0, 1, 0, 1])), "'is_last' is set in row 1 of 4"),
     "no action": (changed(action=None), "no array 'action'"),

@@ -16,10 +16,10 @@ from unittest.mock import patch
 
 import pytest
 
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.servers import FileServer, HubServer
 from offline_data_cli.main import main
+from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.servers import FileServer, HubServer
 
 COMMAND = (sys.executable, "-c", "from offline_data_cli.main import run; run()")
 DOOR = "minari:D4RL/door/human-v2"

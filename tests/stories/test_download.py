@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.servers import Answer, Fault, FileServer, HubServer
 from tests.processes.waiting import wait_until
 from tests.stories.conftest import D4RL_HOST, DOOR, LENGTHS, PEN, PEN_FILE, Shell
+from tests.toys.servers import Answer, Fault, FileServer, HubServer
 
 pytestmark = pytest.mark.slow
 

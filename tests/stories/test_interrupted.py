@@ -14,9 +14,9 @@ import pytest
 
 from offline_data.store.layout import MANIFEST
 from offline_data.store.verify import verify
-from offline_data.testing.minari_toy import toy_episode, write_minari, write_minari_hdf5
-from offline_data.testing.servers import HubServer
 from tests.stories.conftest import Shell
+from tests.toys.minari import toy_episode, write_minari, write_minari_hdf5
+from tests.toys.servers import HubServer
 
 pytestmark = pytest.mark.slow
 

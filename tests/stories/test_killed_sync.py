@@ -11,8 +11,8 @@ import pytest
 
 from offline_data.store.layout import MANIFEST
 from offline_data.store.verify import verify
-from offline_data.testing.minari_toy import write_minari_hdf5
 from tests.stories.conftest import Shell
+from tests.toys.minari import write_minari_hdf5
 
 pytestmark = pytest.mark.slow
 

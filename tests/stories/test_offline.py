@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from offline_data.config import resolve_settings
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.servers import FileServer, HubServer
 from tests.stories.conftest import D4RL_HOST, DOOR, PEN, PEN_FILE, Shell
+from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.servers import FileServer, HubServer
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ import torch
 
 import offline_data
 from offline_data.store.manifest import read_manifest
-from offline_data.testing.servers import FileServer, GcsServer, HubServer, LocalServer
 from tests.ingest.here import convert_here
 from tests.stories.conftest import Shell
+from tests.toys.servers import FileServer, GcsServer, HubServer, LocalServer
 
 pytestmark = pytest.mark.slow
 

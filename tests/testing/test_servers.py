@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from offline_data.testing.servers import FileServer, GcsServer, HubServer
+from tests.toys.servers import FileServer, GcsServer, HubServer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -55,7 +55,7 @@ class Documents:
         >>> import tempfile
         >>> from pathlib import Path
         >>> import offline_data
-        >>> from offline_data.testing.text_toy import write_tokens
+        >>> from offline_data.testing.toy import write_tokens
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = write_tokens(Path(folder) / "toy", [[5, 6, 7], [8]], prompts=[1, 0])
         ...     documents = Documents(offline_data.open_dataset(path))

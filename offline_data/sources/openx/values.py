@@ -137,7 +137,7 @@ def _numbers(values: NDArray[Any], feature: Feature) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         cast = values.astype(dtype)
     if not np.array_equal(cast, values, equal_nan=dtype.kind == "f"):
-        raise FormatError(f"{feature.name} has a value that is no {feature.dtype}")
+        raise FormatError(f"{feature.name} has a value that is not of type {feature.dtype}")
     return cast
 
 
@@ -239,7 +239,7 @@ def _images(values: BytesValues, feature: Feature, rows: int) -> Any:
         if image_head(values[row])[1] != expected:
             found = "{} x {} pixels, {} channels of {} bits".format(*image_head(values[row])[1])
             raise FormatError(
-                f"{feature.name} of step {row} is no {encoding} image of {dtype} {list(shape)}: "
+                f"{feature.name} of step {row} is not a {encoding} image of {dtype} {list(shape)}: "
                 + ("it is empty" if begin == end else f"its header says {found}")
             )
     offsets = np.array([values.begins, values.ends], np.int64).T.reshape(-1)

@@ -14,8 +14,7 @@ import torch
 import offline_data
 from offline_data.buffers.language.documents import IGNORED, Documents
 from offline_data.errors import UsageError
-from offline_data.testing.text_toy import write_tokens
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch, write_tokens, write_toy
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(1, 1000, RNG.integers(1, 30)).tolist() for _ in range(23)]

@@ -26,8 +26,8 @@ from offline_data.buffers.language import data as ours
 from offline_data.buffers.language import tokenize
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ingest import tokens
-from offline_data.testing.servers import HubServer
-from offline_data.testing.text_toy import SENTENCES, train_tokenizer
+from tests.toys.servers import HubServer
+from tests.toys.text import SENTENCES, train_tokenizer
 
 LENGTH = 20
 ARROW = "data-00000-of-00001.arrow"

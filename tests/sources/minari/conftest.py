@@ -7,8 +7,8 @@ import pytest
 
 from offline_data.errors import OfflineDataError
 from offline_data.ingest.parsing import blaming
-from offline_data.testing.minari_toy import read_minari
 from offline_data_cli.main import EXIT_CODES
+from tests.toys.minari import read_minari
 
 Ran = Callable[..., tuple[int, str]]
 

@@ -19,7 +19,8 @@ import pytest
 
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.readers import arrow
-from offline_data.testing.minari_toy import (
+from offline_data_cli.main import main
+from tests.toys.minari import (
     ToyEpisode,
     box,
     read_minari,
@@ -27,7 +28,6 @@ from offline_data.testing.minari_toy import (
     toy_rows,
     write_minari,
 )
-from offline_data_cli.main import main
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,8 @@ from offline_data.sources.minari.dataset import NOTE_ID, NOTE_STEPS
 from offline_data.sources.minari.leaves import NOTE_NO_SEED
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.minari_toy import (
+from offline_data_cli.main import main
+from tests.toys.minari import (
     STORAGES,
     ToyEpisode,
     box,
@@ -27,7 +28,6 @@ from offline_data.testing.minari_toy import (
     toy_rows,
     write_minari,
 )
-from offline_data_cli.main import main
 
 Ran = Callable[..., tuple[int, str]]
 EVERY_STORAGE = pytest.mark.parametrize("storage", STORAGES)

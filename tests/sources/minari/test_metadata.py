@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offline_data.sources.minari import Minari
-from offline_data.testing.minari_toy import (
+from tests.toys.minari import (
     box,
     discrete,
     read_minari,

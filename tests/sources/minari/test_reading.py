@@ -22,7 +22,10 @@ from offline_data.sources.minari import dataset as rules
 from offline_data.sources.minari.leaves import NOTE_IMAGES, NOTE_REWARD
 from offline_data.sources.minari.metadata import space_leaves
 from offline_data.store.reader import open_reader
-from offline_data.testing.minari_toy import (
+from offline_data.testing.sources import SourceCase, SourceContract
+from offline_data_cli.main import main
+from tests.oracles_minari import minari_episodes
+from tests.toys.minari import (
     STORAGES,
     ToyEpisode,
     box,
@@ -32,9 +35,6 @@ from offline_data.testing.minari_toy import (
     toy_rows,
     write_minari,
 )
-from offline_data.testing.sources import SourceCase, SourceContract
-from offline_data_cli.main import main
-from tests.oracles_minari import minari_episodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

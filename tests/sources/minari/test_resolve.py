@@ -26,9 +26,9 @@ from offline_data.errors import (
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.minari import Minari
 from offline_data.sources.minari.remote import Remote
-from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.servers import Answer, GcsServer, HubServer, LocalServer, Request
 from offline_data_cli.main import main
+from tests.toys.minari import toy_episode, write_minari
+from tests.toys.servers import Answer, GcsServer, HubServer, LocalServer, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,8 @@ from offline_data.sources.openx.episodes import (
 )
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
-from offline_data.testing.rlds_toy import (
+from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.rlds import (
     decode_example,
     encode_example,
     toy_features,
@@ -40,7 +41,6 @@ from offline_data.testing.rlds_toy import (
     write_rlds,
     write_toy_rlds,
 )
-from offline_data.testing.sources import SourceCase, SourceContract
 
 Record = dict[str, Any]
 LENGTHS = [3, 4, 1, 2, 3, 4, 1]
@@ -378,7 +378,7 @@ BAD: dict[str, Callable[[Record], object]] = {
         {"steps/label": np.ones(3, np.float32)}
     ),
     "has a value that is no int32": lambda r: r["steps/action/close"].__setitem__(0, 2**40),
-    "has a value that is not a bool": lambda r: r["steps/is_first"].__setitem__(0, 2),
+    "has a value that is not of type bool": lambda r: r["steps/is_first"].__setitem__(0, 2),
     "is not UTF-8 text": lambda r: r.update({"steps/language_instruction": [b"\xff"] * 3}),
     "whose lengths do not add up": lambda r: r.update(
         {"steps/observation/points/ragged_row_lengths_0": np.array([9, 9, 9])}

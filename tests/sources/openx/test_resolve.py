@@ -20,8 +20,8 @@ from offline_data.sources.openx import OpenX
 from offline_data.sources.openx.catalog import ALIASES, NOTES, listed
 from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import open_reader
-from offline_data.testing.rlds_toy import toy_record, write_rlds
-from offline_data.testing.servers import Answer, Fault, FileServer, GcsServer
+from tests.toys.rlds import toy_record, write_rlds
+from tests.toys.servers import Answer, Fault, FileServer, GcsServer
 
 FOLDER = "robotics/viola/0.1.0/"
 

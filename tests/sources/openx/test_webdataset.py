@@ -25,9 +25,9 @@ from offline_data.sources.openx.webdataset import REPO
 from offline_data.sources.registry import iter_sources
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
-from offline_data.testing.servers import HubServer
 from offline_data.testing.sources import SourceCase, SourceContract
-from offline_data.testing.webdataset_toy import (
+from tests.toys.servers import HubServer
+from tests.toys.webdataset import (
     Flavour,
     toy_pixels,
     toy_steps,

@@ -11,8 +11,8 @@ import pytest
 import offline_data
 from offline_data.sources.text_options import TextOptions
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.text_toy import write_chat_tokenizer, write_tokenizer
 from tests.ingest.here import conversions_start_no_process, processes
+from tests.toys.text import write_chat_tokenizer, write_tokenizer
 
 if TYPE_CHECKING:
     from offline_data.ingest import Stored

@@ -24,8 +24,8 @@ from offline_data.errors import (
 from offline_data.sources.text import tokenizer
 from offline_data.sources.text.tokenizer import load_tokenizer
 from offline_data.sources.text_options import TextOptions
-from offline_data.testing.text_toy import train_tokenizer, write_chat_tokenizer
 from tests.sources.text.conftest import Convert
+from tests.toys.text import train_tokenizer, write_chat_tokenizer
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
 GOOD = json.dumps({"text": "the cat"}) + "\n"

@@ -30,8 +30,8 @@ from offline_data.sources.text.forms import PRESETS
 from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.servers import Answer, HubServer, Request
 from tests.processes.waiting import wait_for_end, wait_until
+from tests.toys.servers import Answer, HubServer, Request
 
 Get = Callable[..., Stored]
 REPO = "someone/stories"

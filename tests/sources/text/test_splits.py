@@ -18,8 +18,8 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.sources.text.forms import PRESETS
 from offline_data.sources.text.splits import data_files, files_of_config, files_of_split
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.servers import HubServer
 from tests.ingest.here import conversions_start_no_process, processes
+from tests.toys.servers import HubServer
 
 __all__ = ["conversions_start_no_process", "processes"]
 

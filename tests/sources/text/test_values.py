@@ -22,8 +22,8 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import TextOptions
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.text_toy import CHAT_TEMPLATE, train_tokenizer
 from tests.sources.text.conftest import Convert
+from tests.toys.text import CHAT_TEMPLATE, train_tokenizer
 
 TEXTS = [
     "the cat sat",

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.testing.toy import write_toy
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
 
 SENTENCES = (
     "the cat sat on the mat",
@@ -65,31 +54,4 @@ def write_chat_tokenizer(folder: Path) -> Path:
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder)
-    return folder
-
-
-def write_tokens(
-    folder: Path, documents: Sequence[Sequence[int]], prompts: Sequence[int] | None = None
-) -> Path:
-    """Write a dataset of documents of tokens, without a tokenizer; returns its directory.
-
-    Args:
-        folder: The directory.
-        documents: Tokens of each document.
-        prompts: Tokens of each document's prompt; None: there are no prompts.
-    """
-    lengths = np.array([len(one) for one in documents], np.int64)
-    ids = np.concatenate([np.array(one, np.int32) for one in documents])
-    ended = np.zeros((len(ids), 1), bool)
-    ended[np.cumsum(lengths) - 1] = True
-    steps: dict[Key, NDArray[Any]] = {
-        ("input_ids",): ids,
-        REWARD: np.zeros((len(ids), 1), np.float32),
-        TERMINATED: ended,
-        TRUNCATED: np.zeros_like(ended),
-    }
-    if prompts is not None:
-        position = np.concatenate([np.arange(length) for length in lengths])
-        steps["completion_mask",] = position >= np.repeat(prompts, lengths)
-    write_toy(folder, [EpisodeBatch(lengths, steps, {}, np.ones(len(lengths), bool))])
     return folder
