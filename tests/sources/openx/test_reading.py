@@ -377,7 +377,9 @@ BAD: dict[str, Callable[[Record], object]] = {
     "float32 values; features.json says int64": lambda r: r.update(
         {"steps/label": np.ones(3, np.float32)}
     ),
-    "has a value that is not of type int32": lambda r: r["steps/action/close"].__setitem__(0, 2**40),
+    "has a value that is not of type int32": lambda r: r["steps/action/close"].__setitem__(
+        0, 2**40
+    ),
     "has a value that is not of type bool": lambda r: r["steps/is_first"].__setitem__(0, 2),
     "is not UTF-8 text": lambda r: r.update({"steps/language_instruction": [b"\xff"] * 3}),
     "whose lengths do not add up": lambda r: r.update(
