@@ -21,7 +21,7 @@ from offline_data.buffers.fields import Fields
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.files import disk_errors, read_head
-from offline_data.store.publish import publish
+from offline_data.store.publish import REPLACED, publish
 from offline_data.strict_json import check_depth, parse_json, read_whole
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def save_tree(tree: Any, folder: Path) -> None:
                 file.write(_sealed(content))
                 _to_disk(file)
         publish(beside, folder, own=lambda _: [_TREE, _BYTES])
+        for earlier in _set_aside(folder):
+            shutil.rmtree(earlier, ignore_errors=True)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -135,6 +137,8 @@ def load_tree(folder: Path) -> Any:
         AccessError: A file cannot be read.
     """
     folder = folder.expanduser().absolute()
+    if not folder.exists():  # a `save_tree` that was killed between its two renames
+        folder = next(iter(_set_aside(folder)), folder)
     try:
         data = read_whole(folder / _TREE, _MAX_TREE)
     except NotFoundError as error:
@@ -161,6 +165,16 @@ def load_tree(folder: Path) -> Any:
         raise IntegrityError(
             f"{folder} is not a saved state, or is damaged: {error!r:.200}", hint=_HINT
         ) from error
+
+
+def _set_aside(folder: Path) -> list[Path]:
+    """Return states of this folder that `publish` moved aside and, killed, did not delete."""
+    if not folder.parent.is_dir():
+        return []
+    with disk_errors(folder.parent):
+        others = list(folder.parent.iterdir())
+    prefix = f".{folder.name}."
+    return [one for one in others if one.name.startswith(prefix) and one.name.endswith(REPLACED)]
 
 
 class _Digesting:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from offline_data.progress import Progress
 
-_REPLACED = "-replaced"
+REPLACED = "-replaced"
 
 SHARDS = ".shards"
 """Ending of a folder with the finished shards of a dataset."""
@@ -67,7 +67,7 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
             if left.suffix == SHARDS:  # the next run resumes with them
                 continue
             for aside in (left, *left.glob("*")):
-                if aside.name.endswith(_REPLACED):
+                if aside.name.endswith(REPLACED):
                     _put_back(aside, destination)
             shutil.rmtree(left, ignore_errors=True)
         path = staging / f"{name}.{secrets.token_hex(4)}"
@@ -88,7 +88,7 @@ def publish(
     """
     with disk_errors(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
-        replaced = finished.with_name(finished.name + _REPLACED)
+        replaced = finished.with_name(finished.name + REPLACED)
         if destination.exists():
             destination.rename(replaced)
         try:
@@ -103,7 +103,7 @@ def publish(
 
 def recover(finished: Path, destination: Path) -> None:
     """Restore a dataset that a killed `publish` of the same paths had moved aside."""
-    aside = finished.with_name(finished.name + _REPLACED)
+    aside = finished.with_name(finished.name + REPLACED)
     with disk_errors(destination):
         if aside.exists():
             _put_back(aside, destination)
@@ -130,7 +130,7 @@ def _discard(
             (replaced / name).rename(target)
             kept.append(target)
     except OSError:  # left in the staging folder, which is deleted as a whole
-        replaced.rename(destination.with_name(f".{destination.name}{_REPLACED}"))
+        replaced.rename(destination.with_name(f".{destination.name}{REPLACED}"))
         raise
     shutil.rmtree(replaced, ignore_errors=True)
     return tuple(kept)

@@ -80,6 +80,29 @@ def test_what_needs_pickle_is_refused_and_the_old_state_stays(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+def test_a_state_whose_replacement_was_killed_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "state"
+    save_tree({"a": 1}, place)
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if target == place:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save_tree({"a": 2}, place)
+    assert not place.exists()
+    assert load_tree(place) == {"a": 1}
+    save_tree({"a": 3}, place)
+    assert load_tree(place) == {"a": 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
 def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(UsageError, match="not a saved state"):
