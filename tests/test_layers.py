@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks import structure
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -169,6 +171,11 @@ def test_nothing_imports_to_the_left() -> None:
         or (there not in OUTSIDE and _layer(there) < _layer(here))
     ]  # fmt: skip
     assert wrong == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports of types count, and those inside functions."""
+    assert structure.cycles(structure.import_graph()) == []
 
 
 def test_rooms_that_must_not_know_each_other() -> None:

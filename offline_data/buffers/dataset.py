@@ -25,14 +25,13 @@ from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.html import fields_html, leaves_html
 from offline_data.buffers.views.rows import (
     SubsetStorage,
-    in_pairs,
     rows_at,
     rows_of_episodes,
-    split_episodes,
     whole_of,
 )
 from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.episodes.fields import Key, join_key
+from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural

@@ -15,8 +15,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.fields import Fields
-from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.config import launched_ranks
+from offline_data.episodes.permutation import EpochOrder
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -30,12 +30,26 @@ if TYPE_CHECKING:
 
     from tensordict import TensorDict
 
-    from offline_data.buffers.buffer import ReplayBuffer
-    from offline_data.buffers.ensemble.mixture import DatasetMixture
     from offline_data.buffers.storage import Storage
 
 CHUNK_ITEMS = 1 << 20
 """Number of values, over all leaves, per chunk when computing statistics."""
+
+
+class Buffer(Protocol):
+    """A buffer, as `fit` needs it; a `ReplayBuffer` is one."""
+
+    @property
+    def storage(self) -> Any:
+        """The storage of its rows."""
+
+
+class Mixture(Protocol):
+    """Several buffers, as `fit` needs them; a `DatasetMixture` is one."""
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """The buffers that rows are drawn from."""
 
 
 class Scale:
@@ -220,7 +234,7 @@ class Normalizer(Cached):
                     state.scales, state.data = self._scales(state.data), ()
         return state.scales or dict(self.given or ())
 
-    def fit(self, *data: ReplayBuffer | DatasetMixture | Storage) -> Normalizer:
+    def fit(self, *data: Buffer | Mixture | Storage) -> Normalizer:
         """Compute the statistics of some data; returns this object.
 
         They replace those of the dataset that this object was given to, but not those of `statistics`

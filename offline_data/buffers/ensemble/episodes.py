@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
-from offline_data.buffers.views.rows import in_pairs, split_episodes
 from offline_data.episodes.fields import Key, join_key
+from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def split_members(
         every = np.unique(np.concatenate([_numbers(other) for other in same]))
         pairs = all(in_pairs(other.episodes) for other in same)
         for name, chosen in split_episodes(len(every), shares, seed, pairs=pairs).items():
-            rows = np.flatnonzero(np.isin(own, every[chosen.numpy()]))
+            rows = np.flatnonzero(np.isin(own, every[chosen]))
             if not len(rows):
                 raise UsageError(f"{name}={shares[name]} has no episode of member {number}")
             given = None if sampler is None else sampler()

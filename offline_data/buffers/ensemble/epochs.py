@@ -10,7 +10,7 @@ import torch
 from offline_data.buffers.bridges.loader import EpochBatches
 from offline_data.buffers.ensemble.allocation import exact_members, random_members
 from offline_data.buffers.samplers.base import ValidRows, nothing_to_draw
-from offline_data.buffers.samplers.permutation import EpochOrder
+from offline_data.episodes.permutation import EpochOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

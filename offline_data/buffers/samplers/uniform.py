@@ -18,14 +18,14 @@ from offline_data.buffers.samplers.base import (
     random_state,
     seeded,
 )
-from offline_data.buffers.samplers.permutation import EpochOrder
+from offline_data.episodes.permutation import EpochOrder
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from offline_data.buffers.samplers.permutation import Numbers
+    from offline_data.episodes.permutation import Numbers
 
 
 _LARGEST_SEED = 2**128

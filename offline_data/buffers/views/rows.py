@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,12 +14,10 @@ from offline_data.buffers.gather.assemble import Node, assemble, tree_of
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
-from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import MASK, TRAJ_IDS, TrajectoryStorage
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
 from offline_data.errors import UsageError
-from offline_data.plurals import plural
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.storage import Storage
-    from offline_data.buffers.views.episodes import EpisodeTable
     from offline_data.episodes import Key
 
 DATASET_INDEX: Key = ("dataset_index",)
@@ -41,7 +37,6 @@ DATASET_EPISODE: Key = ("dataset_episode",)
 
 _NUMBERS_PER_PIECE = 4
 """Memory per piece, in int64 numbers; a row of a `RowList` takes one."""
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,54 +385,3 @@ def rows_at(storage: Storage, index: Index) -> RowMap:
             return smallest(rows.between(run.start, run.stop), whole.runs())
     numbers = rows_of(index, rows.count).reshape(-1)
     return smallest(RowList(rows.at(numbers)), whole.runs())
-
-
-def in_pairs(table: Mapping[Key, Any] | EpisodeTable) -> bool:
-    """Return True if the episodes of a table are pairs of documents, the chosen one first."""
-    if ("chosen",) not in table or ("row",) not in table or len(table["row",]) % 2:
-        return False
-    chosen, rows = np.asarray(table["chosen",]), np.asarray(table["row",]).reshape(-1, 2)
-    alternate = chosen.dtype == bool and chosen[::2].all() and not chosen[1::2].any()
-    return bool(alternate and (rows[:, 0] == rows[:, 1]).all())
-
-
-def split_episodes(
-    count: int, shares: Mapping[str, float], seed: int, *, pairs: bool = False
-) -> dict[str, Tensor]:
-    """Divide `count` episodes at random by shares; machine-independent for equal arguments.
-
-    With `pairs`, episodes `2 n` and `2 n + 1` stay together.
-
-    Returns:
-        Episode numbers of each share, ascending, int64, disjoint. Shares that sum to 1 cover all.
-
-    Raises:
-        UsageError: Invalid shares or seed, or a share without any episode.
-
-    Example:
-        >>> {name: len(part) for name, part in split_episodes(7, {"a": 0.5, "b": 0.5}, 0).items()}
-        {'a': 4, 'b': 3}
-    """
-    if seed < 0:
-        raise UsageError(f"seed is {seed}; expected at least 0")
-    above = all(0 < share <= 1 for share in shares.values())
-    if not shares or not above or sum(shares.values()) > 1 + _ROUNDING:
-        given = ", ".join(f"{name}={share}" for name, share in shares.items())
-        raise UsageError(
-            f"Shares of a split must be above 0 and sum to at most 1; found {given or 'none'}",
-            hint="ds.split(train=0.9, val=0.1, seed=0)",
-        )
-    if pairs:
-        halves = split_episodes(count // 2, shares, seed)
-        return {name: torch.stack([2 * n, 2 * n + 1], 1).reshape(-1) for name, n in halves.items()}
-    order = torch.from_numpy(EpochOrder(count, seed, 0).between(0, count))
-    parts, total, begin = {}, 0.0, 0
-    for name, share in shares.items():
-        total += share
-        end = min(math.floor(total * count + 0.5 + _ROUNDING), count)
-        if end == begin:
-            raise UsageError(
-                f"{name}={share} of {plural(count, 'episode')} is less than one episode"
-            )
-        parts[name], begin = order[begin:end].sort().values, end
-    return parts

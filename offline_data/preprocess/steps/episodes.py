@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from offline_data.episodes.permutation import EpochOrder
+from offline_data.episodes.split import ROUNDING, in_pairs, split_episodes
 from offline_data.errors import StepError, UnknownLeafError, UsageError
 from offline_data.plurals import plural
 from offline_data.preprocess.steps.base import Selection, episode_columns
@@ -37,8 +39,6 @@ DIGEST: Key = ("digest",)
 
 _BY_VALUES = frozenset({"return", "terminated", "truncated", "final_observation"})
 """Fields of `Filter` that length-preserving steps may change."""
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
         fits = bool(sizes) and all(is_finite(size) and 0 < size <= 1 for size in sizes)
         self._expect("shares", "NAME=SHARE, each above 0, at most 1", fits=fits)
-        fits = sum(sizes) <= 1 + _ROUNDING and len(set(names)) == len(names)
+        fits = sum(sizes) <= 1 + ROUNDING and len(set(names)) == len(names)
         self._expect("shares", "different names, and shares that sum to 1 or less", fits=fits)
         self._expect("part", f"one of the shares: {', '.join(names)}", fits=self.part in names)
         self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
@@ -232,16 +232,13 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
         words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - text is not needed
     ) -> NDArray[np.bool_]:
         """Return which episodes to keep, `[E]`."""
-        # Imported here: the buffers import torch.
-        from offline_data.buffers.views.rows import in_pairs, split_episodes
-
         count = len(table[("length",)])
         try:
             parts = split_episodes(count, dict(self.shares), self.seed, pairs=in_pairs(table))
         except UsageError as error:
             raise StepError(f"Step 'split': {error.message}", hint=error.shell_hint) from error
         chosen = np.zeros(count, bool)
-        chosen[parts[self.part].numpy()] = True
+        chosen[parts[self.part]] = True
         return chosen
 
 
@@ -301,12 +298,9 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
         if self.every is not None:
             chosen[:: self.every] = True
             return chosen
-        # Imported here: the samplers import torch.
-        from offline_data.buffers.samplers.permutation import EpochOrder
-
         size = self.episodes or 0
         if self.fraction is not None:
-            size = max(1, math.floor(self.fraction * count + 0.5 + _ROUNDING))
+            size = max(1, math.floor(self.fraction * count + 0.5 + ROUNDING))
         elif size > count:
             raise StepError(
                 f"Step 'subsample' is to keep {plural(size, 'episode')}, and there are {count}",

@@ -21,7 +21,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.samplers.permutation import PIECE, EpochOrder
+from offline_data.episodes.permutation import PIECE, EpochOrder
 from offline_data.errors import UsageError
 from tests.buffers.samplers.conftest import Episodes
 
