@@ -35,11 +35,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from offline_data.errors import FormatError, OfflineError, UsageError
+from offline_data.errors import (
+    FormatError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+    UsageError,
+)
 from offline_data.fetch.files import RemoteFile
+from offline_data.ids import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActionKind",
     "CatalogEntry",
+    "CatalogSource",
     "Part",
     "RandomAccess",
     "RawDataset",
@@ -64,6 +72,9 @@ ActionKind: TypeAlias = Literal["continuous", "discrete"]
 
 ALL_SPLITS = "all"
 """Stands for all splits of a dataset, one after the other."""
+
+UNVERSIONED = "unversioned"
+"""The only revision of a source that publishes neither versions nor digests."""
 
 PART_BYTES = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
@@ -96,7 +107,7 @@ class Release:
     name: str
     """The source's own name."""
     revision: str
-    """Commit, version, `local-<fingerprint>[-sampled]`, or `unversioned` if the source has none."""
+    """Commit, version, `local-<fingerprint>[-sampled]`, or `UNVERSIONED` if the source has none."""
     files: tuple[RemoteFile, ...] = ()
     """Files to fetch; empty if `local` is set."""
     opening: tuple[str, ...] | None = None
@@ -314,3 +325,66 @@ class Source(ABC):
 
         For a release with `opening`, the other files may be missing.
         """
+
+
+class CatalogSource(Source):
+    """A source with a list of published datasets, which also reads the user's files of their format.
+
+    A subclass defines `has_format` in place of `accepts`.
+    """
+
+    def find(self, name: str, revision: str | None = None) -> CatalogEntry:
+        """Return the entry of a published dataset without revisions.
+
+        Raises:
+            NotFoundError: No such dataset; the hint has the nearest names. Or `revision` is neither
+                None nor `UNVERSIONED`.
+        """
+        known = {entry.name: entry for entry in self.catalog()}
+        if name not in known:
+            raise self.not_found(name, known)
+        self.check_unversioned(name, revision)
+        return known[name]
+
+    def not_found(self, name: str, known: Iterable[str], hint: str | None = None) -> NotFoundError:
+        """Return the error for a name that is not one of `known`, with the nearest names or `hint`."""
+        near = did_you_mean(name, known, count=3, shown=f"{self.name}:{{}}".format)
+        hint = near or hint or f"`offline-data list {self.name}` lists all"
+        return NotFoundError(f"There is no {self.name}:{name}", hint=hint)
+
+    def check_unversioned(self, name: str, revision: str | None) -> None:
+        """Raise `NotFoundError` for a revision of a dataset that has none."""
+        if revision not in {None, UNVERSIONED}:
+            raise NotFoundError(
+                f"There is no {self.name}:{name}@{revision}: its files have no revisions",
+                hint=f"ask for {self.name}:{name}",
+            )
+
+    def published(self, release: Release) -> CatalogEntry | None:
+        """Return the entry of a release; None: the user's files, or not in the list."""
+        if release.local is not None:
+            return None
+        return next((entry for entry in self.catalog() if entry.name == release.name), None)
+
+    def describe(self, release: Release, *notes: str, **facts: Any) -> SourceInfo:
+        """Return the description of a release.
+
+        Licence, citation, the notes of the list and `facts`, which are other attributes of
+        `SourceInfo`, are only those of a published dataset; `notes` are about any.
+        """
+        entry = self.published(release)
+        if entry is None:
+            return SourceInfo(notes=notes)
+        notes = (*entry.notes, *notes)
+        return SourceInfo(licence=self.licence, citation=self.citation, notes=notes, **facts)
+
+    def accepts(self, path: Path) -> bool:
+        """Return True if a local file or folder has this format, and can be read."""
+        try:
+            return self.has_format(path)
+        except OfflineDataError:
+            return False
+
+    @abstractmethod
+    def has_format(self, path: Path) -> bool:
+        """Return True if a local file or folder has this format; may raise `OfflineDataError`."""

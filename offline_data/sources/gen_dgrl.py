@@ -15,18 +15,18 @@ import numpy as np
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import join_episodes
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.errors import FormatError
 from offline_data.files import is_file, is_folder, read_head
-from offline_data.ids import nearest
 from offline_data.readers.archive import open_members
 from offline_data.readers.npy import open_npz, read_npy
 from offline_data.sources.base import (
+    UNVERSIONED,
     CatalogEntry,
+    CatalogSource,
     RawDataset,
     Release,
     RemoteFile,
     Shard,
-    Source,
     SourceInfo,
 )
 from offline_data.sources.catalogs import read_catalog
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
 
-UNVERSIONED = "unversioned"
-"""The only revision: the host publishes neither versions nor digests."""
 HOST = "https://dl.fbaipublicfiles.com/DGRL/"
 
 _XZ = b"\xfd7zXZ\0"
@@ -94,7 +92,7 @@ def games() -> frozenset[str]:
     return frozenset(name.partition("-")[0] for name in listed())
 
 
-class GenDGRL(Source):
+class GenDGRL(CatalogSource):
     """The published datasets, and the user's archives or folders in their format."""
 
     name = "gen_dgrl"
@@ -114,30 +112,14 @@ class GenDGRL(Source):
         Raises:
             NotFoundError: No such dataset, with the nearest names; or a revision.
         """
-        if name not in listed():
-            near = " or ".join(f"{self.name}:{one}" for one in nearest(name, listed()))
-            raise NotFoundError(
-                f"There is no {self.name}:{name}",
-                hint=f"did you mean {near}?"
-                if near
-                else f"`offline-data list {self.name}` lists all",
-            )
-        if revision not in {None, UNVERSIONED}:
-            raise NotFoundError(
-                f"There is no {self.name}:{name}@{revision}: its files have no revisions",
-                hint=f"ask for {self.name}:{name}",
-            )
-        urls = listed()[name]
+        urls = listed()[self.find(name, revision).name]
         packed = all(url.endswith(".tar.xz") for url in urls)
         file = RemoteFile(f"{name}.tar", urls, magic=_XZ if packed else b"")
         return Release(name, UNVERSIONED, (file,))
 
-    def accepts(self, path: Path) -> bool:
-        """Return True if `path` is an archive or folder whose first files are such episodes."""
-        try:
-            return any(_NAME.fullmatch(_last(name)) for name, _ in islice(_files(path), _LOOK))
-        except OfflineDataError:
-            return False
+    def has_format(self, path: Path) -> bool:
+        """Return True if `path` is an archive or folder with such episodes among its first files."""
+        return any(_NAME.fullmatch(_last(name)) for name, _ in islice(_files(path), _LOOK))
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe an archive or folder of the user.
@@ -145,7 +127,7 @@ class GenDGRL(Source):
         Raises:
             FormatError: No such episode among its first files.
         """
-        if not any(_NAME.fullmatch(_last(one)) for one, _ in islice(_files(path), _LOOK)):
+        if not self.has_format(path):
             raise FormatError(
                 f"{path} has no Gen-DGRL episodes: expected files like "
                 "20220101T120000_0_9_40_10.00.npz, of 9 steps in level 40 and a return of 10"
@@ -155,24 +137,22 @@ class GenDGRL(Source):
 
     def open(self, release: Release, raw: Path) -> GenDGRLEpisodes:
         """Open an archive or folder; reads nothing yet."""
+        skip_bad = release.skip_bad_episodes
         if release.local is not None:
-            return GenDGRLEpisodes(
-                SourceInfo(notes=NOTES), raw, None, skip_bad=release.skip_bad_episodes
-            )
+            return GenDGRLEpisodes(self.describe(release, *NOTES), raw, None, skip_bad)
         game, _, kind = release.name.partition("-")
-        info = SourceInfo(
+        info = self.describe(
+            release,
+            *NOTES,
             spaces={
                 "observation": {"type": "Box", "dtype": "uint8", "shape": [3, 64, 64]},
                 "action": {"type": "Discrete", "n": 15},
             },
             environment={"id": f"procgen-{game}-v0", "distribution_mode": "easy"},
             about={"game": game, "kind": KINDS[kind][1]},
-            licence=self.licence,
-            citation=self.citation,
-            notes=NOTES,
         )
         path = raw / release.files[0].path if is_folder(raw) else raw
-        return GenDGRLEpisodes(info, path, game, skip_bad=release.skip_bad_episodes)
+        return GenDGRLEpisodes(info, path, game, skip_bad)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.errors import FormatError, NotFoundError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
-from offline_data.ids import nearest
-from offline_data.sources.base import CatalogEntry, Release, Source
+from offline_data.sources.base import CatalogEntry, CatalogSource, Release
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from offline_data.fetch.files import RemoteFile
 
 
-class HubFolders(Source):
+class HubFolders(CatalogSource):
     """Lists and resolves such datasets, and the user's files in the same format.
 
     Subclasses define the repository, its data files, `accepts_file` and `open`.
@@ -70,9 +69,7 @@ class HubFolders(Source):
             OfflineError, NetworkError, AuthError: The hub is not queried, or does not answer.
         """
         known = [entry.name for entry in self.catalog()]
-        near = " or ".join(f"{self.name}:{one}" for one in nearest(name, known))
-        hint = f"did you mean {near}?" if near else f"`offline-data list {self.name}` lists all"
-        missing = NotFoundError(f"There is no {self.name}:{name}", hint=hint)
+        missing = self.not_found(name, known)
         if name not in known and settings.offline:
             raise missing
         prefix = f"{self.folder}{name}/"
@@ -96,7 +93,8 @@ class HubFolders(Source):
         if not files:
             expected = " or ".join(self.magic)
             raise NotFoundError(
-                f"{self.name}:{name} has no {expected} files at {listing.commit}", hint=hint
+                f"{self.name}:{name} has no {expected} files at {listing.commit}",
+                hint=missing.shell_hint,
             )
         return self.laid_out(Release(name, listing.commit, files))
 
@@ -108,13 +106,10 @@ class HubFolders(Source):
         """Return True if a file with one of the suffixes has this format; may raise our errors."""
         raise NotImplementedError
 
-    def accepts(self, path: Path) -> bool:
+    def has_format(self, path: Path) -> bool:
         """Return True if `path` is such a file, or a folder whose first data file is one."""
-        try:
-            files = self.files_at(path)
-            return bool(files) and self.accepts_file(files[0])
-        except OfflineDataError:
-            return False
+        files = self.files_at(path)
+        return bool(files) and self.accepts_file(files[0])
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user, or the data files of a folder, without subfolders.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from offline_data.episodes.cut import runs_within
 from offline_data.errors import NotFoundError
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 from offline_data.sources.base import (
     CatalogEntry,
     Part,
@@ -48,13 +48,11 @@ class Local(Source):
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Raise: a local dataset that is not on this disk exists nowhere else."""
         names = [e.id.name for e in list_datasets(settings.root) if e.id.source == self.name]
-        near = nearest(name, names)
+        create = f"create it: `offline-data convert PATH {shlex.quote(name)}`"
         wanted = f"local:{name}" + (f"@{revision}" if revision else "")
         raise NotFoundError(
             f"There is no {wanted} on this disk (looked in {settings.root})",
-            hint=f"did you mean local:{near[0]}?"
-            if near
-            else f"create it: `offline-data convert PATH {shlex.quote(name)}`",
+            hint=did_you_mean(name, names, shown="local:{}".format) or create,
         )
 
     def accepts(self, path: Path) -> bool:

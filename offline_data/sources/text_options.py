@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from offline_data.errors import UsageError
-from offline_data.ids import looks_like_path, nearest
+from offline_data.ids import looks_like_path, unknown
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
@@ -101,11 +101,7 @@ class TextOptions:
         roles = {*sum(ROLES.values(), ()), "score"}
         for role in self.columns or {}:
             if role not in roles:
-                near = nearest(role, roles)
-                raise UsageError(
-                    f"There is no role {role!r}; there are {', '.join(sorted(roles))}",
-                    hint=f"did you mean {near[0]}?" if near else None,
-                )
+                raise unknown(UsageError, "There is no role", role, sorted(roles))
 
     def column(self, role: str) -> str:
         """Return the name of the column with a role."""
@@ -132,14 +128,10 @@ class TextOptions:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextOptions:
         """Read what `to_json` returned; raises `UsageError` for unknown options."""
-        known = {field.name for field in fields(cls)}
+        known = sorted(field.name for field in fields(cls))
         for name, given in value.items():
             if name not in known:
-                near = nearest(name, known)
-                raise UsageError(
-                    f"There is no text option {name!r}; there are {', '.join(sorted(known))}",
-                    hint=f"did you mean {near[0]}?" if near else None,
-                )
+                raise unknown(UsageError, "There is no text option", name, known)
             words = [*given, *given.values()] if isinstance(given, dict) else []
             kind, expected = _TYPES.get(name, (str, "text"))
             if type(given) is not kind or not all(type(word) is str for word in words):

@@ -21,10 +21,15 @@ from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
-from offline_data.ids import nearest
 from offline_data.sources.atari_dqn.dataset import ReplayLog
 from offline_data.sources.atari_dqn.log import COUNTS, LEAVES, file_of, read_checkpoint, runs_of
-from offline_data.sources.base import CatalogEntry, Release, Source, SourceInfo
+from offline_data.sources.base import (
+    UNVERSIONED,
+    CatalogEntry,
+    CatalogSource,
+    Release,
+    SourceInfo,
+)
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
@@ -36,8 +41,6 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.sources.atari_dqn.log import CheckpointRun
 
-UNVERSIONED = "unversioned"
-"""The only revision: the bucket is not versioned."""
 BUCKET = "atari-replay-datasets"
 CHECKPOINTS = 51
 """Number of checkpoints in a complete run."""
@@ -87,7 +90,7 @@ def d4rl_atari_names() -> dict[str, str]:
     return {re.sub(r"(?<!^)(?=[A-Z])", "-", game).lower(): game for game in games()}
 
 
-class AtariDQN(Source):
+class AtariDQN(CatalogSource):
     """Runs of the DQN Replay Dataset: `Pong/1`, or d4rl-atari's name `pong-mixed-v0`.
 
     A run has 51 checkpoints of a million steps, 0 to 50, which can be loaded individually.
@@ -119,12 +122,8 @@ class AtariDQN(Source):
             AuthError, NetworkError: The bucket refuses access or does not answer; the hint names
                 alternatives. With mirrors in `settings`, the expected files are used instead.
         """
-        run, checkpoint = _run_of(name)
-        if revision not in {None, UNVERSIONED}:
-            raise NotFoundError(
-                f"There is no {self.name}:{name}@{revision}: its files have no revisions",
-                hint=f"ask for {self.name}:{name}",
-            )
+        run, checkpoint = self._run_of(name)
+        self.check_unversioned(name, revision)
         wanted = range(CHECKPOINTS) if checkpoint is None else (checkpoint,)
         files = [(name, number) for number in wanted for name in (*LEAVES, *COUNTS)]
         prefix = f"dqn/{run}/{FOLDER}/"
@@ -169,7 +168,7 @@ class AtariDQN(Source):
             _of_checkpoints(replace(release, files=kept), taken), checkpoints=checkpoints
         )
 
-    def accepts(self, path: Path) -> bool:
+    def has_format(self, path: Path) -> bool:
         """Return True if `path` is the folder of a run, or the folder of its files."""
         return bool(_numbers(_log_folder(path)))
 
@@ -222,7 +221,7 @@ class AtariDQN(Source):
             notes=tuple(notes),
         )
         if release.local is None:
-            run, checkpoint = _run_of(release.name)
+            run, checkpoint = self._run_of(release.name)
             game = run.partition("/")[0]
             missing = sorted(set(range(CHECKPOINTS)) - set(numbers))
             if release.checkpoints is None and checkpoint is None and missing:
@@ -242,24 +241,18 @@ class AtariDQN(Source):
             )
         return ReplayLog(info, folder, runs, release.skip_bad_episodes)
 
-
-def _run_of(name: str) -> tuple[str, int | None]:
-    """Return the run that a name refers to, and the checkpoint if it refers to only one."""
-    game, slash, number = name.partition("/")
-    if game in games() and slash and number in set("12345"):
-        return name, None
-    names = d4rl_atari_names()
-    if (found := _ALIAS.fullmatch(name)) and found["game"] in names:
-        checkpoint = int(found["n"]) if found["n"] else _EPOCHS[found["what"]]
-        if checkpoint < CHECKPOINTS:
-            return f"{names[found['game']]}/{int(found['v']) + 1}", checkpoint
-    known = [f"{game}/{run}" for game in games() for run in range(1, 6)]
-    known += [f"{game}-{what}-v{v}" for game in names for what in _EPOCHS for v in range(5)]
-    near = " or ".join(f"atari_dqn:{one}" for one in nearest(name, known))
-    raise NotFoundError(
-        f"There is no atari_dqn:{name}",
-        hint=f"did you mean {near}?" if near else "`offline-data list atari_dqn` lists all",
-    )
+    def _run_of(self, name: str) -> tuple[str, int | None]:
+        """Return the run that a name refers to, and the checkpoint if it refers to only one."""
+        known = [entry.name for entry in self.catalog()]
+        if name in known:
+            return name, None
+        names = d4rl_atari_names()
+        if (found := _ALIAS.fullmatch(name)) and found["game"] in names:
+            checkpoint = int(found["n"]) if found["n"] else _EPOCHS[found["what"]]
+            if checkpoint < CHECKPOINTS:
+                return f"{names[found['game']]}/{int(found['v']) + 1}", checkpoint
+        known += [f"{game}-{what}-v{v}" for game in names for what in _EPOCHS for v in range(5)]
+        raise self.not_found(name, known)
 
 
 def _of_checkpoints(release: Release, numbers: Sequence[int]) -> Release:

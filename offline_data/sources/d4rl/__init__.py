@@ -10,8 +10,6 @@ import numpy as np
 
 from offline_data.episodes.cut import lengths_of
 from offline_data.episodes.fields import check_key
-from offline_data.errors import NotFoundError, OfflineDataError
-from offline_data.ids import nearest
 from offline_data.plurals import plural
 from offline_data.readers.flat_hdf5 import (
     FlatEpisodes,
@@ -22,12 +20,13 @@ from offline_data.readers.flat_hdf5 import (
 )
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
 from offline_data.sources.base import (
+    UNVERSIONED,
     CatalogEntry,
+    CatalogSource,
     Part,
     RandomAccess,
     Release,
     RemoteFile,
-    Source,
     SourceInfo,
 )
 from offline_data.sources.d4rl.catalog import listed
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch, Key
     from offline_data.readers.flat_hdf5 import FlatFile
-
-UNVERSIONED = "unversioned"
-"""The only revision: the host publishes neither versions nor digests."""
 
 CITATION = (
     "Justin Fu, Aviral Kumar, Ofir Nachum, George Tucker, Sergey Levine: D4RL: Datasets for Deep "
@@ -83,7 +79,7 @@ FORMAT = FlatFormat(
 """Columns by `FlatFormat`'s names; in the chunked variant they are in `virtual/0/…`, …"""
 
 
-class D4RL(Source):
+class D4RL(CatalogSource):
     """The datasets in D4RL's tables, and the user's files in their format."""
 
     name = "d4rl"
@@ -104,32 +100,16 @@ class D4RL(Source):
         Raises:
             NotFoundError: No such dataset, with the nearest names; or a revision.
         """
-        if name not in listed():
-            near = nearest(name, listed())
-            raise NotFoundError(
-                f"There is no d4rl:{name}",
-                hint=f"did you mean {' or '.join(f'd4rl:{one}' for one in near)}?"
-                if near
-                else "`offline-data list d4rl` lists all",
-            )
-        if revision not in {None, UNVERSIONED}:
-            raise NotFoundError(
-                f"There is no d4rl:{name}@{revision}: D4RL files have no revisions",
-                hint=f"ask for d4rl:{name}",
-            )
-        found = listed()[name]
+        found = listed()[self.find(name, revision).name]
         urls = (found.url, found.url.replace("http://", "https://", 1))
         return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
 
-    def accepts(self, path: Path) -> bool:
+    def has_format(self, path: Path) -> bool:
         """Return True if `path` is an HDF5 file with the columns of D4RL."""
         if not path.is_file():
             return False
-        try:
-            with open_hdf5(path) as file:
-                return has_columns(file, FORMAT)
-        except OfflineDataError:
-            return False
+        with open_hdf5(path) as file:
+            return has_columns(file, FORMAT)
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user.
@@ -153,21 +133,16 @@ class D4RL(Source):
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
         published = None if release.local else listed().get(release.name)
         known = published or next((x for x in listed().values() if x.file == path.name), None)
-        notes = known.notes if known else ()
+        notes: tuple[str, ...] = ()
         if known and not published:
             note = f"The file has the name of d4rl:{known.name}, and was cut as that is."
-            notes = (note, *notes)
+            notes = (note, *known.notes)
         with open_hdf5(path) as file:
             flat = inspect(file, path, FORMAT)
-        told = SourceInfo(
-            environment=published.environment if published else {},
-            about=published.about if published else {},
-            licence=self.licence if published else None,
-            citation=self.citation if published else None,
-            notes=notes,
-        )
+        facts = {"environment": known.environment, "about": known.about} if known else {}
+        info = self.describe(release, *notes, **facts)
         rule = known.rule if known else EndRule()
-        return cut_to_episodes(flat, rule, told, keep_episodes=release.keep_episodes)
+        return cut_to_episodes(flat, rule, info, keep_episodes=release.keep_episodes)
 
 
 def cut_to_episodes(

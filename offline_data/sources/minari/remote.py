@@ -16,7 +16,7 @@ from offline_data.fetch.client import get_document, get_json
 from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.hub import list_hub
 from offline_data.fetch.retry import FetchLimits
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import Release
 from offline_data.strict_json import shown
@@ -188,9 +188,8 @@ def find_release(
             raise UsageError(f"{name!r} names a remote but no dataset; expected {name}/DATASET")
         remote = name.removesuffix(f"/{dataset}")
     parsed = parse_remote(remote)
-    names = set(known)
-    near = [] if name in names else nearest(name, names)
-    advice = f"did you mean {', '.join(near)}?" if near else ""
+    names = list(known)
+    advice = None if name in names else did_you_mean(name, names, count=3)
     at = f"@{revision}" if revision else ""
     command = f"`offline-data download {shlex.quote(f'minari:{name}{at}')}`"
     _check_online(f"Minari dataset {name!r}", advice or command, settings)

@@ -12,19 +12,18 @@ import numpy as np
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
-from offline_data.errors import FormatError, NetworkError, NotFoundError, OfflineDataError
+from offline_data.errors import FormatError, NetworkError, NotFoundError
 from offline_data.fetch.client import get_document
 from offline_data.files import is_file
-from offline_data.ids import nearest
 from offline_data.plurals import plural
 from offline_data.readers.arff import ArffFile, is_arff, open_arff
 from offline_data.sources.base import (
     CatalogEntry,
+    CatalogSource,
     RawDataset,
     Release,
     RemoteFile,
     Shard,
-    Source,
     SourceInfo,
 )
 from offline_data.sources.catalogs import read_catalog
@@ -111,7 +110,7 @@ def find_listed(name: str) -> OpenMLTable | None:
     return OpenMLTable(did, cast("Encoding", encoding), "drop") if encoding else OpenMLTable(did)
 
 
-class OpenML(Source):
+class OpenML(CatalogSource):
     """Tables of OpenML, and the user's ARFF or Parquet files.
 
     A row is a one-step episode: `X` and text columns (`text/NAME`) are known before the action, `y`
@@ -140,13 +139,8 @@ class OpenML(Source):
         """
         found = find_listed(name)
         if found is None:
-            near = nearest(name, listed())
-            raise NotFoundError(
-                f"There is no openml:{name}",
-                hint=f"did you mean {' or '.join(f'openml:{one}' for one in near)}?"
-                if near
-                else "`offline-data list openml` lists TorchRL's; openml:61 is OpenML's number 61",
-            )
+            hint = "`offline-data list openml` lists TorchRL's; openml:61 is OpenML's number 61"
+            raise self.not_found(name, listed(), hint)
         url = f"{API}/{found.did}"
 
         def read(body: bytes, where: str) -> tuple[Description, bytes]:
@@ -177,14 +171,11 @@ class OpenML(Source):
         about = RemoteFile(DESCRIPTION, (url,), len(body), digest)
         return Release(name, present, (about, file))
 
-    def accepts(self, path: Path) -> bool:
+    def has_format(self, path: Path) -> bool:
         """Return True for an ARFF file, or a folder with OpenML's description and one table."""
-        try:
-            if path.is_file():
-                return path.name.endswith(_ARFF) and is_arff(path)
-            return bool(_described(path).fields) and _table_in(path) is not None
-        except OfflineDataError:
-            return False
+        if path.is_file():
+            return path.name.endswith(_ARFF) and is_arff(path)
+        return bool(_described(path).fields) and _table_in(path) is not None
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a table of the user, or a folder with one and its `description.json`.

@@ -17,9 +17,8 @@ from offline_data.fetch import gcs
 from offline_data.fetch.client import get_json
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
-from offline_data.ids import nearest
 from offline_data.plurals import plural
-from offline_data.sources.base import CatalogEntry, Release, RemoteFile, Source
+from offline_data.sources.base import CatalogEntry, CatalogSource, Release, RemoteFile
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
 from offline_data.sources.openx.catalog import ALIASES, CITATION, LICENCE, listed, places_of
@@ -47,7 +46,7 @@ _COPY = "`offline-data convert DIR NAME --from openx` reads a copy that is on th
 _LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # interactive listings
 
 
-class OpenX(Source):
+class OpenX(CatalogSource):
     """RLDS datasets: those of the public bucket by name, and any other from a folder of the user.
 
     The revision `hub` is the copy in tar files on huggingface.co: `openx:viola@hub`.
@@ -85,7 +84,7 @@ class OpenX(Source):
         dataset, _, split = name.partition("/")
         known = listed().get(dataset)
         if known is None or not known.version:
-            raise _not_listed(dataset)
+            raise self._not_listed(dataset)
         version = revision or known.version
         if settings.offline:
             raise OfflineError(
@@ -108,7 +107,7 @@ class OpenX(Source):
             shards=len(pieces),
         )
 
-    def accepts(self, path: Path) -> bool:
+    def has_format(self, path: Path) -> bool:
         """Return True if `path` is a folder with `dataset_info.json` and `features.json`.
 
         They may also be in a subfolder named like the version, if there is only one. Or the folder
@@ -150,21 +149,16 @@ class OpenX(Source):
         split = release.name.partition("/")[2] if release.local is None else release.split
         return RldsDataset(_need_folder(raw), split or None, release)
 
-
-def _not_listed(dataset: str) -> NotFoundError:
-    if dataset in ALIASES:
-        return NotFoundError(
-            f"There is no openx:{dataset} in a public place", hint=f"openx:{ALIASES[dataset]} is it"
-        )
-    if dataset in listed():
-        return NotFoundError(f"openx:{dataset} is in no bucket: its authors publish it", hint=_COPY)
-    near = nearest(dataset, [one.name for one in listed().values() if one.version])
-    return NotFoundError(
-        f"There is no openx:{dataset}",
-        hint=f"did you mean {' or '.join(f'openx:{one}' for one in near)}?"
-        if near
-        else "`offline-data list openx` lists all",
-    )
+    def _not_listed(self, name: str) -> NotFoundError:
+        if name in ALIASES:
+            return NotFoundError(
+                f"There is no openx:{name} in a public place", hint=f"openx:{ALIASES[name]} is it"
+            )
+        if name in listed():
+            return NotFoundError(
+                f"openx:{name} is in no bucket: its authors publish it", hint=_COPY
+            )
+        return self.not_found(name, (entry.name for entry in self.catalog()))
 
 
 def _read_info(

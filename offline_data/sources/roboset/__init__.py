@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.readers.hdf5 import MAGIC
-from offline_data.sources.base import SourceInfo
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.roboset.trials import NOTES, RoboHiveTrials, has_trials
 
@@ -52,14 +51,8 @@ class RoboSet(HubFolders):
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open it without reading the files."""
         folder, paths = self.paths_in(release, raw)
-        known = next((e for e in self.catalog() if e.name == release.name), None)
-        published = known is not None and release.local is None
         name = release.name.rsplit("/", 1)[-1]
-        has_env = published and not name.startswith("human_demos")
-        info = SourceInfo(
-            environment={"id": name, "package": "robohive"} if has_env else {},
-            licence=self.licence if published else None,
-            citation=self.citation if published else None,
-            notes=(*(known.notes if known and published else ()), *NOTES),
-        )
+        has_env = not name.startswith("human_demos")
+        environment = {"id": name, "package": "robohive"} if has_env else {}
+        info = self.describe(release, *NOTES, environment=environment)
         return RoboHiveTrials(folder, paths, info, skip_bad=release.skip_bad_episodes)

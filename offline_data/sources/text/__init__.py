@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 from offline_data.readers.text_rows import suffix_of
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.fingerprint import fingerprint
@@ -54,9 +54,9 @@ class HubText(Source):
         try:
             listing = list_hub(repository, "", revision, settings)
         except (NotFoundError, OfflineError) as error:
-            near = nearest(repository, PRESETS)
+            near = did_you_mean(repository, PRESETS, shown="hf:{}".format)
             if repository not in PRESETS and near:
-                raise type(error)(error.message, hint=f"did you mean hf:{near[0]}?") from error
+                raise type(error)(error.message, hint=near) from error
             raise
         data = set(data_files(file.path for file in listing.files))
         files = [file for file in listing.files if file.path in data]

@@ -10,7 +10,6 @@ from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.readers.npy import open_npz
-from offline_data.sources.base import SourceInfo
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.vd4rl import hdf5, npz
 from offline_data.sources.vd4rl.rows import NOTES, REQUIRED
@@ -84,14 +83,12 @@ class VD4RL(HubFolders):
                 f"{raw} has {found} files; a V-D4RL dataset has either .npz or .hdf5 files",
                 hint="name the folder of one resolution, as in main/walker_walk/random/64px",
             )
-        known = next((e for e in self.catalog() if e.name == release.name), None)
-        published = known is not None and release.local is None
-        info = SourceInfo(
-            environment={"id": release.name.split("/")[1]} if published else {},
-            about={"action_repeat": 2, "suite": "DeepMind Control Suite"} if published else {},
-            licence=self.licence if published else None,
-            citation=self.citation if published else None,
-            notes=(*(known.notes if known and published else ()), *NOTES, LAYOUTS[suffixes[0]]),
+        info = self.describe(
+            release,
+            *NOTES,
+            LAYOUTS[suffixes[0]],
+            environment={"id": release.name.split("/")[1]} if self.published(release) else {},
+            about={"action_repeat": 2, "suite": "DeepMind Control Suite"},
         )
         skip_bad = release.skip_bad_episodes
         if suffixes == [".npz"]:
