@@ -135,9 +135,9 @@ class Hashes:
         self._hashes: dict[str, Any] = {"sha256": hashlib.sha256()}
         algorithm = split_digest(file.digest)[0] if file.digest else "sha256"
         if algorithm == "crc32c":
-            from offline_data.fetch.crc32c import Crc32c  # which needs numpy
+            import google_crc32c
 
-            self._hashes[algorithm] = Crc32c()
+            self._hashes[algorithm] = google_crc32c.Checksum()
         elif algorithm == "git":  # git names a blob by the sha1 of its size and its content
             if file.size is None:
                 raise UsageError(f"{file.path} has a digest of git and no size; expected both")
@@ -155,7 +155,8 @@ class Hashes:
 
     def hex(self, algorithm: str = "sha256") -> str:
         """Digest of all bytes so far."""
-        return str(self._hashes[algorithm].hexdigest())
+        digest: bytes = self._hashes[algorithm].digest()
+        return digest.hex()
 
 
 def hash_file(path: Path, published: RemoteFile, report: Callable[[int], None]) -> Hashes:

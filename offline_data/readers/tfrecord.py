@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
-from offline_data.errors import FormatError, MissingDependencyError
+import google_crc32c
+
+from offline_data.errors import FormatError
 from offline_data.files import describe_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 _HEADER = struct.Struct("<QI")
@@ -60,7 +61,6 @@ def read_records(path: Path, *, first: int = 0, stop: int | None = None) -> Iter
     Raises:
         FormatError: The file is missing, has fewer records than `first`, is cut off, or a record's
             length does not have its checksum: nothing after it can be found.
-        MissingDependencyError: google-crc32c is not installed.
     """
     try:
         file = path.open("rb", buffering=_BUFFER)
@@ -115,16 +115,5 @@ def masked_crc32c(data: bytes) -> int:
         >>> hex(masked_crc32c(b"123456789"))
         '0xc78ab0e5'
     """
-    crc = _crc32c()(data)
+    crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-@cache
-def _crc32c() -> Callable[[bytes], int]:
-    try:
-        from google_crc32c import value
-    except ImportError as error:
-        raise MissingDependencyError(
-            "TFRecord files need google-crc32c", hint="pip install 'offline-data[openx]'"
-        ) from error
-    return value  # type: ignore[no-any-return]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import google_crc32c
+
 from offline_data.config import Settings
-from offline_data.fetch.crc32c import Crc32c
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.hub import list_hub
@@ -70,12 +71,10 @@ KINDS: dict[str, Callable[[bytes, Settings, Path], AbstractContextManager[Publis
 
 
 def published(content: bytes, told: str) -> tuple[int | None, str | None, bytes]:
-    crc = Crc32c()
-    crc.update(content)
     digests = {
         "sha256": f"sha256:{hashlib.sha256(content).hexdigest()}",
         "md5": f"md5:{hashlib.md5(content, usedforsecurity=False).hexdigest()}",
-        "crc32c": f"crc32c:{crc.hexdigest()}",
+        "crc32c": f"crc32c:{google_crc32c.Checksum(content).digest().hex()}",
         "all": f"sha256:{hashlib.sha256(content).hexdigest()}",
     }
     size = len(content) if told in {"all", "size"} else None

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from offline_data.fetch.crc32c import Crc32c
+import google_crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -489,11 +489,9 @@ class GcsServer(LocalServer):
     def _item(self, bucket: str, name: str) -> dict[str, Any]:
         content = self.buckets[bucket][name]
         stored = gzip.compress(content, mtime=0) if name in self._packed else content
-        crc32c = Crc32c()
-        crc32c.update(stored)
         digests = {
             "md5Hash": base64.b64encode(_md5(stored)).decode(),
-            "crc32c": base64.b64encode(bytes.fromhex(crc32c.hexdigest())).decode(),
+            "crc32c": base64.b64encode(google_crc32c.Checksum(stored).digest()).decode(),
         }
         return {
             "kind": "storage#object",

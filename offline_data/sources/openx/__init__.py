@@ -64,7 +64,7 @@ class OpenX(CatalogSource):
     licence = LICENCE
     citation = CITATION
     action = "continuous"
-    needs = ("google_crc32c", "PIL")
+    needs = ("PIL",)
     extra = "openx"
 
     def catalog(self) -> Sequence[CatalogEntry]:
