@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
@@ -35,7 +36,7 @@ from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from offline_data.buffers.buffer import Transform
@@ -48,6 +49,21 @@ _OPTIONS = ("keys", "device", "in_memory", "derived", "decode_text", "decode")
 
 _REWARD = Neighbour(ROOT_REWARD, REWARD, -1, optional=True)
 _INFO = Neighbour(NEXT_INFO, ("info",), 1, optional=True)
+
+
+class Common(NamedTuple):
+    """Arguments that all of these classes have; see `load_dataset`."""
+
+    sampler: Sampler | Callable[[], Sampler] | None = None
+    writer: ImmutableDatasetWriter | None = None
+    collate_fn: Transform | None = None
+    pin_memory: bool = False
+    prefetch: int | None = None
+    transform: Transform | None = None
+    split_trajs: bool = False
+
+
+_DEFAULTS = Common()
 
 
 class _NamesOfSource:
@@ -69,19 +85,45 @@ class SourceExperienceReplay(BaseDatasetExperienceReplay):
     """
 
     source: ClassVar[str]
+    _torchrl_leaves: ClassVar[tuple[Neighbour, ...]] = ()
+    """Leaves that TorchRL's class has in addition, unless `keys` says which; see `Neighbour`."""
     available_datasets: ClassVar[_NamesOfSource] = _NamesOfSource()
     dataset_id: str
     root: Path
 
-    def _directory(
+    def __init__(
         self,
         dataset_id: str,
-        root: str | os.PathLike[str] | None,
+        batch_size: int | None = None,
         *,
+        root: str | os.PathLike[str] | None = None,
+        download: Download = True,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+        split_trajs: bool = False,
+        **env_kwargs: Any,
+    ) -> None:
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
+        _refuse(env_kwargs)
+        self._load(dataset_id, batch_size, root, download, common)
+
+    def _load(
+        self,
+        dataset_id: str,
+        batch_size: int | None,
+        root: str | os.PathLike[str] | None,
         download: Download,
+        common: Common = _DEFAULTS,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        *,
         offline: bool | None = None,
         workers: int | None = None,
-    ) -> Path:
+    ) -> None:
+        """Open the dataset, converted if need be; `options` are others of the buffer."""
         dataset = parse_id(dataset_id, default_source=self.source)
         if dataset.source != self.source:
             raise UsageError(
@@ -92,7 +134,10 @@ class SourceExperienceReplay(BaseDatasetExperienceReplay):
         self.dataset_id, self.root = dataset_id, settings.root
         from offline_data.ingest import ensure
 
-        return ensure(dataset, settings=settings, download=download, progress=progress_of())
+        path = ensure(dataset, settings=settings, download=download, progress=progress_of())
+        if self._torchrl_leaves:
+            options = _with_leaves_of_torchrl(options, path, self._torchrl_leaves)
+        super().__init__(path, batch_size, **{**common._asdict(), **options})
 
 
 class MinariExperienceReplay(SourceExperienceReplay):
@@ -113,6 +158,7 @@ class MinariExperienceReplay(SourceExperienceReplay):
     """
 
     source = "minari"
+    _torchrl_leaves = (_INFO,)
 
     def __init__(
         self,
@@ -134,19 +180,9 @@ class MinariExperienceReplay(SourceExperienceReplay):
         offline = True if load_from_local_minari else None
         if load_from_local_minari and download is False:
             download = True  # only converts local files
-        path = self._directory(dataset_id, root, download=download, offline=offline)
-        super().__init__(
-            path,
-            batch_size,
-            sampler=sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            split_trajs=split_trajs,
-            **{"decode_text": True, **_with_leaves_of_torchrl(options, path, (_INFO,))},
-        )
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
+        options = {"decode_text": True, **options}
+        self._load(dataset_id, batch_size, root, download, common, options, offline=offline)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -181,6 +217,7 @@ class D4RLExperienceReplay(SourceExperienceReplay):
     """
 
     source = "d4rl"
+    _torchrl_leaves = (_REWARD, _INFO)
 
     def __init__(
         self,
@@ -212,19 +249,8 @@ class D4RLExperienceReplay(SourceExperienceReplay):
             self._first = (_done_where_terminated,)
         if terminate_on_end and sampler is None:
             sampler = RandomSampler(valid_only=False)
-        path = self._directory(dataset_id, root, download=download)
-        super().__init__(
-            path,
-            batch_size,
-            sampler=sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            split_trajs=split_trajs,
-            **_with_leaves_of_torchrl(options, path, (_REWARD, _INFO)),
-        )
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
+        self._load(dataset_id, batch_size, root, download, common, options)
 
 
 class LeRobotExperienceReplay(SourceExperienceReplay):
@@ -288,14 +314,9 @@ class AtariDQNExperienceReplay(SourceExperienceReplay):
             sampler = make(num_slices=num_slices, slice_len=slice_len, strict_length=strict_len)
         elif sampler is None and not replacement:
             sampler = SamplerWithoutReplacement()
-        super().__init__(
-            self._directory(dataset_id, root, download=download, workers=num_procs or None),
-            batch_size,
-            sampler=sampler,
-            writer=writer,
-            transform=transform,
-            **kwargs,
-        )
+        common = Common(sampler, writer, transform=transform)
+        workers = num_procs or None
+        self._load(dataset_id, batch_size, root, download, common, kwargs, workers=workers)
 
 
 class GenDGRLExperienceReplay(SourceExperienceReplay):
@@ -321,7 +342,7 @@ class GenDGRLExperienceReplay(SourceExperienceReplay):
         root: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(self._directory(dataset_id, root, download=download), batch_size, **kwargs)
+        self._load(dataset_id, batch_size, root, download, options=kwargs)
 
 
 def _done_where_terminated(batch: Any) -> Any:
@@ -329,7 +350,7 @@ def _done_where_terminated(batch: Any) -> Any:
 
 
 def _with_leaves_of_torchrl(
-    options: dict[str, Any], path: Path, default: tuple[Neighbour, ...]
+    options: Mapping[str, Any], path: Path, default: tuple[Neighbour, ...]
 ) -> dict[str, Any]:
     """Return the options with derived leaves of TorchRL that `keys` includes; None: `default`."""
     keys, others = options.get("keys"), as_derived(options.get("derived", ()))
@@ -375,16 +396,9 @@ class OpenMLExperienceReplay(SourceExperienceReplay):
         prefetch: int | None = None,
         transform: Transform | None = None,
     ) -> None:
-        super().__init__(
-            self._directory(name, root, download=True),
-            batch_size,
-            sampler=SamplerWithoutReplacement() if sampler is None else sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-        )
+        sampler = SamplerWithoutReplacement() if sampler is None else sampler
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform)
+        self._load(name, batch_size, root, True, common)
         reader = self._steps_storage.reader
         labels = reader.step(("y",)) if ("y",) in reader.step_leaves else None
         self.max_outcome_val = 0 if labels is None else labels.max().item()
@@ -405,35 +419,6 @@ class RobosetExperienceReplay(SourceExperienceReplay):
     """
 
     source = "roboset"
-
-    def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        *,
-        root: str | os.PathLike[str] | None = None,
-        download: Download = True,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        collate_fn: Transform | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Transform | None = None,
-        split_trajs: bool = False,
-        **env_kwargs: Any,
-    ) -> None:
-        _refuse(env_kwargs)
-        super().__init__(
-            self._directory(dataset_id, root, download=download),
-            batch_size,
-            sampler=sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            split_trajs=split_trajs,
-        )
 
 
 class VD4RLExperienceReplay(SourceExperienceReplay):
@@ -481,17 +466,8 @@ class VD4RLExperienceReplay(SourceExperienceReplay):
                 "image_size needs totensor=True: bytes are not resized",
                 hint="resize in your own transform",
             )
-        super().__init__(
-            self._directory(dataset_id, root, download=download),
-            batch_size,
-            sampler=sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            split_trajs=split_trajs,
-        )
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
+        self._load(dataset_id, batch_size, root, download, common)
         if totensor:
             pair = [image_size] * 2 if isinstance(image_size, int) else image_size
             size = None if pair is None else (pair[0], pair[1])

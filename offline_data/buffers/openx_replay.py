@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offline_data.buffers.experience_replay import SourceExperienceReplay
+from offline_data.buffers.experience_replay import Common, SourceExperienceReplay
 from offline_data.buffers.samplers import (
     Sampler,
     SamplerWithoutReplacement,
@@ -126,18 +126,9 @@ class OpenXExperienceReplay(SourceExperienceReplay):
             sampler = SamplerWithoutReplacement(shuffle=shuffle)
         self._shuffle, self._episodes_at_once = shuffle, num_slices or 1
         dataset = str(_openx_id(dataset_id, split))
-        super().__init__(
-            self._directory(dataset, root, download=True if download is None else download),
-            batch_size,
-            sampler=sampler,
-            writer=writer,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            split_trajs=split_trajs,
-            decode_text=True,
-        )
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
+        download = True if download is None else download
+        self._load(dataset, batch_size, root, download, common, {"decode_text": True})
         self.dataset_id = dataset_id
 
     def __iter__(self) -> Iterator[Any]:
