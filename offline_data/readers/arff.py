@@ -1,4 +1,4 @@
-r"""ARFF files, as Weka and OpenML write them, in blocks of rows: dense or sparse, plain or in gzip.
+r"""ARFF files, as OpenML publishes them, in blocks of rows: dense or sparse, plain or in gzip.
 
 ```
 % comment
@@ -13,17 +13,15 @@ sunny, 3.5, 'it\'s dry'
 ```
 
 A quoted value is never missing, and its escapes (`\n`, `\'`, `\u00e9`) are interpreted. Keywords are
-case-insensitive. The file is UTF-8, or else Latin-1.
+case-insensitive. The file is UTF-8.
 """
 
 from __future__ import annotations
 
-import codecs
+import gzip
 import io
-import math
 import re
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
@@ -38,7 +36,7 @@ from offline_data.readers.archive import damage_named
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -52,7 +50,7 @@ _HEADER = 32 << 20  # characters before @data: names and lists of categories
 _CELLS = 1 << 20  # values held at once as text
 _GZIP = b"\x1f\x8b"
 
-_QUOTED = r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\""""
+_QUOTED = r"""(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\")"""
 _CELL = re.compile(rf"\s*(?:{_QUOTED}|([^,]*))\s*(,|$)", re.DOTALL)
 _INDEXED = re.compile(rf"\s*(\d{{1,9}})\s+(?:{_QUOTED}|([^,]*))\s*(,|$)", re.DOTALL)
 _ATTRIBUTE = re.compile(rf"@attribute\s+(?:{_QUOTED}|([^\s{{'\"]+))\s*(.*)", re.IGNORECASE)
@@ -98,8 +96,6 @@ class ArffFile:
 
     path: Path
     columns: tuple[Attribute, ...]
-    encoding: str
-    """`utf-8-sig` or `latin-1`."""
     first: int
     """Number of the first line after `@data`, from 1."""
     dropped: tuple[Dropped, ...] = ()
@@ -113,85 +109,71 @@ class ArffFile:
 
         Raises:
             FormatError: A row of another number of values, a word that the header does not list,
-                no number where one should be, a quote that does not end; names the line.
+                no number where one should be, a quote that does not end; names the line. Or the
+                file is not UTF-8, or has NUL bytes.
         """
         reader, size = _Rows(self), max(1, _CELLS // len(self.columns))
-        with damage_named(self.path), _open_text(self.path, self.encoding) as file:
-            lines = _lines(file, self.path)
-            for _ in islice(lines, self.first - 1):
-                pass
-            number = self.first
-            while block := list(islice(lines, size)):
-                if skip_bad:
-                    yield from reader.read_good(block, number)
-                else:
-                    try:
-                        rows = reader.read(block, number)
-                    except FormatError as error:
-                        raise FormatError(error.message, hint=SKIP_HINT) from None
-                    yield Block(rows)
-                number += len(block)
+        number, lines = self.first, _read_lines(self.path, self.first)
+        while block := list(islice(lines, size)):
+            if skip_bad:
+                yield from reader.read_good(block, number)
+            else:
+                try:
+                    yield Block(reader.read(block, number))
+                except FormatError as error:
+                    raise FormatError(error.message, hint=SKIP_HINT) from None
+            number += len(block)
 
 
 def is_arff(path: Path) -> bool:
     """Return True if a plain file begins as ARFF does: comments, then `@relation`."""
     with damage_named(path):
-        head = read_head(path, 1 << 18)
-        if head.startswith(_GZIP):
-            with _open_bytes(path) as file:
-                head = file.read(1 << 18)
-    text = head.decode("latin-1").removeprefix("\xef\xbb\xbf")
-    words = (line.strip() for line in text.splitlines())
-    begin = next((line for line in words if line and not line.startswith("%")), "")
-    return begin.lower().startswith(("@relation", "@attribute"))
+        read_head(path)  # raises our error if the file cannot be read
+        with _open_bytes(path) as file:
+            text = file.read(1 << 18).decode("latin-1").removeprefix("\xef\xbb\xbf")
+    begin = next((line for line in text.splitlines() if line.strip() and line[0] != "%"), "")
+    return begin.lstrip().lower().startswith(("@relation", "@attribute"))
 
 
 def open_arff(path: Path) -> ArffFile:
-    """Read the header of an ARFF file; its rows are only looked at for their encoding.
+    """Read the header of an ARFF file.
 
     Raises:
-        FormatError: It is not ARFF, is UTF-16 or has NUL bytes, is a damaged gzip file; has an
-            attribute of another kind, or a name or a word twice; has no attributes or no `@data`.
+        FormatError: It is not ARFF, or is not UTF-8; is a damaged gzip file; has an attribute of
+            another kind, or a name or a word twice; has no attributes or no `@data`.
         NotFoundError, AccessError: There is no such file, or it may not be read.
     """
     if not is_arff(path):
         found = describe_head(read_head(path))
         raise FormatError(f"{path} is not an ARFF file: {found}", hint="download it again")
-    encoding = _encoding(path)
-    columns: list[Attribute] = []
+    columns: dict[str, Attribute] = {}
     size = 0
-    with damage_named(path), _open_text(path, encoding) as file:
-        for number, line in enumerate(_lines(file, path), 1):
-            size += len(line) + 1
-            if size > _HEADER:
-                raise FormatError(f"The header of {path} has more than {human_bytes(_HEADER)}")
-            text = line.strip()
-            word = text[:11].lower()
-            if not text or text.startswith("%") or word.startswith("@relation"):
-                continue
-            if word.startswith("@data"):
-                return ArffFile(path, _checked(columns, path), encoding, number + 1)
-            columns.append(_attribute(text, f"{path}, line {number},"))
+    for number, line in enumerate(_read_lines(path), 1):
+        size += len(line) + 1
+        if size > _HEADER:
+            raise FormatError(f"The header of {path} has more than {human_bytes(_HEADER)}")
+        text = line.strip()
+        word = text[:11].lower()
+        if not text or text.startswith("%") or word.startswith("@relation"):
+            continue
+        if word.startswith("@data"):
+            if not columns:
+                raise FormatError(f"{path} declares no attributes")
+            return ArffFile(path, tuple(columns.values()), number + 1)
+        column = _read_attribute(text, f"{path}, line {number},")
+        if column.name in columns:
+            raise FormatError(f"{path} declares the attribute {shown(column.name)} twice")
+        columns[column.name] = column
     raise FormatError(f"{path} has no @data: it is cut short", hint="download it again")
 
 
-def _checked(columns: list[Attribute], path: Path) -> tuple[Attribute, ...]:
-    names = [column.name for column in columns]
-    if not names:
-        raise FormatError(f"{path} declares no attributes")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FormatError(f"{path} declares the attribute {shown(twice)} twice")
-    return tuple(columns)
-
-
-def _attribute(line: str, where: str) -> Attribute:
+def _read_attribute(line: str, where: str) -> Attribute:
     found = _ATTRIBUTE.fullmatch(line)
     if found is None:
-        raise FormatError(f"{where} is no @attribute NAME TYPE and no @data: {shown(line)}")
-    quoted, double, plain, kind = found.groups()
-    name = plain or _unescaped(quoted if quoted is not None else double)
-    word = (re.match("[a-z]*", kind.lower()) or [""])[0]
+        raise FormatError(f"{where} is neither @attribute NAME TYPE nor @data, but {shown(line)}")
+    name = _value(found.groups()[:3], where) or "?"
+    kind = found[4]
+    word = re.split("[^a-z]", kind.lower(), maxsplit=1)[0]
     if word in {"numeric", "real", "integer"}:
         return Attribute(name, "numeric")
     if word in {"string", "date"}:
@@ -201,14 +183,11 @@ def _attribute(line: str, where: str) -> Attribute:
             f"{where} declares {shown(name)} as {shown(kind)}; expected numeric, real, integer, "
             "string, date or {a, b, …}"
         )
-    cells = _cells(kind[1:-1], where)
-    words = tuple("?" if cell is None else cell for cell in cells)
-    if words == ("",):
-        words = ()
+    words = ["?" if cell is None else cell for cell in _split_quoted(kind[1:-1].strip(), where)]
     if len(set(words)) < len(words):
         twice = next(word for word in words if words.count(word) > 1)
         raise FormatError(f"{where} lists {shown(twice)} twice among the words of {shown(name)}")
-    return Attribute(name, "nominal", words)
+    return Attribute(name, "nominal", tuple(words))
 
 
 class _Rows:
@@ -223,6 +202,10 @@ class _Rows:
         self._codes: list[dict[str | None, int]] = [
             {None: -1, **{word: code for code, word in enumerate(column.categories or ())}}
             for column in file.columns
+        ]
+        omitted = {"numeric": "0", "text": ""}
+        self._omitted = [
+            omitted.get(column.kind, (column.categories or (None,))[0]) for column in file.columns
         ]
 
     def read_good(self, lines: list[str], first: int) -> Iterator[Block]:
@@ -239,84 +222,86 @@ class _Rows:
 
     def read(self, lines: list[str], first: int) -> list[NDArray[Any]]:
         """Read lines, of which the first has the number `first`; empty if there is no row."""
-        whole = "\n".join(lines)
-        if not any(mark in whole for mark in "'\"{%"):
-            rows = [line for line in lines if line and not line.isspace()]
-            if not rows:
-                return []
-            if {line.count(",") for line in rows} == {self._count - 1}:
-                cells = _plain(",".join(rows))
-                return self._columns_of(cells, lines, first, whole)
-        rows_of_cells = [
-            self._row(text, f"{self._path}, line {number},")
-            for number, line in enumerate(lines, first)
-            if (text := line.strip()) and not text.startswith("%")
-        ]
-        if not rows_of_cells:
+        rows = [line.strip() for line in lines]
+        numbers = [number for number, row in enumerate(rows, first) if row and row[0] != "%"]
+        if not numbers:
             return []
-        flat = [cell for row in rows_of_cells for cell in row]
-        return self._columns_of(flat, lines, first, whole)
+        if len(numbers) < len(rows):
+            rows = [rows[number - first] for number in numbers]
+        whole = ",".join(rows)
+        if {row.count(",") for row in rows} == {self._count - 1} and not any(
+            mark in whole for mark in "'\"{"
+        ):
+            cells = _split(whole)
+        else:
+            by_row = map(self._read_row, numbers, rows)
+            cells = [cell for row in by_row for cell in row]
+        # Python's float also reads 1_000 and the digits of other scripts
+        plain = "_" not in whole and whole.isascii()
+        return [
+            self._convert(place, cells[place :: self._count], numbers, plain=plain)
+            for place in range(self._count)
+        ]
 
-    def _row(self, text: str, where: str) -> Sequence[str | None]:
+    def _read_row(self, number: int, text: str) -> Sequence[str | None]:
+        where = f"{self._path}, line {number},"
         if text.startswith("{"):
-            return self._sparse(text, where)
-        row = _cells(text, where) if "'" in text or '"' in text else _plain(text)
+            return self._read_sparse(text, where)
+        quoted = "'" in text or '"' in text
+        row = _split_quoted(text, where) if quoted else _split(text)
         if len(row) != self._count:
             raise FormatError(f"{where} has {plural(len(row), 'value')}; expected {self._count}")
         return row
 
-    def _sparse(self, text: str, where: str) -> Sequence[str | None]:
+    def _read_sparse(self, text: str, where: str) -> Sequence[str | None]:
         if not text.endswith("}"):
             raise FormatError(f"{where} begins with {{ and does not end with }}: it is cut short")
-        row: list[str | None] = [_left_out(column) for column in self._columns]
-        seen = set()
-        for index, quoted, double, plain in _matches(_INDEXED, text[1:-1].strip(), where):
+        given: dict[int, str | None] = {}
+        for index, *groups in _match_all(_INDEXED, text[1:-1].strip(), where):
             place = int(index)
-            if place >= self._count or place in seen:
-                raise FormatError(
-                    f"{where} has a value {place}"
-                    + (" twice" if place in seen else f"; there are {self._count} attributes")
-                )
-            seen.add(place)
-            row[place] = _value(quoted, double, plain, where)
-        return row
+            if place >= self._count or place in given:
+                twice = " twice" if place in given else f"; there are {self._count} attributes"
+                raise FormatError(f"{where} has a value {place}{twice}")
+            given[place] = _value(groups, where)
+        return [given.get(place, omitted) for place, omitted in enumerate(self._omitted)]
 
-    def _columns_of(
-        self, cells: Sequence[str | None], lines: list[str], first: int, whole: str
-    ) -> list[NDArray[Any]]:
-        # Python's float also reads 1_000 and the digits of other scripts
-        odd = "_" in whole or not whole.isascii()
-        arrays: list[NDArray[Any]] = []
-        for place, column in enumerate(self._columns):
-            values = cells[place :: self._count]
-            where = partial(self._line, lines, first)
-            if column.kind == "numeric":
-                arrays.append(_numbers(values, column, where, odd=odd))
-            elif column.kind == "nominal":
-                arrays.append(_codes_of(values, column, self._codes[place], where))
-            else:
-                texts = [value if value is None else value.strip() for value in values]
-                _check_text(texts, column, where)
-                arrays.append(np.array([*texts, None], object)[:-1])
-        return arrays
-
-    def _line(self, lines: list[str], first: int, row: int) -> str:
-        """Name the line of a row of a block."""
-        numbers = (
-            number
-            for number, line in enumerate(lines, first)
-            if line.strip() and not line.strip().startswith("%")
-        )
-        return f"{self._path}, line {next(islice(numbers, row, None))},"
-
-
-def _left_out(column: Attribute) -> str | None:
-    if column.kind == "nominal":
-        return column.categories[0] if column.categories else None
-    return "0" if column.kind == "numeric" else ""
+    def _convert(
+        self, place: int, values: Sequence[Any], numbers: list[int], *, plain: bool
+    ) -> NDArray[Any]:
+        """Return the values of a column as an array, or the error of the first that is none."""
+        column, codes = self._columns[place], self._codes[place]
+        try:
+            if column.kind == "nominal":
+                return np.fromiter(map(codes.__getitem__, values), np.int64, len(values))
+            if column.kind == "numeric" and plain:
+                return np.fromiter(map(float, values), np.float64, len(values))
+        except TypeError:  # a missing number
+            values = ["nan" if value is None else value for value in values]
+            return self._convert(place, values, numbers, plain=plain)
+        except (KeyError, ValueError):
+            pass  # spaces around a word, or an error
+        missing = "nan" if column.kind == "numeric" else None
+        values = [missing if value is None else value.strip() for value in values]
+        if column.kind == "text":
+            return np.array([*values, None], object)[:-1]
+        if column.kind == "nominal":
+            expected = f"one of its {len(codes) - 1:,} words"
+            bad = [value not in codes for value in values]
+        else:
+            expected = "a number"
+            bad = [not _NUMBER.fullmatch(value) for value in values]
+        if True in bad:
+            row = bad.index(True)
+            raise FormatError(
+                f"{self._path}, line {numbers[row]}, has {shown(values[row])} for "
+                f"{shown(column.name)}; expected {expected}"
+            )
+        if column.kind == "nominal":
+            return np.array([codes[value] for value in values], np.int64)
+        return np.fromiter(map(float, values), np.float64, len(values))
 
 
-def _plain(text: str) -> list[str | None]:
+def _split(text: str) -> list[str | None]:
     """Split values without quotes; a missing one is None."""
     cells: list[Any] = text.split(",")
     if "?" in text:
@@ -324,142 +309,66 @@ def _plain(text: str) -> list[str | None]:
     return cells
 
 
-def _cells(text: str, where: str) -> list[str | None]:
-    """Split values with quotes; a missing one is None."""
-    return [
-        _value(quoted, double, plain, where)
-        for quoted, double, plain in _matches(_CELL, text, where)
-    ]
+def _split_quoted(text: str, where: str) -> list[str | None]:
+    return [_value(groups, where) for groups in _match_all(_CELL, text, where)]
 
 
-def _matches(pattern: re.Pattern[str], text: str, where: str) -> Iterator[Sequence[str]]:
+def _match_all(pattern: re.Pattern[str], text: str, where: str) -> Iterator[Sequence[str]]:
     """Yield the groups of each value, up to the end of the text."""
-    place = 0
-    while text:
+    place, comma = 0, "," if text else ""
+    while comma:
         found = pattern.match(text, place)
         if found is None:
             raise FormatError(f"{where} has {shown(text[place:])} where INDEX VALUE should be")
         *groups, comma = found.groups()
         yield groups
-        if not comma:
-            return
         place = found.end()
-    if pattern is _CELL:
-        yield [None, None, ""]  # type: ignore[list-item]
 
 
-def _value(quoted: str | None, double: str | None, plain: str | None, where: str) -> str | None:
-    inner = quoted if quoted is not None else double
-    if inner is not None:
-        return _unescaped(inner)
-    word = (plain or "").rstrip()
+def _value(groups: Sequence[str | None], where: str) -> str | None:
+    """Return a value of which the groups of a pattern are in single, double and no quotes."""
+    single, double, plain = groups
+    if plain is None:
+        inner = _ESCAPE.sub(_unescape, (single if double is None else double) or "")
+        if not is_unicode(inner):
+            raise FormatError(f"{where} has half of a surrogate pair, which is not a character")
+        return inner
+    word = plain.rstrip()
     if word[:1] in {"'", '"'}:
         raise FormatError(f"{where} has a quote that does not end: {shown(word)}")
     return None if word == "?" else word
 
 
-def _unescaped(text: str) -> str:
-    def character(found: re.Match[str]) -> str:
-        code = found[1]
-        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
-
-    return _ESCAPE.sub(character, text) if "\\" in text else text
-
-
-def _numbers(
-    values: Sequence[str | None], column: Attribute, where: Callable[[int], str], *, odd: bool
-) -> NDArray[np.float64]:
-    if not odd:
-        try:
-            return np.fromiter(map(float, values), np.float64, len(values))  # type: ignore[arg-type]
-        except (ValueError, TypeError):
-            pass  # a missing value, or none that is a number
-    numbers = np.full(len(values), math.nan)
-    for row, value in enumerate(values):
-        if value is not None:
-            if not _NUMBER.fullmatch(value):
-                raise FormatError(
-                    f"{where(row)} has {shown(value)} for {shown(column.name)}; expected a number"
-                )
-            numbers[row] = float(value)
-    return numbers
-
-
-def _codes_of(
-    values: Sequence[str | None],
-    column: Attribute,
-    codes: dict[str | None, int],
-    where: Callable[[int], str],
-) -> NDArray[np.int64]:
-    try:
-        return np.fromiter(map(codes.__getitem__, values), np.int64, len(values))
-    except KeyError:
-        stripped = [value if value is None else value.strip() for value in values]
-    found = list(map(codes.get, stripped))
-    if None in found:
-        row = found.index(None)
-        raise FormatError(
-            f"{where(row)} has {shown(values[row])} for {shown(column.name)}, which is none of "
-            f"its {len(codes) - 1:,} declared words"
-        )
-    return np.array(found, np.int64)
-
-
-def _check_text(
-    texts: Sequence[str | None], column: Attribute, where: Callable[[int], str]
-) -> None:
-    for row, text in enumerate(texts):
-        if text is not None and not text.isascii() and not is_unicode(text):
-            raise FormatError(
-                f"{where(row)} has half of a surrogate pair for {shown(column.name)}: no Unicode"
-            )
-
-
-# ---- bytes and lines ---------------------------------------------------------------------------
+def _unescape(found: re.Match[str]) -> str:
+    code = found[1]
+    return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
-    if read_head(path, len(_GZIP)) == _GZIP:
-        import gzip
-
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    return path.open("rb")
+    packed = read_head(path, len(_GZIP)) == _GZIP
+    return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
 
 
-def _open_text(path: Path, encoding: str) -> IO[str]:
-    return io.TextIOWrapper(_open_bytes(path), encoding=encoding)
+def _read_lines(path: Path, first: int = 1) -> Iterator[str]:
+    """Yield the lines from number `first` on, of which none may fill the memory."""
+    rest, number = "", 1
+    with damage_named(path), _open_bytes(path) as raw, io.TextIOWrapper(raw, "utf-8-sig") as file:
+        while block := _read_block(file, path):
+            *whole, rest = (rest + block).split("\n")
+            yield from whole[max(0, first - number) :]
+            number += len(whole)
+            if len(rest) > _LONGEST_LINE:
+                raise FormatError(f"{path} has a line of more than {human_bytes(_LONGEST_LINE)}")
+        if rest:
+            yield rest
 
 
-def _encoding(path: Path) -> str:
-    decoder, encoding = codecs.getincrementaldecoder("utf-8")(), "utf-8-sig"
-    place = 0
-    with damage_named(path), _open_bytes(path) as file:
-        while block := file.read(BLOCK):
-            if (at := block.find(b"\0")) >= 0:
-                raise FormatError(
-                    f"{path} has a NUL byte at {place + at:,}: it is damaged, or UTF-16",
-                    hint="download it again, or save it as UTF-8",
-                )
-            place += len(block)
-            if encoding != "latin-1":
-                try:
-                    decoder.decode(block)
-                except UnicodeDecodeError:
-                    encoding = "latin-1"
-        try:
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            encoding = "latin-1"
-    return encoding
-
-
-def _lines(file: IO[str], path: Path) -> Iterator[str]:
-    """Yield the lines, of which none may fill the memory."""
-    rest = ""
-    while block := file.read(BLOCK):
-        *whole, rest = (rest + block).split("\n")
-        yield from whole
-        if len(rest) > _LONGEST_LINE:
-            raise FormatError(f"{path} has a line of more than {human_bytes(_LONGEST_LINE)}")
-    if rest:
-        yield rest
+def _read_block(file: IO[str], path: Path) -> str:
+    try:
+        block = file.read(BLOCK)
+    except UnicodeDecodeError as error:
+        hint = "convert it: `iconv -f latin1 -t utf8`, where it is Latin-1"
+        raise FormatError(f"{path} is not UTF-8: {error.reason}", hint=hint) from error
+    if "\0" in block:
+        raise FormatError(f"{path} has a NUL byte: it is damaged", hint="download it again")
+    return block

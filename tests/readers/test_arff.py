@@ -99,13 +99,12 @@ def test_a_whole_table(
     assert rows_of(packed) == expected
 
 
-def test_latin_1_and_a_mark_of_byte_order(file: Path) -> None:
-    file.write_bytes((HEADER + "1,low,'é'\n").encode("latin-1"))
-    assert open_arff(file).encoding == "latin-1"
-    assert rows_of(file) == [[1.0, "low", "é"]]
-    assert open_arff(file).columns[2].name == "rémark"
+def test_a_mark_of_byte_order_and_other_encodings(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + (HEADER + "1,low,'é'\n").encode())
     assert rows_of(file) == [[1.0, "low", "é"]]
+    file.write_bytes((HEADER + "1,low,x\n").encode() + b"2,low,\xe9\n")
+    with pytest.raises(FormatError, match="is not UTF-8"):
+        rows_of(file)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_latin_1_and_a_mark_of_byte_order(file: Path) -> None:
         ("1,low,x,y", "line 10, has 4 values"),
         ("1,'low", "quote that does not end"),
         ("1,low,'x", "quote that does not end"),
-        ("1,Low,x", "'Low' for 'the level', which is none of its 3 declared words"),
+        ("1,Low,x", "'Low' for 'the level'; expected one of its 3 words"),
         ("one,low,x", "'one' for 'width'; expected a number"),
         ("0x10,low,x", "expected a number"),
         ("1_0,low,x", "expected a number"),
@@ -155,9 +154,9 @@ def test_bad_rows_are_named_or_left_out(file: Path, line: str, said: str) -> Non
         (b"@relation x\n@attribute a {x, y\n@data\n", "declares 'a' as '{x, y'"),
         (b"@relation x\n@attribute a relational\n@data\n", "'relational'"),
         (b"@relation x\n@attribute a\n@data\n", "declares 'a' as ''"),
-        (b"@relation x\n@attribute {a} real\n@data\n", "no @attribute NAME TYPE"),
-        (b"@relation x\n1,2,3\n", "line 2, is no @attribute"),
-        (b"@relation x\n@attribute a real\n@data\n1\n\0\n", "NUL byte at 38"),
+        (b"@relation x\n@attribute {a} real\n@data\n", "neither @attribute NAME TYPE nor @data"),
+        (b"@relation x\n1,2,3\n", "line 2, is neither @attribute"),
+        (b"@relation x\n@attribute a real\n@data\n1\n\0\n", "NUL byte"),
         ("@relation x\n@attribute a real\n@data\n1\n".encode("utf-16"), "not an ARFF file"),
         (gzip.compress(b"@relation x\n@attribute a real\n@data\n1\n", mtime=0)[:-9], "damaged"),
     ],

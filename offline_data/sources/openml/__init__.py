@@ -248,7 +248,7 @@ class OpenMLRows(RawDataset):
             about=about,
             licence=description["licence"] or None,
             citation=description["citation"] or (CITATION if description.fields else None),
-            notes=(*_notes(chosen), *_notes_of(table, encoder, unused, guessed=guessed)),
+            notes=(*_notes(chosen), *_notes_of(encoder, unused, guessed=guessed)),
             warnings=(warned,) if status and warned else (),
             dropped=(*table.dropped, *dropped),
         )
@@ -312,9 +312,7 @@ def _notes(chosen: OpenMLTable) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes_of(
-    table: TableFile, encoder: Encoder, unused: Sequence[str], *, guessed: bool
-) -> Iterator[str]:
+def _notes_of(encoder: Encoder, unused: Sequence[str], *, guessed: bool) -> Iterator[str]:
     """Return notes on the contents of a table."""
     if encoder.dropped:
         yield f"{plural(encoder.dropped, 'row has', 'rows have')} a missing value."
@@ -325,8 +323,6 @@ def _notes_of(
         yield f"No description names the target; {name} was taken for it."
     elif not encoder.targets:
         yield "It has no target: there is no y, and actions and rewards are 0."
-    if isinstance(table, ArffFile) and table.encoding == "latin-1":
-        yield "The file is not UTF-8; it was read as Latin-1."
 
 
 def _check_identity(found: OpenMLTable, description: Description, url: str) -> None:
