@@ -1,7 +1,7 @@
 """Values of options and arguments, parsed by the types of a function's parameters.
 
-Newer typer parses them by pydantic, whose import takes longer than most verbs, and whose messages
-speak of values and assertions. Typer without pydantic parses them itself.
+Typer parses them by pydantic, whose import takes longer than most verbs, and whose messages speak of
+values and assertions.
 """
 
 import inspect
@@ -65,6 +65,5 @@ def parse_value(param: Any, kind: Any) -> Any:
     many = get_origin(kind) is list
     bounds = getattr(param, "min", None), getattr(param, "max", None)
     value = Value(get_args(kind)[0] if many else kind, many, bounds)
-    if hasattr(param, "get_runtime_param"):
-        param.get_runtime_param = lambda: value
+    param.get_runtime_param = lambda: value
     return param

@@ -1,4 +1,4 @@
-"""What the recipe of a dataset made wrong, and the command that makes the dataset again."""
+"""Errors that an older version made by a recipe, and the command that makes the dataset again."""
 
 from __future__ import annotations
 

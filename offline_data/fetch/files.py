@@ -48,7 +48,7 @@ class RemoteFile:
 
     @property
     def compared(self) -> str:
-        """What of the bytes is compared with what its source publishes: `size and sha256`, for one."""
+        """Facts of the bytes that are compared with the published ones, such as `size and sha256`."""
         if self.accepts_changes:
             return "nothing, as changes were accepted"
         known = ["size"] if self.size is not None else []

@@ -1,7 +1,7 @@
 """Dataset card: README.md as the Hugging Face Hub reads it, from a manifest and statistics.
 
 The texts of a manifest come from strangers. In the header they are quoted, below they are escaped,
-so that they are no markup of the card; only their links to `http` and `https` stay links.
+so that they are not markup of the card; only their links to `http` and `https` stay links.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 MEMORY = 3 << 30
-"""Bytes of address space of one child."""
+"""Bytes of address space of one child, beside those of the process that it is forked from."""
 
 SECONDS = 20.0
 """Wall time after which a child counts as hanging."""
@@ -229,7 +229,8 @@ def _be_child(function: Callable[[], Any], folder: Path) -> None:
             os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        inherited = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY + inherited,) * 2)
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         value = function()

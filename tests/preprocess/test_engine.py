@@ -502,7 +502,7 @@ def silent(td: Any) -> Any:
 
 
 def plain_silent(row: Row) -> Row:
-    row["observation", "mission"] = row["observation", "mission"] * 0
+    row["observation", "mission"] = row["observation", "mission"] * np.int32(0)
     return row
 
 
