@@ -62,7 +62,8 @@ class OpenXExperienceReplay(SourceExperienceReplay):
         bound = inspect.signature(cls.__init__).bind(None, *args, **options)
         bound.apply_defaults()
         given = bound.arguments
-        if not _streams(given["download"], given["streaming"]):
+        streams = given["streaming"]
+        if not (not given["download"] if streams is None else streams):  # TorchRL's default
             return super().__new__(cls)
         if given["download"]:
             raise UsageError("download and streaming are both set: nothing would be downloaded")
@@ -142,11 +143,6 @@ class OpenXExperienceReplay(SourceExperienceReplay):
         for some in torch.split(order, self._episodes_at_once):
             rows = [torch.arange(int(starts[e]), int(starts[e] + lengths[e])) for e in some]
             yield self.batch_of(torch.cat(rows), {})
-
-
-def _streams(download: Download | None, streaming: bool | None) -> bool:
-    """Return True for a stream; the default is TorchRL's."""
-    return not download if streaming is None else streaming
 
 
 def _openx_id(dataset_id: str, split: str | None) -> DatasetId:

@@ -112,9 +112,8 @@ def mismatched_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
 def _declared_below(reader: DatasetReader, root: str) -> list[tuple[Key, LeafSpace, LeafSpec]]:
     """Return keys, declared spaces and leaves of numbers; raises `FormatError`."""
     leaves = leaves_with_space(reader)
-    declared: dict[Key, LeafSpace] = {}
     try:
-        _collect(reader.manifest.spaces.get(root), (root,), declared)
+        declared = spaces_below(reader.manifest.spaces.get(root), (root,))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FormatError(
             f"The {root} space of {reader.manifest.id} cannot be read: {shown(str(error), 120)}"
@@ -163,29 +162,29 @@ def _spread(bound: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return np.broadcast_to(bound.reshape(() if bound.size == 1 else shape), shape)
 
 
-def _collect(space: Any, key: Key, found: dict[Key, LeafSpace]) -> None:
-    """Add the spaces of leaves below one in Minari's form."""
+def spaces_below(space: Any, key: Key = ()) -> dict[Key, LeafSpace]:
+    """Return the declared spaces of the leaves below `key`, from one in Minari's form."""
     match space:
         case {"type": "Dict", "subspaces": dict(parts)}:
-            for name, part in parts.items():
-                _collect(part, (*key, str(name)), found)
+            below = [spaces_below(part, (*key, str(name))) for name, part in parts.items()]
+            return {name: leaf for part in below for name, leaf in part.items()}
         case {"type": "Tuple", "subspaces": list(parts)}:
-            for name, part in enumerate(parts):
-                _collect(part, (*key, str(name)), found)
+            return spaces_below({"type": "Dict", "subspaces": dict(enumerate(parts))}, key)
         case {"type": "Box"}:
             low, high = (
                 np.asarray(limit if space.get(name) is None else space[name], np.float64)
                 for name, limit in (("low", -np.inf), ("high", np.inf))
             )
             dtype = str(space.get("dtype", "float32"))
-            found[key] = LeafSpace("Box", dtype, low, high, "declared")
+            return {key: LeafSpace("Box", dtype, low, high, "declared")}
         case {"type": "Discrete", "n": int(n)}:
             start = int(space.get("start") or 0)
             low, high = np.array(start, np.int64), np.array(start + n - 1, np.int64)
-            found[key] = LeafSpace("Discrete", "int64", low, high, "declared")
+            return {key: LeafSpace("Discrete", "int64", low, high, "declared")}
         case {"type": "MultiDiscrete", "nvec": list(numbers)}:
             most = np.asarray(numbers, np.int64) - 1
             least = np.asarray(space.get("start") or np.zeros_like(most), np.int64)
-            found[key] = LeafSpace("MultiDiscrete", "int64", least, least + most, "declared")
+            return {key: LeafSpace("MultiDiscrete", "int64", least, least + most, "declared")}
         case {"type": "MultiBinary"}:
-            found[key] = LeafSpace("MultiBinary", "int8", np.array(0), np.array(1), "declared")
+            return {key: LeafSpace("MultiBinary", "int8", np.array(0), np.array(1), "declared")}
+    return {}

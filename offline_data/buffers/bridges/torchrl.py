@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
 from offline_data.errors import ImmutableError, UsageError
 from offline_data.plurals import plural
+from offline_data.store.spaces import LeafSpace, spaces_below
 from offline_data.strict_json import read_json
 
 with warnings.catch_warnings():  # importing it warns about its own deprecated classes
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from offline_data.buffers.buffer import ReplayBuffer
     from offline_data.buffers.keys import NestedKey
     from offline_data.buffers.samplers import EpisodeIndex
-    from offline_data.store.spaces import LeafSpace
 
 
 class LazyColumns:
@@ -274,25 +274,13 @@ def to_spec(space: Mapping[str, Any] | None) -> Any:
     text and other spaces.
     """
     kind = None if space is None else space.get("type")
-    if space is None or kind not in ("Dict", "Box", "Discrete"):
-        return None
-    if kind == "Dict":
+    if space is not None and kind == "Dict":
         return theirs.Composite({name: to_spec(part) for name, part in space["subspaces"].items()})
-    dtype = torch.from_numpy(np.zeros(0, space.get("dtype", "int64"))).dtype
-    if kind == "Discrete" and not space.get("start"):
-        return theirs.Categorical(int(space["n"]), shape=space.get("shape", ()), dtype=dtype)
-    if kind == "Discrete":
-        first, last = int(space["start"]), int(space["start"]) + int(space["n"]) - 1
-        return theirs.Bounded(first, last, space.get("shape", ()), dtype=dtype)
-    low, high = (np.asarray(space[side], dtype=np.float64) for side in ("low", "high"))
-    if bool((low == -math.inf).all() and (high == math.inf).all()):
-        return theirs.Unbounded(space["shape"], dtype=dtype)
-    return theirs.Bounded(
-        shape=space["shape"],
-        low=torch.as_tensor(low).to(dtype),
-        high=torch.as_tensor(high).to(dtype),
-        dtype=dtype,
-    )
+    leaf = spaces_below(space).get(()) if kind in ("Box", "Discrete") else None
+    if space is None or leaf is None:
+        return None
+    low, high = (np.broadcast_to(b, space.get("shape", ())) for b in (leaf.low, leaf.high))
+    return _spec_of(replace(leaf, low=low, high=high), space.get("dtype", "int64"))
 
 
 def to_composite(leaves: Mapping[Key, tuple[LeafSpace, str]]) -> Any:
