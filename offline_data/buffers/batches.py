@@ -245,7 +245,7 @@ class BatchSource(Saves, Generic[Batch]):
         unlabelled = self._indexed and not getattr(self._storage, "indexed", True)
         if unlabelled and isinstance(batch, TensorDictBase):  # rows of a TensorDictReplayBuffer
             batch.pop(INDEX)
-        return self._transformed(batch, {INDEX: rows})
+        return self._transform_batch(batch, {INDEX: rows})
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
         """Return a leaf, or all leaves under a name, of all rows."""
@@ -434,9 +434,9 @@ class BatchSource(Saves, Generic[Batch]):
     def _finish(self, draw: Draw, batch: Any, *, indexed: bool = False) -> Any:
         if draw.info and isinstance(batch, TensorDictBase):
             self._sampler.complete(batch, draw.info)
-        return self._transformed(batch, {INDEX: draw.rows, **draw.info}, indexed=indexed)
+        return self._transform_batch(batch, {INDEX: draw.rows, **draw.info}, indexed=indexed)
 
-    def _transformed(
+    def _transform_batch(
         self, batch: Any, labels: dict[Any, Tensor] | None = None, *, indexed: bool = False
     ) -> Any:
         names: tuple[str, ...] = LABELS

@@ -428,7 +428,10 @@ class ReplayBuffer(BatchSource[Batch]):
         with self._lock:
             state = self.state_dict()
             if self._save_hooks:
-                state["storage"] = {**state["storage"], "content": {"hooked": self._hooked()}}
+                state["storage"] = {
+                    **state["storage"],
+                    "content": {"hooked": self._apply_save_hooks()},
+                }
             save_tree(state, Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
@@ -459,7 +462,7 @@ class ReplayBuffer(BatchSource[Batch]):
         """Make `loads` apply `hook` to the rows, the inverse of a save hook; see `Flat2TED`."""
         self._load_hooks.append(hook)
 
-    def _hooked(self) -> Any:
+    def _apply_save_hooks(self) -> Any:
         storage = self._growing
         rows = storage.get(slice(None))
         if isinstance(rows, TensorDictBase):

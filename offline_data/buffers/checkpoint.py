@@ -116,7 +116,7 @@ def save_tree(tree: Any, folder: Path) -> None:
             files = {_BYTES: {"size": data.size, "sha256": data.sha256.hexdigest()}}
             content = {"format": FORMAT, "version": VERSION, "files": files, "tree": coded}
             with (beside / _TREE).open("wb") as file:
-                file.write(_sealed(content))
+                file.write(_seal_text(content))
                 _to_disk(file)
         publish(beside, folder, own=lambda _: [_TREE, _BYTES])
         for earlier in _set_aside(folder):
@@ -148,7 +148,7 @@ def load_tree(folder: Path) -> Any:
         content.check("format", content.get("format") == FORMAT, repr(FORMAT))
         newest = f"up to {VERSION}, which this version of offline-data reads"
         content.check("version", content.integer("version") <= VERSION, newest)
-        return _decode(content.get("tree"), _bytes_of(folder / _BYTES, _stated(content, data)))
+        return _decode(content.get("tree"), _bytes_of(folder / _BYTES, _read_seal(content, data)))
     except (IntegrityError, NotFoundError) as error:
         raise IntegrityError(
             f"{folder} is not a saved state, or is damaged: {error.message}", hint=_HINT
@@ -194,7 +194,7 @@ def _to_disk(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _sealed(content: dict[str, Any]) -> bytes:
+def _seal_text(content: dict[str, Any]) -> bytes:
     """Return the text of `state.json`; its last field is the digest of it, with zeros instead."""
     try:
         check_depth(content)
@@ -209,7 +209,7 @@ def _sealed(content: dict[str, Any]) -> bytes:
     return data[: _SEAL.start] + hashlib.sha256(data).hexdigest().encode() + data[_SEAL.stop :]
 
 
-def _stated(content: Fields, data: bytes) -> tuple[int, str] | None:
+def _read_seal(content: Fields, data: bytes) -> tuple[int, str] | None:
     """Return the size and digest of the bytes; None: of a version that wrote none.
 
     Raises `IntegrityError` unless the text has its own digest.

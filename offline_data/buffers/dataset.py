@@ -204,7 +204,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
 
         Missing text is None. Raises `UsageError` if the leaf is not text or a code is out of range.
         """
-        return _decoded(as_key(key), self._words, codes)
+        return _decode_text(as_key(key), self._words, codes)
 
     def episode(self, number: int) -> Episode:
         """Return one episode: its transitions, `T + 1` observations, return, id, ….
@@ -616,7 +616,7 @@ class TextDecoder:
     def __call__(self, batch: Any) -> Any:
         """Decode a batch in place and return it."""
         for key in self._words:
-            texts = _decoded(key, self._words, batch.get(key))
+            texts = _decode_text(key, self._words, batch.get(key))
             if isinstance(texts, list) and batch.batch_dims:
                 batch.set(key, NonTensorStack.from_list(texts))
             else:
@@ -624,7 +624,7 @@ class TextDecoder:
         return batch
 
 
-def _decoded(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
+def _decode_text(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
     """Return the strings of codes; see `BaseDatasetExperienceReplay.decode`."""
     if key not in words:
         texts = ", ".join(map(join_key, words)) or "none"

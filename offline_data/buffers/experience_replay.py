@@ -246,7 +246,7 @@ class D4RLExperienceReplay(SourceExperienceReplay):
                 hint="leave it out: the published files are read directly",
             )
         if not use_truncated_as_done:
-            self._first = (_done_where_terminated,)
+            self._first = (_set_done_to_terminated,)
         if terminate_on_end and sampler is None:
             sampler = RandomSampler(valid_only=False)
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
@@ -345,7 +345,7 @@ class GenDGRLExperienceReplay(SourceExperienceReplay):
         self._load(dataset_id, batch_size, root, download, options=kwargs)
 
 
-def _done_where_terminated(batch: Any) -> Any:
+def _set_done_to_terminated(batch: Any) -> Any:
     return batch.set(("next", "done"), batch.get(("next", "terminated")).clone())
 
 
@@ -484,10 +484,10 @@ class _PixelsToTensor:
     def __call__(self, batch: Any) -> Any:
         for key in ("pixels", ("next", "pixels")):
             if (pixels := batch.get(key, None)) is not None:
-                batch.set(key, self._converted(pixels))
+                batch.set(key, self._convert_pixels(pixels))
         return batch
 
-    def _converted(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _convert_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
         if not pixels.is_floating_point():
             if pixels.shape[-1] == 3:
                 pixels = pixels.movedim(-1, -3)

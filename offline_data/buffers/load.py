@@ -56,7 +56,7 @@ def open_dataset(
     return BaseDatasetExperienceReplay(path, batch_size, **options)
 
 
-def _registered_first(load: Loader) -> Loader:
+def _with_registered_prefixes(load: Loader) -> Loader:
     """Decorate `load(id, …)` to first look up the prefix of `id` in the registered functions."""
 
     @functools.wraps(load)
@@ -81,12 +81,12 @@ def _registered_first(load: Loader) -> Loader:
     return cast("Loader", loads)
 
 
-@_registered_first
+@_with_registered_prefixes
 def load_dataset(
     id: str | os.PathLike[str] | DatasetId | None = None,
     batch_size: int | None = None,
     *,
-    dataset_id: str | None = None,  # noqa: ARG001 - passed on as `id` by `_registered_first`
+    dataset_id: str | None = None,  # noqa: ARG001 - passed on as `id` by `_with_registered_prefixes`
     root: str | os.PathLike[str] | None = None,
     download: Download = True,
     revision: str | None = None,

@@ -71,7 +71,7 @@ class TrajectoryStorage:
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the episodes `rows`, `[B, T]`."""
         longest = int(self._lengths.max())
-        steps, mask = _padded_rows(self._starts[rows], self._lengths[rows], longest)
+        steps, mask = _pad_rows(self._starts[rows], self._lengths[rows], longest)
         mask = mask.to(self.steps.device)
         batch = self.steps.gather(steps.reshape(-1)).reshape(mask.shape)
         for key in batch.keys(include_nested=True, leaves_only=True):
@@ -83,7 +83,7 @@ class TrajectoryStorage:
         return batch
 
 
-def _padded_rows(starts: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def _pad_rows(starts: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return rows and mask of padded runs, `[R, width]`; padding repeats the last row of a run."""
     time = torch.arange(width, device=starts.device)
     rows = starts[:, None] + torch.minimum(time, lengths[:, None] - 1)
@@ -149,8 +149,8 @@ def split_trajs(
     if data.get(ids_key, None) is None:
         flat.set(ids_key, numbers)
     if as_nested:
-        return _nested(flat, lengths, as_nested)
-    rows, mask = _padded_rows(starts.nonzero()[:, 0], lengths, int(lengths.max()))
+        return _nest_leaves(flat, lengths, as_nested)
+    rows, mask = _pad_rows(starts.nonzero()[:, 0], lengths, int(lengths.max()))
     padded = flat[rows]
     for leaf in leaves_of(padded, index=True).values():
         _fill(leaf, mask, 0)
@@ -180,7 +180,7 @@ def _starts(data: TensorDictBase, ids_key: Key, done_key: Key) -> Tensor:
     return starts
 
 
-def _nested(flat: Any, lengths: Tensor, layout: bool | torch.layout) -> TensorDictBase:
+def _nest_leaves(flat: Any, lengths: Tensor, layout: bool | torch.layout) -> TensorDictBase:
     kind = torch.strided if isinstance(layout, bool) else layout
     sizes = lengths.tolist()
 

@@ -139,7 +139,7 @@ def transformed(
     if not labels or not isinstance(made, TensorDictBase) or made.batch_size[: len(size)] != size:
         return made
     found = made.get(names[0], None)
-    if found is None or not _moved(found, labels.get(names[0])):
+    if found is None or not _is_permuted(found, labels.get(names[0])):
         locked = made.is_locked
         if locked:
             made.unlock_()
@@ -150,7 +150,7 @@ def transformed(
     return made
 
 
-def _moved(found: Any, index: Any) -> bool:
+def _is_permuted(found: Any, index: Any) -> bool:
     """Return True if `found` is a permutation of `index` other than itself."""
     if not isinstance(found, torch.Tensor) or not isinstance(index, torch.Tensor):
         return False

@@ -54,7 +54,7 @@ class RowBatch(TensorDict):  # type: ignore[misc]
         return TensorDict(self, batch_size=self.batch_size, device=self.device, names=self.names)
 
 
-def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
+def _collate(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
     if isinstance(rows, RowBatch):
         return rows.as_tensordict()
     return rows if isinstance(rows, TensorDictBase) else torch.stack(list(rows))
@@ -62,7 +62,7 @@ def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 
 
 # Registers TensorDicts with `default_collate`, which otherwise treats one as a dict of its rows and
 # raises `RuntimeError: generator raised StopIteration`.
-default_collate_fn_map.setdefault(TensorDictBase, _collated)
+default_collate_fn_map.setdefault(TensorDictBase, _collate)
 
 
 def fetch(buffer: Any, rows: Sequence[int]) -> Any:
@@ -271,7 +271,7 @@ class DatasetLoader(DataLoader[Any]):
             buffer,  # has the interface of a map-style dataset
             batch_size=None,
             sampler=batches,
-            collate_fn=_unchanged,
+            collate_fn=_identity,
             **options,
         )
 
@@ -307,5 +307,5 @@ class DatasetLoader(DataLoader[Any]):
         self._position = self.batches.position
 
 
-def _unchanged(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch

@@ -302,7 +302,7 @@ def _spec_of(space: LeafSpace, stored: str) -> Any:
     free = np.isnan([low, high]).any() or (np.isneginf(low) & np.isposinf(high)).all()
     if free or stored in {"uint16", "uint32", "uint64"}:
         return theirs.Unbounded(shape, dtype=dtype)
-    low, high = (_clamped(bound, np.dtype(stored)) for bound in (low, high))
+    low, high = (_clamp(bound, np.dtype(stored)) for bound in (low, high))
     # the number of values must be a number of the dtype, with which TorchRL compares
     most = np.iinfo(stored).max if np.dtype(stored).kind in "iu" else np.inf
     counted = stored == "bool" or (space.kind != "Box" and high.max(initial=0) < most)
@@ -314,7 +314,7 @@ def _spec_of(space: LeafSpace, stored: str) -> Any:
     return theirs.Bounded(*bounds, shape, dtype=dtype)
 
 
-def _clamped(bound: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _clamp(bound: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a bound as whole numbers that the dtype has; as it is if that is not of integers."""
     if dtype.kind not in "iub":
         return bound

@@ -37,7 +37,7 @@ class Neighbour(Cached):
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """See `Derived`; rows may be whole episodes `[E, T]` (`split_trajs=True`)."""
-        stored = self._memory.recall(storage, "source", lambda: self._stored(storage))
+        stored = self._memory.recall(storage, "source", lambda: self._source_of(storage))
         if stored is None:
             return batch
         if batch.batch_dims == 2:
@@ -53,7 +53,7 @@ class Neighbour(Cached):
             return batch.set(self.target, found * widen(inside, found))
         return batch.set(self.target, found.apply(lambda leaf: leaf * widen(inside, leaf)))
 
-    def _stored(self, storage: Storage) -> Storage | None:
+    def _source_of(self, storage: Storage) -> Storage | None:
         try:
             only = storage.only((self.source,))
             only.gather(torch.arange(1))

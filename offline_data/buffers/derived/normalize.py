@@ -62,9 +62,9 @@ class Scale:
     """
 
     def __init__(self, mean: Any, std: Any, count: Any = None) -> None:
-        self.mean = _owned(mean, torch.float64)
-        self.std = _owned(std, torch.float64)
-        self.count = None if count is None else _owned(count, torch.int64)
+        self.mean = _copy_to_cpu(mean, torch.float64)
+        self.std = _copy_to_cpu(std, torch.float64)
+        self.count = None if count is None else _copy_to_cpu(count, torch.int64)
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield mean and standard deviation: `normalize(keys, other.statistics)`."""
@@ -80,7 +80,7 @@ class Scale:
         return f"({self.mean.tolist()}, {self.std.tolist()})"
 
 
-def _owned(values: Any, dtype: torch.dtype) -> Tensor:
+def _copy_to_cpu(values: Any, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(values, dtype=dtype, device="cpu").detach().clone()
 
 
@@ -183,7 +183,7 @@ class Normalizer(Cached):
         self.bind(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
-            batch.set(key, self._applied(root, batch.get(key), _normalized))
+            batch.set(key, self._scale_values(root, batch.get(key), _subtract_and_divide))
         return batch
 
     def __repr__(self) -> str:
@@ -307,19 +307,19 @@ class Normalizer(Cached):
         Raises:
             UsageError: No statistics of the leaf (yet), or another shape.
         """
-        return self._applied(as_key(key), values, _normalized)
+        return self._scale_values(as_key(key), values, _subtract_and_divide)
 
     def denormalized(self, key: KeyLike, values: Any) -> Any:
         """Invert `normalized`, for example for an action of a policy."""
-        return self._applied(as_key(key), values, _denormalized)
+        return self._scale_values(as_key(key), values, _multiply_and_add)
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
         """Invert the normalization of all leaves of a batch in place."""
         known = leaf_keys(batch)
-        for root in self._known():
+        for root in self._require_statistics():
             for key in (root, next_of(root)):
                 if key in known:
-                    batch.set(key, self._applied(root, batch.get(key), _denormalized))
+                    batch.set(key, self._scale_values(root, batch.get(key), _multiply_and_add))
         return batch
 
     def _scales(self, storages: Sequence[Storage]) -> dict[Key, Scale]:
@@ -367,7 +367,7 @@ class Normalizer(Cached):
         after = set(map(next_of, roots)) & set(leaf_keys(batch))
         return [*roots, *sorted(after)]
 
-    def _known(self) -> Mapping[Key, Scale]:
+    def _require_statistics(self) -> Mapping[Key, Scale]:
         known = self.prepare()
         if not known:
             raise UsageError(
@@ -377,15 +377,17 @@ class Normalizer(Cached):
         return known
 
     def _of(self, name: Key) -> Scale:
-        known = self._known()
+        known = self._require_statistics()
         if name not in known:
             there = ", ".join(map(join_key, known))
             raise UsageError(f"No statistics of {join_key(name)!r}; available: {there}")
         return known[name]
 
-    def _applied(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
+    def _scale_values(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
         """Scale the values of a leaf, or of all leaves below a key that have statistics."""
-        if name not in (known := self._known()) and any(key[: len(name)] == name for key in known):
+        if name not in (known := self._require_statistics()) and any(
+            key[: len(name)] == name for key in known
+        ):
             return self._parts(name, values, how)
         found = self._of(name)
         if not isinstance(values, Tensor):
@@ -401,12 +403,12 @@ class Normalizer(Cached):
         return how(values, center, spread + wide(self.eps)).astype(np.float32)
 
     def _parts(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
-        known = self._known()
+        known = self._require_statistics()
 
         def part(below: str, value: Any) -> Any:
             key = (*name, *below.split("/"))  # as the leaves of such a part are called
             below_it = any(one[: len(key)] == key for one in known)
-            return self._applied(key, value, how) if below_it else value
+            return self._scale_values(key, value, how) if below_it else value
 
         if isinstance(values, TensorDictBase):
             made = values.copy()
@@ -438,11 +440,11 @@ def _storages(data: Any) -> list[Any]:
 _WIDE = {torch.float64, torch.int64}
 
 
-def _normalized(values: Any, mean: Any, scale: Any) -> Any:
+def _subtract_and_divide(values: Any, mean: Any, scale: Any) -> Any:
     return (values - mean) / scale
 
 
-def _denormalized(values: Any, mean: Any, scale: Any) -> Any:
+def _multiply_and_add(values: Any, mean: Any, scale: Any) -> Any:
     return values * scale + mean
 
 

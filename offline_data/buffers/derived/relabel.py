@@ -255,7 +255,7 @@ class Relabel(Cached):
         batch.set(REWARD, torch.where(widen(chosen, stored), rewards, stored.to(rewards.dtype)))
         if self.terminate:
             flag = batch.get(TERMINATED)
-            reached = _reached(achieved, goals, self.threshold).view(flag.shape)
+            reached = _is_reached(achieved, goals, self.threshold).view(flag.shape)
             terminated = torch.where(widen(chosen, flag), reached, flag)
             batch.set(TERMINATED, terminated)
             batch.set(DONE, terminated | batch.get(TRUNCATED))
@@ -263,7 +263,7 @@ class Relabel(Cached):
     def _rewards(self, achieved: Tensor, goals: Tensor, stored: Tensor) -> Tensor:
         """Return rewards in the shape of those stored, and in their dtype if it is floating-point."""
         if self.reward_fn is None:
-            rewards = _reached(achieved, goals, self.threshold).float() - 1
+            rewards = _is_reached(achieved, goals, self.threshold).float() - 1
         else:
             rewards = self.reward_fn(achieved, goals)
         if rewards.numel() != stored.numel():
@@ -285,7 +285,7 @@ def random_numbers(seed: int, rows: Tensor, count: int) -> Tensor:
     return torch.rand((count, len(rows)), generator=generator, dtype=torch.float64)
 
 
-def _reached(achieved: Tensor, goals: Tensor, threshold: float) -> Tensor:
+def _is_reached(achieved: Tensor, goals: Tensor, threshold: float) -> Tensor:
     """Return which rows are at most `threshold` from their goal, bool `[B]`."""
     achieved, goals = (values.unsqueeze(-1).flatten(1) for values in (achieved, goals))
     if threshold == 0:

@@ -118,8 +118,8 @@ class FrameStack(_Window):
             if key in after:
                 following = batch.get(next_of(key))[:, None]
                 stack = torch.cat([before[key][:, 1:], following], 1)
-                batch.set(next_of(key), self._joined(stack))
-            batch.set(key, self._joined(frames[key]))
+                batch.set(next_of(key), self._join_frames(stack))
+            batch.set(key, self._join_frames(frames[key]))
         return batch
 
     def _check(
@@ -143,7 +143,7 @@ class FrameStack(_Window):
                 )
         return keys, after
 
-    def _joined(self, stack: Tensor) -> Tensor:
+    def _join_frames(self, stack: Tensor) -> Tensor:
         """Return `[B, k, *shape]`, concatenated in `cat_dim` if it is set."""
         if self.cat_dim is None:
             return stack

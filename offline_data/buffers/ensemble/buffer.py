@@ -238,7 +238,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             return self.members[numbers][rows[0]] if rows else self.members[numbers]
         if rows:
             parts = [self.members[number][rows[0]] for number in numbers]
-            return self._transformed(self._joined(parts, torch.tensor(numbers)))
+            return self._transform_batch(self._collate_parts(parts, torch.tensor(numbers)))
         part = copy(self)  # shares all else with this one
         part.members = [self.members[number] for number in numbers]
         part._storage, part._sampler = self._storage[numbers], self._sampler[numbers]
@@ -276,20 +276,20 @@ class ReplayBufferEnsemble(ReplayBuffer):
         if bare and all(map(is_plain, self.members)):
             batch = self._storage.gather_stored(members, index)
             if batch is not None:
-                return self._transformed(batch)
+                return self._transform_batch(batch)
         drawn = zip(members.tolist(), index.unbind(0), strict=True)
         parts = [
             self.members[number].batch_of(own, draw.info.get(part, {}))
             for part, (number, own) in enumerate(drawn)
         ]
-        return self._transformed(self._joined(parts, members))
+        return self._transform_batch(self._collate_parts(parts, members))
 
     @cached_property
     def _texts(self) -> dict[Key, tuple[int, int]]:
         """Text leaves whose codes differ between members; see `differing_texts`."""
         return differing_texts(self.members, [None] * len(self))
 
-    def _joined(self, parts: list[Any], numbers: Tensor) -> Any:
+    def _collate_parts(self, parts: list[Any], numbers: Tensor) -> Any:
         """Collate sub-batches and stack them, unless the ensemble has a `collate_fn`."""
         members = numbers.tolist()
         if self._collate_fns is not None:

@@ -93,7 +93,7 @@ class Agreement:
     ) -> list[Tensor]:
         """Return the mixture's leaves, each `[n, …]`, from those of a member's storage."""
         keys, positions, _ = self.members[number]
-        return self._converted([leaves[slots[keys[p]]] for p in positions], number, 0)
+        return self._cast_leaves([leaves[slots[keys[p]]] for p in positions], number, 0)
 
     def of_batch(self, number: int, batch: Any, rows: int) -> list[Tensor]:
         """Return the mixture's leaves, each `[n, …]`, from a member's batch; checks its schema."""
@@ -110,9 +110,9 @@ class Agreement:
                     f"Member {number} gave {join_key(key)!r} as {leaf.dtype} "
                     f"{list(leaf.shape)}; expected {dtype} {[rows, *shape]}"
                 )
-        return self._converted(leaves, number, inner)
+        return self._cast_leaves(leaves, number, inner)
 
-    def _converted(self, leaves: list[Tensor], number: int, inner: Tensor | int) -> list[Tensor]:
+    def _cast_leaves(self, leaves: list[Tensor], number: int, inner: Tensor | int) -> list[Tensor]:
         """Return leaves in the mixture's dtypes, with their source if mixtures are nested."""
         if self.members[number].dtypes != self.dtypes:
             leaves = [leaf.to(dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True)]

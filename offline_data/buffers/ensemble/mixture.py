@@ -258,7 +258,7 @@ class DatasetMixture(AsDataset):
         """
         if len(source) and not 0 <= int(source.min()) <= int(source.max()) < len(self.sources):
             raise IndexError(f"Sources are 0 to {len(self.sources) - 1}; found {source.tolist()}")
-        return self._make(self._chosen(source, index))
+        return self._make(self._draw_rows(source, index))
 
     def __iter__(self) -> Self:
         """Return the mixture, an infinite iterator of batches."""
@@ -478,7 +478,7 @@ class DatasetMixture(AsDataset):
                 probes[number] = self._batch_of(member, draw)
         self._agreement = self._agreement_of(probes)
 
-    def _chosen(self, source: Tensor, index: Tensor) -> MixtureDraw:
+    def _draw_rows(self, source: Tensor, index: Tensor) -> MixtureDraw:
         """Return the draw of rows chosen by number; see `batch_at`."""
         firsts = torch.tensor(self._firsts())
         members = torch.searchsorted(firsts, source, right=True) - 1
@@ -520,7 +520,7 @@ class DatasetMixture(AsDataset):
         if self._shuffle or draw.by_number:  # numpy uses radix sort for 16 bits
             order = draw.source.numpy().astype(np.uint16).argsort(kind="stable")
             places = torch.from_numpy(order)
-        leaves = self._gathered(agreement, draw, places)
+        leaves = self._gather_at_once(agreement, draw, places)
         if leaves is None:
             parts = [self._part(agreement, *one) for one in draw.draws]
             leaves = list(map(torch.cat, zip(*parts, strict=True)))
@@ -530,7 +530,7 @@ class DatasetMixture(AsDataset):
         batch = agreement.assemble(leaves, draw.source)
         return transformed(self._chain.outward, batch, names=(*LABELS, "source"))
 
-    def _gathered(
+    def _gather_at_once(
         self, agreement: Agreement, draw: MixtureDraw, places: Tensor | None
     ) -> list[Tensor] | None:
         """Gather all leaves at once; None if some rows are changed after gathering."""
@@ -568,7 +568,7 @@ class DatasetMixture(AsDataset):
 def _draw_at(member: Any, source: Tensor, index: Tensor) -> Draw | MixtureDraw:
     """Return the draw of rows of a member chosen by number."""
     if isinstance(member, DatasetMixture):
-        return member._chosen(source, index)
+        return member._draw_rows(source, index)
     return Draw(index, {}, last=False)
 
 

@@ -126,7 +126,7 @@ class OfflineToOnlineReplayBuffer:
         for number, buffer in enumerate((self.offline_buffer, self.online_buffer)):
             if counts[number]:
                 batch, info = buffer.sample(counts[number], return_info=True)
-                parts[number], leaves[number] = _labelled(batch, info, number), {*info.keys()}
+                parts[number], leaves[number] = _label_index(batch, info, number), {*info.keys()}
         if len(parts) == 2 and all(isinstance(part, TensorDictBase) for part in parts.values()):
             keys = [{*part.keys(True, True)} for part in parts.values()]
             self._check(keys, {*leaves[0], *leaves[1]} - {INDEX, *SOURCE_KEY})
@@ -178,7 +178,7 @@ class OfflineToOnlineReplayBuffer:
         )
 
 
-def _labelled(batch: Any, info: Any, number: int) -> Any:
+def _label_index(batch: Any, info: Any, number: int) -> Any:
     """Set `index` of a batch `[B]` to the buffer and the rows that it is from, if they are known."""
     if not isinstance(batch, TensorDictBase) or batch.batch_dims != 1:
         return batch

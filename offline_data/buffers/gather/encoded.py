@@ -69,13 +69,15 @@ class EncodedGather:
         for leaf, places in self._slots.items():  # before and after the action together
             wanted = [steps if leaf[0] == STEPS else roots + after for _, after in places]
             if self._decode:
-                tensors = self._decoded(self._columns[leaf][np.concatenate(wanted)], len(wanted))
+                tensors = self._decode_rows(
+                    self._columns[leaf][np.concatenate(wanted)], len(wanted)
+                )
             else:
                 tensors = [torch.from_numpy(one + 1).to(self._device) for one in wanted]
             found.update(zip((slot for slot, _ in places), tensors, strict=True))
         return [*self._gather(rows), *(found[slot] for slot in sorted(found))]
 
-    def _decoded(self, column: EncodedColumn, parts: int) -> list[Tensor]:
+    def _decode_rows(self, column: EncodedColumn, parts: int) -> list[Tensor]:
         """Decode rows into `parts` separately allocated tensors."""
         shape = (len(column) // parts, *column.shape[1:])
         dtype = getattr(torch, column.dtype.name)

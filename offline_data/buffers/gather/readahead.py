@@ -61,7 +61,7 @@ class Readahead:
     def __init__(self, plan: GatherPlan, maps: Sequence[Map], reader: DatasetReader) -> None:
         pairs = zip(plan.gathers, maps, strict=True)
         self._sources = [(gather, map) for gather, map in pairs if map.memory is not None]
-        self.asking = not _settled([map for _, map in self._sources])
+        self.asking = not _are_in_memory([map for _, map in self._sources])
         self._reader = reader
         self._quiet = 0 if self.asking else PATIENCE
         self.probes = cycle([*[False] * (PROBE_EVERY - 1), True])
@@ -111,7 +111,7 @@ class Readahead:
             behind = begin + gather.width * map.words.itemsize
             pages = np.stack([begin // _PAGE, -(-behind // _PAGE)])
             of_file.setdefault(id(map), (map, []))[1].append(pages)
-        return [_merged(map, np.concatenate(pages, 1)) for map, pages in of_file.values()]
+        return [_merge_ranges(map, np.concatenate(pages, 1)) for map, pages in of_file.values()]
 
     def _advise(self, *, random: bool) -> None:
         """Disable the kernel's own readahead for random access, or enable it again."""
@@ -138,7 +138,7 @@ def around(
     return result
 
 
-def _merged(map: Map, pages: NDArray[np.int64]) -> ByteRanges:
+def _merge_ranges(map: Map, pages: NDArray[np.int64]) -> ByteRanges:
     """Merge overlapping or adjacent page ranges `[2, n]`, first inclusive and end exclusive."""
     first, behind = pages[:, np.argsort(pages[0])]
     behind = np.maximum.accumulate(behind)
@@ -158,7 +158,7 @@ def _will_need(ranges: ByteRanges) -> None:
             map.memory.madvise(mmap.MADV_WILLNEED, start, length)
 
 
-def _settled(maps: Sequence[Map]) -> bool:
+def _are_in_memory(maps: Sequence[Map]) -> bool:
     """Return True if the files are found in memory within the time limit; also touches them."""
     if native.compiled is None:
         return False

@@ -60,14 +60,14 @@ class TorchGather:
         """Return the leaves of `rows` `[B]` by slot; raises `IndexError`."""
         plan = self._plan
         rows = rows.to(self._from)
-        leaves = [self._moved(rows)] * plan.count
+        leaves = [self._move(rows)] * plan.count
         root = rows
         for gather, source, splits in self._gathers:
             positions = rows if gather.at == "step" else root if gather.at == "root" else root + 1
             block = torch.index_select(source, 0, positions)
             if gather.episode is not None:
                 root = rows + block[:, gather.episode]
-            block = self._moved(block)
+            block = self._move(block)
             for dtype, sizes, places in splits:
                 pieces = torch.split_with_sizes(block.view(dtype), sizes, 1)
                 for piece, place in places:
@@ -82,7 +82,7 @@ class TorchGather:
             leaves[done] = leaves[terminated] | leaves[truncated]
         return leaves
 
-    def _moved(self, block: Tensor) -> Tensor:
+    def _move(self, block: Tensor) -> Tensor:
         if self._pin:
             block = block.pin_memory()
         return block.to(self._device, non_blocking=self._pin) if self._moves else block

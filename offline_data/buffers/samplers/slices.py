@@ -458,7 +458,7 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
             )
         numbers, epoch, position = self._take(episodes, count)
         # The k-th slice of an epoch uses the k-th random number, whatever the batch size.
-        seed = np.random.SeedSequence((self._settled_seed(), epoch, _STARTS))
+        seed = np.random.SeedSequence((self._choose_seed(), epoch, _STARTS))
         raw = np.asarray(
             np.random.PCG64(seed).advance(position).random_raw(len(numbers)), np.uint64
         )

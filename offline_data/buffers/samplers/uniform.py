@@ -165,7 +165,7 @@ class SamplerWithoutReplacement(Sampler):
                 numbers = np.arange(start, stop)
             else:
                 if self._order is None or self._order.count != count:
-                    self._order = EpochOrder(count, self._settled_seed(), epoch)
+                    self._order = EpochOrder(count, self._choose_seed(), epoch)
                 numbers = self._order.between(start, stop)
             self.position = stop
             self.ran_out = stop + least > count
@@ -176,7 +176,7 @@ class SamplerWithoutReplacement(Sampler):
     def _begin_epoch(self) -> None:
         self.epoch, self.position, self._order = self.epoch + 1, 0, None
 
-    def _settled_seed(self, generator: torch.Generator | None = None) -> int:
+    def _choose_seed(self, generator: torch.Generator | None = None) -> int:
         if self.seed is None:
             self.seed = int(torch.randint(2**62, (), generator=generator))
         return self.seed
@@ -187,7 +187,7 @@ class SamplerWithoutReplacement(Sampler):
 
     def set_rng(self, generator: torch.Generator) -> None:
         """Draw the seed from `generator` now, unless it was given."""
-        self._settled_seed(generator)
+        self._choose_seed(generator)
 
     def state_dict(self) -> dict[str, Any]:
         """Return seed, epoch and position; without a seed torch's random state, from which it is drawn."""

@@ -110,12 +110,12 @@ class GrowingStorage(Saves):
         """Return the number of steps in data to write; raises `UsageError`."""
 
     @abstractmethod
-    def _converted(self, data: Any, dims: int) -> Any:
+    def _convert_rows(self, data: Any, dims: int) -> Any:
         """Return rows in the stored form, with `dims` leading dimensions flattened to one."""
 
     @abstractmethod
     def _write(self, rows: slice | Tensor, converted: Any) -> Marks:
-        """Write the result of `_converted` at `rows`, all or nothing; returns its marks."""
+        """Write the result of `_convert_rows` at `rows`, all or nothing; returns its marks."""
 
     @abstractmethod
     def _content(self) -> Any:
@@ -190,11 +190,13 @@ class GrowingStorage(Saves):
                 hint=_THERE,
             )
         dims = self.ndim - 1 if _is_int(index) else self.ndim
-        converted = self._converted(data, dims) if self.ndim > 1 else None  # determines the width
+        converted = (
+            self._convert_rows(data, dims) if self.ndim > 1 else None
+        )  # determines the width
         steps = self._to_write(index)
         end = steps.stop if isinstance(steps, slice) else int(steps.max()) + 1 if len(steps) else 0
         if end:
-            converted = self._converted(data, dims) if converted is None else converted
+            converted = self._convert_rows(data, dims) if converted is None else converted
             marks = self._write(rows_of_steps(steps, self.width), converted)
             self._index.wrote(steps, marks, linked=linked)
             self._count = max(self._count, end * self.width)
@@ -239,7 +241,7 @@ class GrowingStorage(Saves):
         if len(rows):
             if self.ndim > 1 and hasattr(data, "batch_size"):
                 data = data.expand(*cells.shape, *getattr(self, "_shape", ()))
-            self._index.changed(rows, self._write(rows, self._converted(data, cells.ndim)))
+            self._index.changed(rows, self._write(rows, self._convert_rows(data, cells.ndim)))
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows include their `next`
         """Return all rows, which include their next observations; raises `UsageError` if empty."""

@@ -97,7 +97,7 @@ class DatasetStorage:
     def rows(self, *, valid_only: bool) -> ValidRows:
         """Return the rows that a sampler may draw; see `Sampleable`."""
         if self._closed:
-            raise self._deleted()
+            raise self._deleted_error()
         found = self._rows.get(valid_only)
         if found is None:
             left_out = self.reader.invalid_rows if valid_only else np.zeros(0, np.int64)
@@ -179,7 +179,7 @@ class DatasetStorage:
 
     def _open(self) -> Callable[[Tensor], list[Tensor]]:
         if self._closed:
-            raise self._deleted()
+            raise self._deleted_error()
         plan, path = self._plan, self.reader.path
         files = {one.file: map_file(path / one.file, one.rows, one.stride) for one in plan.gathers}
         maps = [files[one.file] for one in plan.gathers]
@@ -205,7 +205,7 @@ class DatasetStorage:
             )
         return self._leaves_of
 
-    def _deleted(self) -> NotFoundError:
+    def _deleted_error(self) -> NotFoundError:
         return NotFoundError(
             f"The dataset in {self.reader.path} was deleted",
             hint="load_dataset(ID) downloads it again",

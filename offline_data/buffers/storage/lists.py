@@ -65,7 +65,7 @@ class ListStorage(GrowingStorage):
             return self._take(rows, None).select("index", *keys, strict=False)
         items = [self._items[row] for row in rows.tolist()]
         if all(isinstance(item, TensorDictBase) for item in items):
-            batch = self._stacked(items)
+            batch = self._stack_items(items)
             spread = rows.reshape(-1, *[1] * (batch.batch_dims - 1)).to(batch.device)
             return batch.set("index", spread.expand(batch.batch_size).clone())
         try:
@@ -92,7 +92,7 @@ class ListStorage(GrowingStorage):
         number = torch.full(item.batch_size, row, device=item.device)
         return item.copy().set("index", number)
 
-    def _stacked(self, items: list[Any]) -> Any:
+    def _stack_items(self, items: list[Any]) -> Any:
         """Return TensorDicts as one, a copy."""
         batch = LazyStackedTensorDict.maybe_dense_stack(items)
         return batch.clone() if isinstance(batch, LazyStackedTensorDict) else batch
@@ -110,10 +110,10 @@ class ListStorage(GrowingStorage):
         """Return the number of rows in data to write; raises `UsageError`."""
         return count_of(data)
 
-    def _converted(self, data: Any, dims: int) -> list[Any]:
+    def _convert_rows(self, data: Any, dims: int) -> list[Any]:
         if dims:
             count_of(data)
-        return [self._stored(item) for item in (data if dims else [data])]
+        return [self._to_stored(item) for item in (data if dims else [data])]
 
     def _write(self, rows: slice | Tensor, items: list[Any]) -> Marks:
         numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
@@ -128,7 +128,7 @@ class ListStorage(GrowingStorage):
             self._items[row] = item
         return _marks_of_items(items)
 
-    def _stored(self, item: Any) -> Any:
+    def _to_stored(self, item: Any) -> Any:
         """Return an object as stored: tensorclasses as TensorDicts, tensors on the device."""
         item = plain(item)
         if self.device is None:
@@ -210,10 +210,10 @@ class LazyStackStorage(ListStorage):
         found = super().get(index)
         several = isinstance(found, list) and found
         if several and all(isinstance(item, TensorDictBase) for item in found):
-            return self._stacked(found)
+            return self._stack_items(found)
         return found
 
-    def _stacked(self, items: list[Any]) -> Any:
+    def _stack_items(self, items: list[Any]) -> Any:
         if self.stack_dim and items[0].batch_dims:
             raise UsageError(
                 f"Rows have batch size {list(items[0].batch_size)}, and stack_dim=-1 would not be the "

@@ -121,7 +121,7 @@ class TensorStorage(GrowingStorage):
                 f"have {plural(count, 'row')}"
             )
         self._begin(count, ndim, None)
-        leaves, origin = self._converted(storage, ndim)
+        leaves, origin = self._convert_rows(storage, ndim)
         self._use(leaves, self._shape)
         self._count = count
         marks = marks_of({} if self._shape else self._leaves, count, origin)
@@ -210,10 +210,10 @@ class TensorStorage(GrowingStorage):
                 raise UsageError("extend needs several rows and got one; add(row) writes one")
             return len(leaf)
         if self.ndim > 1 and not self._leaves and not is_list(data):
-            self._converted(data, self.ndim)  # sets the width
+            self._convert_rows(data, self.ndim)  # sets the width
         return count_of(data)
 
-    def _converted(self, data: Any, dims: int) -> Any:
+    def _convert_rows(self, data: Any, dims: int) -> Any:
         """Return leaves `[rows, …]`, and the original rows to derive their origin from."""
         data = stacked(list(data)) if dims and is_list(data) else plain(data)
         leaves: dict[Key, Any] = leaves_of(data, text=True)
@@ -234,7 +234,7 @@ class TensorStorage(GrowingStorage):
         converted = {}
         for key, leaf in leaves.items():
             if not isinstance(leaf, torch.Tensor):
-                leaf = self._coded(key, leaf).reshape(whole)
+                leaf = self._encode_text(key, leaf).reshape(whole)
             elif key in self._words:
                 raise UsageError(f"The leaf {join_key(key)} is a tensor; stored rows have text")
             converted[key] = flat(leaf, dims)
@@ -247,7 +247,7 @@ class TensorStorage(GrowingStorage):
         self.max_size = -(-self.max_size // self.width) * self.width
         self._index.steps = self.steps
 
-    def _coded(self, key: Key, leaf: Any) -> Tensor:
+    def _encode_text(self, key: Key, leaf: Any) -> Tensor:
         """Return the int32 codes of strings, adding new ones."""
         if self._leaves and key not in self._words:
             raise UsageError(f"The leaf {join_key(key)} is text; stored rows have no such text")

@@ -26,7 +26,7 @@ MARKS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED, *TRAJECTORIES)
 """Leaves that delimit trajectories."""
 
 
-class _Sorted(NamedTuple):
+class _StepOrder(NamedTuple):
     """Any order of rows; see `RowOrder`."""
 
     numbers: Tensor
@@ -297,7 +297,7 @@ def _by_step(
     first[1:] = (number[order].diff() != 0) | (step[order].diff() != 1)
     starts = first.nonzero()[:, 0]
     lengths = torch.diff(starts, append=torch.tensor([count]))
-    return EpisodeIndex(starts, lengths, order=_Sorted(order, torch.argsort(order)))
+    return EpisodeIndex(starts, lengths, order=_StepOrder(order, torch.argsort(order)))
 
 
 def _missing(boundaries: Boundaries) -> UsageError:

@@ -177,7 +177,7 @@ class BatchForm:
         if derived:
             batch = torch.cat(derivatives)
         else:
-            batch = _assembled(
+            batch = _to_tensordict(
                 {k: v[0] if len(v) == 1 else np.concatenate(v) for k, v in values.items()}
             )
         if sampler is not None and marks:
@@ -206,7 +206,7 @@ class Window:
         skipped: Sequence[Skipped],
     ) -> None:
         self.episodes, self._begin, self._end, self.skipped = batch, begin, end, tuple(skipped)
-        self._items, self._taken = items, begin.taken
+        self._items, self._take_rows = items, begin.taken
         self._storage: WindowStorage | None = None
         self._numbers = {
             INDEX: _numbers((p.shard, p.row, p.batch.transitions) for p in pieces),
@@ -226,12 +226,12 @@ class Window:
 
     def __len__(self) -> int:
         """Return the number of items left."""
-        return len(self._items[0]) - self._taken
+        return len(self._items[0]) - self._take_rows
 
     def take(self, count: int) -> tuple[Window, NDArray[np.int64], NDArray[np.int64]]:
         """Return the next items."""
-        chosen = slice(self._taken, self._taken + count)
-        self._taken += count
+        chosen = slice(self._take_rows, self._take_rows + count)
+        self._take_rows += count
         return self, self._items[0][chosen], self._items[1][chosen]
 
     def storage(self, keys: Sequence[Key], *, decode: bool) -> WindowStorage:
@@ -243,7 +243,7 @@ class Window:
     @property
     def position(self) -> Position:
         """The position in the stream."""
-        return replace(self._begin, taken=self._taken) if len(self) else self._end
+        return replace(self._begin, taken=self._take_rows) if len(self) else self._end
 
     def gather(
         self, rows: NDArray[np.int64], keys: Sequence[Key], *, decode: bool
@@ -254,10 +254,10 @@ class Window:
         wanted = set(keys)
         for key, column in batch.observations.items():
             at = {(*above, *key): one for above, one in places.items() if (*above, *key) in wanted}
-            found.update(_taken(column, at, decode=decode))
+            found.update(_take_rows(column, at, decode=decode))
         for key, column in {**batch.steps, **self._numbers}.items():
             if key in wanted:
-                found.update(_taken(column, {key: rows}, decode=decode))
+                found.update(_take_rows(column, {key: rows}, decode=decode))
         for key in wanted.intersection(FLAGS):
             found[key] = np.zeros((len(rows), 1), bool)
         if DONE in wanted:
@@ -303,7 +303,7 @@ class WindowStorage:
     def gather(self, rows: Tensor) -> Any:
         """Return the batch of `rows`; see `Storage`."""
         found = self._window.gather(rows.numpy(), self._keys, decode=self._decode)
-        return _assembled({key: found[key] for key in self._keys})
+        return _to_tensordict({key: found[key] for key in self._keys})
 
 
 def unknown_rows(batch: EpisodeBatch) -> NDArray[np.int64]:
@@ -352,7 +352,7 @@ def read_windows(
         with naming(reader.plan.shards[piece.shard]):
             schema = schema or schema_of(piece.batch)
             schema.conform(piece.batch, piece.episode)
-            piece = replace(piece, batch=_stored(piece.batch, schema))
+            piece = replace(piece, batch=_cast_as_stored(piece.batch, schema))
         pieces.append(piece)
         stop = piece.episode + len(piece.batch.lengths)
         end = Position(begin.epoch, begin.window + 1, places[piece.shard], stop)
@@ -372,7 +372,7 @@ def shard_order(count: int, seed: int, epoch: int, *, shuffle: bool) -> list[int
     return list(map(int, np.random.default_rng(numbers).permutation(count)))
 
 
-def _stored(batch: EpisodeBatch, schema: Schema) -> EpisodeBatch:
+def _cast_as_stored(batch: EpisodeBatch, schema: Schema) -> EpisodeBatch:
     """Return a batch with the dtypes of a dataset on disk; text is unchanged."""
     words = Vocabularies()
 
@@ -396,7 +396,7 @@ def _numbers(runs: Any) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-def _taken(column: Any, at: Mapping[Key, NDArray[np.int64]], *, decode: bool) -> dict[Key, Any]:
+def _take_rows(column: Any, at: Mapping[Key, NDArray[np.int64]], *, decode: bool) -> dict[Key, Any]:
     """Return rows of a column for each key; images of all keys are decoded together."""
     if not isinstance(column, EncodedColumn):
         return {key: np.take(column, rows, axis=0) for key, rows in at.items()}
@@ -413,7 +413,7 @@ def _taken(column: Any, at: Mapping[Key, NDArray[np.int64]], *, decode: bool) ->
     return result
 
 
-def _assembled(leaves: Mapping[Key, Any]) -> Any:
+def _to_tensordict(leaves: Mapping[Key, Any]) -> Any:
     """Return the TensorDict of columns; object columns become a `NonTensorStack`."""
     numeric = {key: torch.from_numpy(leaf) for key, leaf in leaves.items() if leaf.dtype != object}
     slots = {key: slot for slot, key in enumerate(numeric)}

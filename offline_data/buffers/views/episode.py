@@ -171,7 +171,7 @@ def read_episode(buffer: Any, number: int, read: Callable[[Tensor], Any] | None 
     `read` returns the transitions of rows; None: the buffer's.
     """
     rows = _rows_of(buffer, number)  # raises if there is no such episode
-    return _made(buffer, int(number) % len(buffer.episodes), rows, read)
+    return _episode_of(buffer, int(number) % len(buffer.episodes), rows, read)
 
 
 def read_episodes(buffer: Any) -> Iterator[Episode]:
@@ -184,7 +184,7 @@ def read_episodes(buffer: Any) -> Iterator[Episode]:
             following = _rows_of(buffer, number + 1)
             if getattr(storage, "needs_io", False):
                 storage.prefetch_rows(torch.cat([rows, following]))
-        yield _made(buffer, number, rows)
+        yield _episode_of(buffer, number, rows)
 
 
 def _rows_of(buffer: Any, number: int) -> Tensor:
@@ -197,7 +197,7 @@ def _rows_of(buffer: Any, number: int) -> Tensor:
     return rows
 
 
-def _made(
+def _episode_of(
     buffer: Any, number: int, rows: Tensor, read: Callable[[Tensor], Any] | None = None
 ) -> Episode:
     row_map, runs = whole_of(buffer.storage)[1], buffer._steps_storage.runs()

@@ -171,7 +171,7 @@ def read_view(path: Path) -> SavedView:
         dataset, place, identity = (about[name] for name in ("dataset", "path", "identity"))
         if not all(isinstance(text, str) for text in (dataset, place, identity)):
             raise ValueError("it does not name its dataset")
-        return SavedView(dataset, place, identity, _checked(arrays))
+        return SavedView(dataset, place, identity, _check_arrays(arrays))
     except FileNotFoundError:
         raise NotFoundError(f"There is no view {path}") from None
     except OSError as error:
@@ -180,7 +180,7 @@ def read_view(path: Path) -> SavedView:
         raise IntegrityError(f"{path} is not a view, or is damaged: {error}") from error
 
 
-def _checked(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+def _check_arrays(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     if set(arrays) not in _KINDS:
         raise ValueError(f"it has the arrays {sorted(arrays)}")
     if any(array.dtype != np.int64 or array.ndim != 1 for array in arrays.values()):
