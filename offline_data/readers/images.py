@@ -159,7 +159,8 @@ def decode_into(data: bytes, encoding: str, out: NDArray[Any], where: str) -> No
         return
     plugin = _pillow(encoding)
     open_image = plugin.JpegImageFile if encoding == "jpeg" else plugin.PngImageFile
-    modes = ("I;16", "I") if out.dtype == np.uint16 else (_mode(out),)
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}[(*out.shape, 1)[2]]
+    modes = ("I;16", "I") if out.dtype == np.uint16 else (mode,)
     try:
         with open_image(io.BytesIO(data)) as image:
             if (image.height, image.width) != out.shape[:2] or image.mode not in modes:
@@ -257,10 +258,6 @@ def _with_palette(image: NDArray[np.uint8]) -> Any:
     found = Image.fromarray(places.reshape(codes.shape).astype(np.uint8)).convert("P")
     found.putpalette((255 - (colors[:, None] >> [16, 8, 0] & 255)).astype(np.uint8).tobytes())
     return found
-
-
-def _mode(image: NDArray[Any]) -> str:
-    return {1: "L", 3: "RGB", 4: "RGBA"}[(*image.shape, 1)[2]]
 
 
 @cache

@@ -146,14 +146,14 @@ class D4RL(CatalogSource):
 
 
 def cut_to_episodes(
-    flat: FlatFile, rule: EndRule, told: SourceInfo, *, keep_episodes: bool
+    flat: FlatFile, rule: EndRule, facts: SourceInfo, *, keep_episodes: bool
 ) -> D4RLEpisodes:
     """Cut the rows of a file, or of arrays, into episodes.
 
     Args:
         flat: The rows.
         rule: Where episodes end.
-        told: What is known of them beforehand; counts, and notes on what was found, are added.
+        facts: What is known of them beforehand; counts, and notes on what was found, are added.
         keep_episodes: Whether episodes go on where a next observation is not the following row's.
 
     Raises:
@@ -172,15 +172,15 @@ def cut_to_episodes(
             ends = ends if after.explicit else ends | after.jumps
     lengths = lengths_of(ends)
     info = replace(
-        told,
+        facts,
         transitions=flat.rows,
         episodes=len(lengths),
         about={
             COLUMNS: {name: str(column.dtype) for name, column in flat.columns.items()},
             **({"metadata": dict(flat.scalars)} if flat.scalars else {}),
-            **told.about,
+            **facts.about,
         },
-        notes=(*told.notes, *end_notes(ends, applied), *odd, *demonstrations, final),
+        notes=(*facts.notes, *end_notes(ends, applied), *odd, *demonstrations, final),
         warnings=warnings,
         dropped=flat.dropped,
     )

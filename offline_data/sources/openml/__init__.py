@@ -126,7 +126,9 @@ class OpenML(CatalogSource):
     def catalog(self) -> Sequence[CatalogEntry]:
         """List TorchRL's tables."""
         return [
-            CatalogEntry(name, one.rows, one.rows, summary=one.summary, notes=_notes(one))
+            CatalogEntry(
+                name, one.rows, one.rows, summary=one.summary, notes=_describe_encoding(one)
+            )
             for name, one in listed().items()
         ]
 
@@ -155,8 +157,13 @@ class OpenML(CatalogSource):
                 f"OpenML has no dataset {found.did}",
                 hint=f"https://www.openml.org/search?type=data&id={found.did} shows it in a browser",
             ) from error
-        if found.name:
-            _check_identity(found, description, url)
+        expected = f"{found.name} version {found.version}"
+        actual = f"{description['name']} version {description['version']}"
+        if found.name and actual.lower() != expected.lower():
+            raise FormatError(
+                f"{url} describes {shown(actual)}; expected {expected}",
+                hint="please open an issue: the catalogue has another number",
+            )
         file = description.data_file()
         number = description["file_id"] or hashlib.sha256(file.urls[0].encode()).hexdigest()[:12]
         present = f"file-{number}"
@@ -175,7 +182,7 @@ class OpenML(CatalogSource):
         """Return True for an ARFF file, or a folder with OpenML's description and one table."""
         if path.is_file():
             return path.name.endswith(_ARFF) and is_arff(path)
-        return bool(_described(path).fields) and _table_in(path) is not None
+        return bool(_read_description(path).fields) and _table_in(path) is not None
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a table of the user, or a folder with one and its `description.json`.
@@ -203,7 +210,7 @@ class OpenML(CatalogSource):
         path = _table_in(raw) if raw.is_dir() else raw
         if path is None:
             raise FormatError(f"{raw} has no table, or several")
-        table, description = _open_table(path), _described(raw)
+        table, description = _open_table(path), _read_description(raw)
         found = None if release.local else find_listed(release.name)
         return OpenMLRows(table, found or OpenMLTable(""), description, release)
 
@@ -248,7 +255,10 @@ class OpenMLRows(RawDataset):
             about=about,
             licence=description["licence"] or None,
             citation=description["citation"] or (CITATION if description.fields else None),
-            notes=(*_notes(chosen), *_notes_of(encoder, unused, guessed=guessed)),
+            notes=(
+                *_describe_encoding(chosen),
+                *_describe_contents(encoder, unused, guessed=guessed),
+            ),
             warnings=(warned,) if status and warned else (),
             dropped=(*table.dropped, *dropped),
         )
@@ -295,7 +305,7 @@ def _unusable_texts(table: TableFile, encoding: Encoding, used: set[str]) -> Ite
             yield Dropped(column.name, f"{error.message}.")
 
 
-def _notes(chosen: OpenMLTable) -> tuple[str, ...]:
+def _describe_encoding(chosen: OpenMLTable) -> tuple[str, ...]:
     """Return notes on how a table is encoded, for the catalogue and the manifest."""
     step = "A row is an episode of one step: the action is y, its reward is 1"
     notes = [f"{step}, and nothing is observed after it."]
@@ -312,7 +322,7 @@ def _notes(chosen: OpenMLTable) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes_of(encoder: Encoder, unused: Sequence[str], *, guessed: bool) -> Iterator[str]:
+def _describe_contents(encoder: Encoder, unused: Sequence[str], *, guessed: bool) -> Iterator[str]:
     """Return notes on the contents of a table."""
     if encoder.dropped:
         yield f"{plural(encoder.dropped, 'row has', 'rows have')} a missing value."
@@ -325,17 +335,7 @@ def _notes_of(encoder: Encoder, unused: Sequence[str], *, guessed: bool) -> Iter
         yield "It has no target: there is no y, and actions and rewards are 0."
 
 
-def _check_identity(found: OpenMLTable, description: Description, url: str) -> None:
-    actual = f"{description['name']} version {description['version']}"
-    wanted = f"{found.name} version {found.version}"
-    if actual.lower() != wanted.lower():
-        raise FormatError(
-            f"{url} describes {shown(actual)}; expected {wanted}",
-            hint="please open an issue: the catalogue has another number",
-        )
-
-
-def _described(path: Path) -> Description:
+def _read_description(path: Path) -> Description:
     """Return the description next to a table, an empty one if there is none."""
     file = path / DESCRIPTION
     if not path.is_dir() or not file.is_file():

@@ -113,11 +113,8 @@ class Words:
     @property
     def width(self) -> int:
         """Number of codes."""
-        return len(self.words) + (self.codes[None] >= 0 and self._has_missing)
-
-    @property
-    def _has_missing(self) -> bool:
-        return bool(self.counts[-1] or self.counts[None])
+        has_missing = bool(self.counts[-1] or self.counts[None])
+        return len(self.words) + (self.codes[None] >= 0 and has_missing)
 
     @property
     def weights(self) -> NDArray[np.int64]:

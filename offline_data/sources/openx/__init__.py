@@ -99,13 +99,13 @@ class OpenX(CatalogSource):
         opening = (INFO, FEATURES, *labels)
         files = dict.fromkeys([*opening, *(piece.file for piece in pieces)])
         ordered = (place, *(other for other in places if other != place))
-        return Release(
-            name,
-            version,
-            tuple(_remote_file(path, ordered, objects.get(path)) for path in files),
-            opening=opening,
-            shards=len(pieces),
-        )
+        remote = []
+        for path in files:
+            urls = tuple(f"{one}/{quote(path)}" for one in ordered)
+            listed_as = objects.get(path)
+            facts = (listed_as.size, listed_as.digest) if listed_as else ()
+            remote.append(RemoteFile(path, urls, *facts))
+        return Release(name, version, tuple(remote), opening=opening, shards=len(pieces))
 
     def has_format(self, path: Path) -> bool:
         """Return True if `path` is a folder with `dataset_info.json` and `features.json`.
@@ -197,13 +197,6 @@ def _listed_at(place: str, settings: Settings, ending: str = "") -> dict[str, Bu
         return {}
     prefix = below.partition("/")[2]
     return {one.name.removeprefix(prefix): one for one in found}
-
-
-def _remote_file(path: str, places: Sequence[str], listing: BucketObject | None) -> RemoteFile:
-    urls = tuple(f"{place}/{quote(path)}" for place in places)
-    if listing is None:
-        return RemoteFile(path, urls)
-    return RemoteFile(path, urls, listing.size, listing.digest)
 
 
 def _find_folder(path: Path) -> Path | None:

@@ -137,7 +137,7 @@ class Hdf5Episodes(RawDataset):
             starts = np.flatnonzero(file.types == FIRST)
             head = int(starts[0]) if len(starts) else file.rows
             if head and before is None:
-                yield f"{shard.name} rows 0 to {head - 1}", _refusal(file.name, HEADLESS)
+                yield f"{shard.name} rows 0 to {head - 1}", partial(_refuse, file.name, HEADLESS)
             if not len(starts):
                 return
             following, tail, goes_on = None, 0, False
@@ -148,26 +148,21 @@ class Hdf5Episodes(RawDataset):
                 further = self._around[after][1]
                 goes_on = not len(begins) and following.types[-1] != LAST and further is not None
             if after is not None and tail and file.types[-1] == LAST:
-                yield f"{after} rows 0 to {tail - 1}", _refusal(after, HEADLESS)
+                yield f"{after} rows 0 to {tail - 1}", partial(_refuse, after, HEADLESS)
                 tail = 0
             for start, stop in pairwise([*starts.tolist(), file.rows + tail]):
                 where = f"{shard.name} rows {start} to {min(stop, file.rows) - 1}"
                 reading = partial(_episode, file, following, start, stop)
                 if after is not None and stop > file.rows:
                     where += f" and {after} rows 0 to {tail - 1}"
-                    reading = _refusal(after, LONG) if goes_on else reading
+                    reading = partial(_refuse, after, LONG) if goes_on else reading
                 yield where, reading
 
 
-def _refusal(name: str, problem: str) -> partial[EpisodeBatch]:
-    """Return the reading of an episode that always raises."""
-    return partial(_refuse, f"{name} {problem}")
-
-
-def _refuse(message: str) -> EpisodeBatch:
-    raise FormatError(
-        message, hint="a file is missing, or was given without the others of its folder"
-    )
+def _refuse(name: str, problem: str) -> EpisodeBatch:
+    """Raise for an episode that cannot be read, when its turn comes."""
+    hint = "a file is missing, or was given without the others of its folder"
+    raise FormatError(f"{name} {problem}", hint=hint)
 
 
 def _episode(file: _File, following: _File | None, start: int, stop: int) -> EpisodeBatch:
