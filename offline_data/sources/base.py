@@ -290,8 +290,10 @@ class Source(ABC):
         """Find a dataset, on this machine or else at the remote.
 
         Raises:
-            NotFoundError: No such dataset; the hint has the nearest names.
+            NotFoundError: No such dataset, and the hint has the nearest names; or no such revision.
             OfflineError: The remote is needed, and `settings.offline` is set.
+            AuthError, NetworkError, FormatError: The remote refuses access, does not answer, or
+                not as expected.
         """
 
     def accepts(self, path: Path) -> bool:  # noqa: ARG002
@@ -299,7 +301,12 @@ class Source(ABC):
         return False
 
     def release_of(self, path: Path, name: str) -> Release:  # noqa: ARG002
-        """Return the release of a local file or folder (`convert`); raises `FormatError`."""
+        """Return the release of a local file or folder (`convert`).
+
+        Raises:
+            FormatError: It is not of this format, or lacks a file.
+            NotFoundError, AccessError: It does not exist, or cannot be read.
+        """
         raise FormatError(
             f"{path} cannot be read: {self.name} only reads what it downloads",
             hint="leave --from out, or name the format of the files (of text: --from text)",
@@ -321,7 +328,7 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open the raw folder (or file); raises `FormatError` if it is not of this format.
+        """Open the raw folder (or file); raises `FormatError` if it is damaged or of another format.
 
         For a release with `opening`, the other files may be missing.
         """

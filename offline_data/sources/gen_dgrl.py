@@ -107,11 +107,7 @@ class GenDGRL(CatalogSource):
         return [CatalogEntry(name, steps, summary=text) for name, (steps, text) in kinds.items()]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        """Return a published dataset from the catalogue; does not use the network.
-
-        Raises:
-            NotFoundError: No such dataset, with the nearest names; or a revision.
-        """
+        """Return a published dataset from the catalogue; does not use the network."""
         urls = listed()[self.find(name, revision).name]
         packed = all(url.endswith(".tar.xz") for url in urls)
         file = RemoteFile(f"{name}.tar", urls, magic=_XZ if packed else b"")
@@ -122,11 +118,7 @@ class GenDGRL(CatalogSource):
         return any(_NAME.fullmatch(_last(name)) for name, _ in islice(_files(path), _LOOK))
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe an archive or folder of the user.
-
-        Raises:
-            FormatError: No such episode among its first files.
-        """
+        """Describe an archive or folder of the user."""
         if not self.has_format(path):
             raise FormatError(
                 f"{path} has no Gen-DGRL episodes: expected files like "

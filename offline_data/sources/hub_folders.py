@@ -62,12 +62,7 @@ class HubFolders(CatalogSource):
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """List the files of a dataset at a commit on the hub; `revision` may be a branch or tag.
-
-        Raises:
-            NotFoundError: It is not in the catalogue, and offline or not on the hub.
-            OfflineError, NetworkError, AuthError: The hub is not queried, or does not answer.
-        """
+        """List the files of a dataset at a commit on the hub; `revision` may be a branch or tag."""
         known = [entry.name for entry in self.catalog()]
         missing = self.not_found(name, known)
         if name not in known and settings.offline:
@@ -112,12 +107,7 @@ class HubFolders(CatalogSource):
         return bool(files) and self.accepts_file(files[0])
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user, or the data files of a folder, without subfolders.
-
-        Raises:
-            FormatError: There are none.
-            AccessError: The folder cannot be read.
-        """
+        """Describe a file of the user, or the data files of a folder, without subfolders."""
         files = self.files_at(path)
         if not files:
             expected = " or ".join(self.magic)

@@ -117,10 +117,7 @@ class AtariDQN(CatalogSource):
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return a run with its files as listed by the bucket, or, offline, the expected ones.
 
-        Raises:
-            NotFoundError: No such run, with the nearest names; or a revision.
-            AuthError, NetworkError: The bucket refuses access or does not answer; the hint names
-                alternatives. With mirrors in `settings`, the expected files are used instead.
+        The expected ones are also used if there are mirrors and the bucket does not answer.
         """
         run, checkpoint = self._run_of(name)
         self.check_unversioned(name, revision)
@@ -173,11 +170,7 @@ class AtariDQN(CatalogSource):
         return bool(_numbers(_log_folder(path)))
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe the folder of a run.
-
-        Raises:
-            FormatError: It has no checkpoint.
-        """
+        """Describe the folder of a run."""
         folder = _log_folder(path)
         numbers = _numbers(folder)
         if not numbers:
@@ -190,11 +183,7 @@ class AtariDQN(CatalogSource):
         return Release(name, fingerprint(folder, here), local=path, shards=len(numbers))
 
     def open(self, release: Release, raw: Path) -> ReplayLog:
-        """Open a run and find its episodes by their terminals.
-
-        Raises:
-            FormatError: A file that is missing, damaged or of another format.
-        """
+        """Open a run and find its episodes by their terminals."""
         folder = _log_folder(raw)
         first, stop = release.checkpoints or (None, None)
         numbers = [n for n in _numbers(folder) if (first or 0) <= n and (stop is None or n < stop)]

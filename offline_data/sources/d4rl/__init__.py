@@ -95,11 +95,7 @@ class D4RL(CatalogSource):
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        """Return a published dataset from the catalogue; does not use the network.
-
-        Raises:
-            NotFoundError: No such dataset, with the nearest names; or a revision.
-        """
+        """Return a published dataset from the catalogue; does not use the network."""
         found = listed()[self.find(name, revision).name]
         urls = (found.url, found.url.replace("http://", "https://", 1))
         return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
@@ -112,12 +108,7 @@ class D4RL(CatalogSource):
             return has_columns(file, FORMAT)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user.
-
-        Raises:
-            FormatError: It is not a D4RL file.
-            NotFoundError, AccessError: No such file, or it cannot be read.
-        """
+        """Describe a file of the user."""
         with open_hdf5(path) as file:
             inspect(file, path, FORMAT)
         return Release(name, fingerprint(path, [path]), local=path)
@@ -126,9 +117,6 @@ class D4RL(CatalogSource):
         """Open the file: reads its flags, and compares next observations with the following rows.
 
         A user's file with the name of a published one is cut by its rule, with a note.
-
-        Raises:
-            FormatError: It is not a D4RL file, or nothing marks the ends of its episodes.
         """
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
         published = None if release.local else listed().get(release.name)

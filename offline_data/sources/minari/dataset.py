@@ -79,9 +79,6 @@ class MinariDataset(RandomAccess):
         Episode columns are `id` (int64), `seed` (int64, -1: none in the source), `options` (text:
         JSON of the reset options, or None) and, if recorders added their own metadata, `metadata`
         (text: JSON).
-
-        Raises:
-            FormatError: A file is damaged or differs from the first episode.
         """
         numbers = self._numbers[part.first : part.stop]
         capacity = int(len(numbers) * (self._average_length * _SPARE + 1)) + 1

@@ -133,12 +133,7 @@ class OpenML(CatalogSource):
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Query OpenML for the description of a dataset, which names its file.
-
-        Raises:
-            NotFoundError: No such dataset, with the nearest names; or not at that revision.
-            OfflineError, NetworkError, FormatError: OpenML cannot be queried, or answers unexpectedly.
-        """
+        """Query OpenML for the description of a dataset, which names its file."""
         found = find_listed(name)
         if found is None:
             hint = "`offline-data list openml` lists TorchRL's; openml:61 is OpenML's number 61"
@@ -185,12 +180,7 @@ class OpenML(CatalogSource):
         return bool(_read_description(path).fields) and _table_in(path) is not None
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a table of the user, or a folder with one and its `description.json`.
-
-        Raises:
-            FormatError: Neither of them.
-            NotFoundError, AccessError: No such file, or it cannot be read.
-        """
+        """Describe a table of the user, or a folder with one and its `description.json`."""
         table = _table_in(path) if path.is_dir() else path
         if table is None:
             raise FormatError(
@@ -202,11 +192,7 @@ class OpenML(CatalogSource):
         return Release(name, fingerprint(path, files), local=path)
 
     def open(self, release: Release, raw: Path) -> OpenMLRows:
-        """Read the description, and the whole table once, for counts and statistics.
-
-        Raises:
-            FormatError: One of them cannot be read, or they do not match.
-        """
+        """Read the description, and the whole table once, for counts and statistics."""
         path = _table_in(raw) if raw.is_dir() else raw
         if path is None:
             raise FormatError(f"{raw} has no table, or several")

@@ -72,13 +72,7 @@ class OpenX(CatalogSource):
         return [one.entry for one in listed().values() if one.version]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Return the files of a version, and of a split of it; queries the bucket for both.
-
-        Raises:
-            NotFoundError: No such dataset, version or split.
-            AuthError: The bucket refuses access; the hint names alternatives.
-            OfflineError: `settings.offline` is set.
-        """
+        """Return the files of a version, and of a split of it; queries the bucket for both."""
         if is_hub(revision):
             return webdataset_release(name, str(revision), settings)
         dataset, _, split = name.partition("/")
@@ -116,11 +110,7 @@ class OpenX(CatalogSource):
         return _find_folder(path) is not None or is_webdataset(path)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a folder of the user: its revision is a fingerprint of its files.
-
-        Raises:
-            FormatError: Not an RLDS dataset, or a file is missing.
-        """
+        """Describe a folder of the user: its revision is a fingerprint of its files."""
         if _find_folder(path) is None and tars_of(path):
             return release_of_webdataset(path, name)
         folder = _need_folder(path)

@@ -70,11 +70,7 @@ class VD4RL(HubFolders):
         return all(name in names for name in hdf5.REQUIRED)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open it: reads headers of npz files, but no HDF5 files yet.
-
-        Raises:
-            FormatError: An npz file is damaged or of another format; or both kinds are present.
-        """
+        """Open it: reads headers of npz files, but no HDF5 files yet."""
         folder, paths = self.paths_in(release, raw)
         suffixes = sorted({Path(path).suffix for path in paths})
         if len(suffixes) != 1:
