@@ -422,7 +422,7 @@ class ResumableDownload:
                 # nothing is left to send: the part is whole, or longer than the file has become
                 said = response.headers.get("Content-Range", "").removeprefix("bytes */")
                 if said != str(part.size):
-                    raise self._changed(f"{url} has fewer bytes than before")
+                    raise self._restart_error(f"{url} has fewer bytes than before")
                 part.resumed = True
                 return
             self.validator = _validator(response)
@@ -477,7 +477,7 @@ class ResumableDownload:
         span = _RANGE.match(response.headers.get("Content-Range", ""))
         start, last, total = map(int, span.groups()) if span else (0, 0, 0)
         if not 0 < part.size == start <= last < total:
-            raise self._changed(f"{url} sent another range than it was asked for")
+            raise self._restart_error(f"{url} sent another range than it was asked for")
         # some hosts ignore `If-Range`
         before = part.state_of(url)
         same = before.validator in {None, self.validator}
@@ -485,12 +485,12 @@ class ResumableDownload:
             # a range may come without the date, not without the tag (RFC 9110, 15.3.7)
             same = self._file.digest is not None or not before.validator.startswith('"')
         if before.total not in {None, total} or not same:
-            raise self._changed(f"{url} changed while it was being fetched")
+            raise self._restart_error(f"{url} changed while it was being fetched")
         self._expect(total, url, start)
         part.resumed = True
         return total, last + 1
 
-    def _changed(self, message: str) -> TransientError:
+    def _restart_error(self, message: str) -> TransientError:
         self._part.clear()
         return TransientError(message)
 

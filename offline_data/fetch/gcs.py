@@ -109,21 +109,23 @@ class GcsListing:
         """Read what came from `url`; raises `IntegrityError` if it is not a page of this listing."""
         answer = parse_json(body, url)
         if not isinstance(answer, dict) or answer.get("kind") != "storage#objects":
-            raise _damaged(url, f"it begins with {body[:80]!r}")
+            raise _listing_error(url, f"it begins with {body[:80]!r}")
         items = answer.get("items", [])
         if not isinstance(items, list):
-            raise _damaged(url, f"'items' is {type(items).__name__}")
+            raise _listing_error(url, f"'items' is {type(items).__name__}")
         token = _text(answer, "nextPageToken", url) if "nextPageToken" in answer else None
         return ListingPage(tuple(self._object(item, url) for item in items), token)
 
     def _object(self, item: Any, page: str) -> BucketObject:
         if not isinstance(item, dict):
-            raise _damaged(page, f"an object is {type(item).__name__}")
+            raise _listing_error(page, f"an object is {type(item).__name__}")
         name, size, version = (_text(item, key, page) for key in ("name", "size", "generation"))
         if not name.startswith(self.prefix):
-            raise _damaged(page, f"{name!r} is in it, which does not begin with {self.prefix!r}")
+            raise _listing_error(
+                page, f"{name!r} is in it, which does not begin with {self.prefix!r}"
+            )
         if not _SIZE.fullmatch(size):
-            raise _damaged(page, f"object {name!r} has size {size!r}")
+            raise _listing_error(page, f"object {name!r} has size {size!r}")
         url, digest = f"{HOST}/{self.bucket}/{quote(name)}", _digest(item, page)
         if item.get("contentEncoding") == "gzip":
             # sent unpacked to whom does not accept gzip, but size and digests are of what is stored
@@ -186,16 +188,18 @@ def list_bucket(
             raise type(error)(message, hint=_HINTS.get(type(error), error.shell_hint)) from error
         for listed in page.objects:
             if listed.name in found:
-                raise _damaged(page_url, f"{listed.name!r} is listed twice")
+                raise _listing_error(page_url, f"{listed.name!r} is listed twice")
             found[listed.name] = listed
         if page.token is None:
             break
         seen.add(token)
         token = page.token
         if token in seen:
-            raise _damaged(page_url, f"the token {token!r} of a next page came before: no end")
+            raise _listing_error(
+                page_url, f"the token {token!r} of a next page came before: no end"
+            )
         if len(seen) == _MAX_PAGES:
-            raise _damaged(page_url, f"it has more than {_MAX_PAGES:,} pages")
+            raise _listing_error(page_url, f"it has more than {_MAX_PAGES:,} pages")
     return tuple(
         found[name] for name in sorted(found) if name.endswith(ending) and not name.endswith("/")
     )
@@ -210,7 +214,7 @@ def _digest(item: Mapping[str, Any], page: str) -> str | None:
             except (ValueError, TypeError):
                 value = b""
             if len(value) != length:
-                raise _damaged(page, f"{key!r} of {item.get('name')!r} is {item[key]!r}")
+                raise _listing_error(page, f"{key!r} of {item.get('name')!r} is {item[key]!r}")
             return f"{algorithm}:{value.hex()}"
     return None
 
@@ -219,11 +223,11 @@ def _text(item: Mapping[str, object], key: str, page: str) -> str:
     """Return a text of a page; raises `FormatError` if it is missing, empty or not Unicode."""
     value = item.get(key)
     if not isinstance(value, str) or not value or not is_unicode(value):
-        raise _damaged(page, f"{key!r} is {value!r} in {dict(item)}")
+        raise _listing_error(page, f"{key!r} is {value!r} in {dict(item)}")
     return value
 
 
-def _damaged(page: str, found: str) -> FormatError:
+def _listing_error(page: str, found: str) -> FormatError:
     return FormatError(
         f"{page} is not a listing of a bucket: {found[:_MAX_MESSAGE]}",
         hint="a proxy or a mirror may stand between; OFFLINE_DATA_MIRRORS names other hosts",

@@ -100,7 +100,7 @@ def run_fetch(
         _fetch_all(coming, settings, progress, bounds, sleep, cancelled) if coming else ()
     )
     return tuple(
-        _kept(step.file, step.path, step.record) if step.path else next(fetched)
+        _describe_kept(step.file, step.path, step.record) if step.path else next(fetched)
         for step in plan.steps
     )
 
@@ -177,7 +177,7 @@ class FileFetch:
             record = read_record(self._settings, url)
             path = here(self._file, self._settings, record)
             if path is not None and not (step.force and record == step.record):
-                file = _kept(self._file, path, record)
+                file = _describe_kept(self._file, path, record)
                 session.received.sized(self._index, file.size)
                 session.received.at(self._index, file.size)
                 return file
@@ -315,7 +315,7 @@ class FileFetch:
         )
 
 
-def _kept(file: RemoteFile, path: Path, record: FetchRecord | None) -> FetchedFile:
+def _describe_kept(file: RemoteFile, path: Path, record: FetchRecord | None) -> FetchedFile:
     """Describe a file that is here already, by its own record or only by its content."""
     if record is None or (str(path) != record.outside and path.name != record.sha256):
         size, failed = path.stat().st_size, ()

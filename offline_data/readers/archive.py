@@ -133,19 +133,21 @@ class _SafeMembers:
         if (known is not None and not (is_folder and known)) or any(
             self._is_folder.get(folder) is False for folder in above
         ):
-            raise _bad_member(self._path, plain, "is there twice, or is both a file and a folder")
+            raise _member_error(self._path, plain, "is there twice, or is both a file and a folder")
         new = {**dict.fromkeys(above, True), plain: is_folder}
         self._memory += sum(len(key) + 128 for key in new.keys() - self._is_folder.keys())
         self._is_folder.update(new)
         if self._memory > _NAMES:
-            raise _damaged(self._path, f"it has names that take more than {human_bytes(_NAMES)}")
+            raise _damage_error(
+                self._path, f"it has names that take more than {human_bytes(_NAMES)}"
+            )
         self._left -= size
         if size < 0 or self._left < 0:
             found = (
                 f"has {size} bytes, which makes {self._budget - self._left} in all; expected at "
                 f"most {self._budget} ({human_bytes(self._budget)})"
             )
-            raise _bad_member(self._path, plain, found)
+            raise _member_error(self._path, plain, found)
         return plain
 
 
@@ -156,7 +158,7 @@ def _zip_members(path: Path, budget: int) -> Iterator[Member]:
     with open_zip(path, budget=budget) as (archive, files):
         for name, info in files.items():
             with damage_named(path), archive.open(info) as stream:
-                yield Member(name, info.file_size, _checked(stream, path))
+                yield Member(name, info.file_size, _check_stream(stream, path))
 
 
 @contextmanager
@@ -181,7 +183,7 @@ def open_zip(
             name = safe.add(info.filename, info.file_size)
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in {0, stat.S_IFREG} or info.flag_bits & 1:
-                raise _bad_member(path, name, "is encrypted, a link or a device; expected a file")
+                raise _member_error(path, name, "is encrypted, a link or a device; expected a file")
             files[name] = info
         yield archive, files
 
@@ -240,7 +242,7 @@ def _stream_members(path: Path, opener: Any, budget: int) -> Iterator[Member]:
         if opener is open:
             yield from _tar_members(path, file, budget)
             return
-        with io.BufferedReader(_Inflated(file), _BLOCK) as stream:
+        with io.BufferedReader(_InflatedStream(file), _BLOCK) as stream:
             first = stream.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]
             if len(first) == tarfile.BLOCKSIZE and _is_tar(first):
                 yield from _tar_members(path, cast("IO[bytes]", stream), budget)
@@ -248,7 +250,7 @@ def _stream_members(path: Path, opener: Any, budget: int) -> Iterator[Member]:
             known = path.suffix in {".gz", ".xz", ".bz2"}
             name = path.name.removesuffix(path.suffix) if known else ""
             name = check_relative(name or path.name, f"The content of {path}")
-            yield Member(name, -1, _checked(stream, path, budget=budget))
+            yield Member(name, -1, _check_stream(stream, path, budget=budget))
 
 
 def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]:
@@ -262,8 +264,8 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
                 continue
             name = safe.add(header.name, header.size)
             if not header.isreg() or header.issparse():
-                raise _bad_member(path, name, "is a link, a device or sparse; expected a file")
-            yield Member(name, header.size, _checked(stream, path, header.size))
+                raise _member_error(path, name, "is a link, a device or sparse; expected a file")
+            yield Member(name, header.size, _check_stream(stream, path, header.size))
     trailer = 0
     while block := stream.read(_BLOCK):  # to the checksum of a compressed stream
         trailer += len(block)
@@ -271,7 +273,7 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
             raise tarfile.ReadError(f"more than {_TRAILER} bytes follow its end mark")
 
 
-class _Inflated(io.RawIOBase):
+class _InflatedStream(io.RawIOBase):
     """Content of a compressed stream, inflated by a thread while the bytes before it are used.
 
     An error comes out of the read that reaches its block. To be closed before the stream is: that
@@ -319,17 +321,17 @@ class _Inflated(io.RawIOBase):
         return taken
 
 
-def _checked(
+def _check_stream(
     stream: IO[bytes], path: Path, size: int | None = None, *, budget: int | None = None
 ) -> IO[bytes]:
     """Return a stream of the next bytes of another one, which reads blocks, and names damage.
 
     `size` is how many there are, where that is announced; `budget` is how many there may be.
     """
-    return io.BufferedReader(_Checked(stream, path, size, budget), _BLOCK)
+    return io.BufferedReader(_CheckedStream(stream, path, size, budget), _BLOCK)
 
 
-class _Checked(io.RawIOBase):
+class _CheckedStream(io.RawIOBase):
     def __init__(self, stream: IO[bytes], path: Path, size: int | None, budget: int | None) -> None:
         self._stream: Any = stream
         self._path, self._size, self._left = path, size, budget
@@ -350,7 +352,7 @@ class _Checked(io.RawIOBase):
         if self._left is not None:
             self._left -= count
             if self._left < 0:
-                raise _damaged(self._path, "it inflates to more bytes than it may have")
+                raise _damage_error(self._path, "it inflates to more bytes than it may have")
         return count
 
 
@@ -362,16 +364,16 @@ def damage_named(where: object) -> Iterator[None]:
     except OfflineDataError:
         raise
     except (*_DAMAGE, fast_zlib().error) as error:
-        raise _damaged(where, str(error) or type(error).__name__) from error
+        raise _damage_error(where, str(error) or type(error).__name__) from error
     except OSError as error:
         if error.errno in {None, errno.EINVAL}:
-            raise _damaged(where, str(error)) from error
+            raise _damage_error(where, str(error)) from error
         raise AccessError(f"{where} cannot be read: {error.strerror}") from error
 
 
-def _damaged(where: object, found: str) -> FormatError:
+def _damage_error(where: object, found: str) -> FormatError:
     return FormatError(f"{where} is damaged or not supported: {found:.400}", hint=_HINT)
 
 
-def _bad_member(path: Path, name: str, found: str) -> FormatError:
+def _member_error(path: Path, name: str, found: str) -> FormatError:
     return FormatError(f"{path} has a member {name!r} that {found}", hint=_HINT)

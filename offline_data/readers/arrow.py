@@ -51,7 +51,7 @@ def read_table(paths: Sequence[Path]) -> Any:
     tables = []
     for path in paths:
         parquet = path.suffix == ".parquet"
-        with _damage_named(path, parquet=parquet):
+        with _name_damage(path, parquet=parquet):
             tables.append(_read_parquet(path) if parquet else _read_arrow(path))
     try:
         return pa.concat_tables(tables)
@@ -66,7 +66,7 @@ def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> 
     The first table has no rows. Raises as `read_table`.
     """
     pa = _pyarrow()
-    with _damage_named(path, parquet=True), _open_parquet(path) as file:
+    with _name_damage(path, parquet=True), _open_parquet(path) as file:
         if file.metadata.num_rows > _SMALL + _RATIO * path.stat().st_size:
             raise FormatError(f"{path} declares {plural(file.metadata.num_rows, 'row')}: too many")
         schema = file.schema_arrow
@@ -84,7 +84,7 @@ def iter_arrow(path: Path) -> Iterator[Any]:
     Raises as `read_table`.
     """
     pa = _pyarrow()
-    with _damage_named(path, parquet=False), pa.memory_map(os.fsencode(path)) as source:
+    with _name_damage(path, parquet=False), pa.memory_map(os.fsencode(path)) as source:
         batches, schema = _arrow_batches(source)
         for batch in batches:
             table = pa.Table.from_batches([batch], schema)
@@ -93,7 +93,7 @@ def iter_arrow(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _damage_named(path: Path, *, parquet: bool) -> Iterator[None]:
+def _name_damage(path: Path, *, parquet: bool) -> Iterator[None]:
     """Check the first bytes, and turn what pyarrow raises into a `FormatError` that names the file."""
     head = read_head(path)
     if not head.startswith(b"PAR1" if parquet else (b"ARROW1", _STREAM)):
@@ -128,12 +128,12 @@ def _read_parquet(path: Path) -> Any:
             for group in range(file.num_row_groups)
             for batch in file.iter_batches(batch_size=_RATIO, row_groups=[group])
         )
-        return _bounded(batches, file.schema_arrow, path)
+        return _join_batches(batches, file.schema_arrow, path)
 
 
 def _read_arrow(path: Path) -> Any:
     with _pyarrow().memory_map(os.fsencode(path)) as source:
-        return _bounded(*_arrow_batches(source), path)
+        return _join_batches(*_arrow_batches(source), path)
 
 
 def _arrow_batches(source: Any) -> tuple[Iterable[Any], Any]:
@@ -147,7 +147,7 @@ def _arrow_batches(source: Any) -> tuple[Iterable[Any], Any]:
     return (file.get_batch(number) for number in range(file.num_record_batches)), file.schema
 
 
-def _bounded(batches: Iterable[Any], schema: Any, path: Path) -> Any:
+def _join_batches(batches: Iterable[Any], schema: Any, path: Path) -> Any:
     """Return sound record batches as a table; a small file that declares endless rows is refused."""
     most = _SMALL + _RATIO * path.stat().st_size
     kept, size = [], 0

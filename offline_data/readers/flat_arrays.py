@@ -46,7 +46,7 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
     Raises `FormatError`: a required one is missing, or has no rows, another number of rows than the
     observations, or no real numbers.
     """
-    arrays = dict(_flattened(given))
+    arrays = dict(_flatten(given))
     if missing := [name for name in form.required if name not in arrays]:
         raise FormatError(
             f"The arrays lack {', '.join(map(repr, missing))}; found "
@@ -83,10 +83,10 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
     return FlatArrays(WHERE, form, (("", rows),), columns, scalars, dropped, arrays)
 
 
-def _flattened(given: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+def _flatten(given: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
     for name, value in given.items():
         if isinstance(value, Mapping):
-            yield from _flattened(value, f"{above}{name}/")
+            yield from _flatten(value, f"{above}{name}/")
         elif value is not None:
             yield f"{above}{name}", array_of(value, f"{above}{name}")
 

@@ -205,7 +205,7 @@ def inspect(file: Any, path: Path, form: FlatFormat) -> FlatFile:
     _check_names(datasets, links, prefixes, path, form)
     if prefixes[0]:
         _check_pieces(file, prefixes, path, form)
-    grouped, outside = _grouped(datasets, prefixes, form)
+    grouped, outside = _group_pieces(datasets, prefixes, form)
     rows = [int(dataset.shape[0]) if dataset.shape else 0 for dataset in grouped[form.observation]]
     if not sum(rows):
         shape = grouped[form.observation][0].shape
@@ -288,7 +288,7 @@ def _check_pieces(file: Any, prefixes: Sequence[str], path: Path, form: FlatForm
             raise FormatError(f"{path}: piece {form.pieces + piece!r} {found}")
 
 
-def _grouped(
+def _group_pieces(
     datasets: Mapping[str, Any], prefixes: Sequence[str], form: FlatFormat
 ) -> tuple[dict[str, list[Any]], list[Dropped]]:
     """Return the pieces of each column by its name, in order, and what stands outside the pieces."""

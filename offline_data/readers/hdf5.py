@@ -147,7 +147,7 @@ def check_storage(dataset: Any, depth: int = _DEPTH) -> None:
     if layout == h5d.CHUNKED:
         values = math.prod(plan.get_chunk())
         if values > FEW and (nbytes := values * dataset.get_type().get_size()) > LARGEST_CHUNK:
-            raise _refused(
+            raise _refusal(
                 dataset,
                 f"has chunks of {nbytes:,} bytes; at most {LARGEST_CHUNK:,} are read",
                 hint="`h5repack -l CHUNK=…` writes it in smaller ones",
@@ -156,7 +156,7 @@ def check_storage(dataset: Any, depth: int = _DEPTH) -> None:
         _check_virtual(dataset, plan, depth)
     elif plan.get_external_count():
         name = os.fsdecode(plan.get_external(0)[0])
-        raise _refused(dataset, f"has its values in another file, {name!r}")
+        raise _refusal(dataset, f"has its values in another file, {name!r}")
 
 
 def check_size(dataset: Any) -> tuple[int, ...]:
@@ -170,9 +170,9 @@ def check_size(dataset: Any) -> tuple[int, ...]:
     nbytes = math.prod(shape) * dataset.get_type().get_size()
     if nbytes <= UNWRITTEN:
         return shape
-    stored = min(_stored(dataset, _DEPTH), h5().h5i.get_file_id(dataset).get_filesize())
+    stored = min(_count_stored_bytes(dataset, _DEPTH), h5().h5i.get_file_id(dataset).get_filesize())
     if nbytes > UNWRITTEN + LARGEST_RATIO * stored:
-        raise _refused(
+        raise _refusal(
             dataset,
             f"declares {nbytes:,} bytes (shape {list(shape)}), for which the file has {stored:,}",
         )
@@ -187,44 +187,46 @@ def _check_virtual(dataset: Any, plan: Any, depth: int) -> None:
     sources, h5t, kind = _sources(dataset, plan, depth), h5().h5t, dataset.get_type()
     text = kind.get_class() == h5t.STRING and kind.is_variable_str()
     if not dataset.shape or kind.detect_class(h5t.VLEN) or text:
-        raise _refused(dataset, "is a virtual dataset that is not an array of numbers")
+        raise _refusal(dataset, "is a virtual dataset that is not an array of numbers")
     for source in sources:
         if source.get_type().get_class() != kind.get_class():
-            raise _refused(dataset, "is a virtual dataset over values of another type")
+            raise _refusal(dataset, "is a virtual dataset over values of another type")
         check_storage(source, depth - 1)
 
 
 def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:
     """Open the datasets that a virtual dataset is made of."""
     if depth == 0:
-        raise _refused(dataset, f"is a virtual dataset over more than {_DEPTH} others")
+        raise _refusal(dataset, f"is a virtual dataset over more than {_DEPTH} others")
     names: dict[str, None] = {}
     for number in range(plan.get_virtual_count()):
         target, name = plan.get_virtual_filename(number), plan.get_virtual_dsetname(number)
         if target != "." or "%" in name:
-            raise _refused(dataset, f"is a virtual dataset with values in another file, {target!r}")
+            raise _refusal(dataset, f"is a virtual dataset with values in another file, {target!r}")
         names[name] = None
     file = h5().h5i.get_file_id(dataset)
     try:
         found = [h5().h5o.open(file, name.encode(), guarded()) for name in names]
     except (KeyError, ValueError, OSError) as error:
-        raise _refused(
+        raise _refusal(
             dataset, f"is a virtual dataset over one that cannot be opened: {error}"
         ) from error
     if not all(isinstance(source, h5().h5d.DatasetID) for source in found):
-        raise _refused(dataset, "is a virtual dataset over something other than a dataset")
+        raise _refusal(dataset, "is a virtual dataset over something other than a dataset")
     return found
 
 
-def _stored(dataset: Any, depth: int) -> int:
+def _count_stored_bytes(dataset: Any, depth: int) -> int:
     plan = dataset.get_create_plist()
     if plan.get_layout() == h5().h5d.VIRTUAL:
-        return sum(_stored(source, depth - 1) for source in _sources(dataset, plan, depth))
+        return sum(
+            _count_stored_bytes(source, depth - 1) for source in _sources(dataset, plan, depth)
+        )
     stored: int = dataset.get_storage_size()
     return stored
 
 
-def _refused(dataset: Any, why: str, hint: str | None = None) -> FormatError:
+def _refusal(dataset: Any, why: str, hint: str | None = None) -> FormatError:
     return FormatError(f"{place_of(dataset)} {why}", hint=hint)
 
 

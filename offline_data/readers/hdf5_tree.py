@@ -79,7 +79,7 @@ def walk(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         links = members(node)
         for name, target in links[: MOST_NODES + 1]:
             if target is not None:
-                raise _not_followed(node, name, target)
+                raise _link_error(node, name, target)
         waiting += [((*place, n), _child(node, n, n)) for n, _ in reversed(links[:MOST_NODES])]
     raise FormatError(f"{place_of(group)} has more than {MOST_NODES:,} groups and leaves")
 
@@ -143,7 +143,7 @@ def _child(group: Any, name: str, shown: str) -> Any:
         raise OSError(f"{shown!r} exists but cannot be opened: {error}") from error
 
 
-def _not_followed(group: Any, name: str, target: str) -> FormatError:
+def _link_error(group: Any, name: str, target: str) -> FormatError:
     return FormatError(
         f"{place_of(group)} has a link {name!r} to {target!r}, which is not followed",
         hint="`h5repack` or a copy with h5py makes one file of several",
@@ -174,7 +174,7 @@ def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> A
     With `beside`, the last name may be a link to a file in the same folder, by its plain name. Raises
     `FormatError` for other links out of the file, and `OSError` where it is damaged, or no group.
     """
-    low, name = h5(), _joined(path)
+    low, name = h5(), _join_path(path)
     try:
         if len(path) == 1 and parent.links.get_info(name).type == low.h5l.TYPE_HARD:
             return low.h5g.open(parent, name)  # faster than where a link may lead anywhere
@@ -190,7 +190,7 @@ def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> A
 
 def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
     """Open a dataset as `open_group` opens a group."""
-    low, name = h5(), _joined(path)
+    low, name = h5(), _join_path(path)
     try:
         if len(path) == 1 and parent.links.get_info(name).type == low.h5l.TYPE_HARD:
             return low.h5d.open(parent, name)  # a third faster than where a link may lead anywhere
@@ -204,7 +204,7 @@ def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
 
 def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
     """Open what an external link leads to, or return None if that is not a file of this folder."""
-    whole = _joined(path)
+    whole = _join_path(path)
     if not parent.links.exists(whole) or (
         parent.links.get_info(whole).type != h5().h5l.TYPE_EXTERNAL
     ):
@@ -220,16 +220,16 @@ def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
 def _check_absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:
     """Return if nothing is at `path`, else raise: h5py reports absence, damage and links alike."""
     for end in range(1, len(path) + 1):
-        name = _joined(path[:end])
+        name = _join_path(path[:end])
         if not parent.links.exists(name):
             return
         if (target := _target(parent, name)) is not None:
-            raise _not_followed(parent, name.decode(), target) from error
+            raise _link_error(parent, name.decode(), target) from error
     raise OSError(f"{'/'.join(path)!r} exists but cannot be opened: {error}") from error
 
 
 @lru_cache(maxsize=1024)
-def _joined(path: tuple[str, ...]) -> bytes:
+def _join_path(path: tuple[str, ...]) -> bytes:
     return "/".join(path).encode()
 
 

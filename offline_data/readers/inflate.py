@@ -272,17 +272,17 @@ class _Tiles:
         except (OSError, RuntimeError, MemoryError) as error:
             if low.get_chunk_info_by_coord(offset).byte_offset is None:
                 return None
-            raise self._damaged(offset, str(error)) from error
+            raise self._damage_error(offset, str(error)) from error
         data = self._pipeline.undo(raw, skipped)
         if data is None:  # unless it was left uncompressed at an edge (`H5Pset_chunk_opts`)
             ends = map(sum, zip(offset, self._shape, strict=True))
             at_edge = any(e > size for e, size in zip(ends, self._dataset.shape, strict=True))
             if at_edge and len(raw) == nbytes:
                 return cast("bytes", raw)
-            raise self._damaged(offset, f"a chunk does not decompress to its {nbytes:,} bytes")
+            raise self._damage_error(offset, f"a chunk does not decompress to its {nbytes:,} bytes")
         return data
 
-    def _damaged(self, offset: tuple[int, ...], why: str) -> FormatError:
+    def _damage_error(self, offset: tuple[int, ...], why: str) -> FormatError:
         last = min(offset[0] + self._shape[0], self._dataset.shape[0]) - 1
         return FormatError(
             f"{self._dataset.file.filename} is damaged: {self._dataset.name!r} cannot be read at "

@@ -311,7 +311,7 @@ def _plain_values(value: Any) -> Any:
             waiting.append((item, True))
             waiting += [(part, False) for part in parts]
             continue
-        plain = [_made(part, made) for part in parts]
+        plain = [_get_made(part, made) for part in parts]
         if type(item) is tuple:
             made[id(item)] = tuple(plain)
         elif type(item) is list:
@@ -320,14 +320,14 @@ def _plain_values(value: Any) -> Any:
             item.update(zip(list(item), plain, strict=True))
         elif isinstance(item, _Array) and item.values:
             item.fill(plain)
-    return _made(value, made)
+    return _get_made(value, made)
 
 
 def _is_leaf(item: Any) -> bool:
     return isinstance(item, _LEAVES) or type(item) is np.ndarray
 
 
-def _made(item: Any, made: dict[int, Any]) -> Any:
+def _get_made(item: Any, made: dict[int, Any]) -> Any:
     if not _is_leaf(item) and id(item) not in made:
         raise ValueError("it has a tuple that contains itself")
     return item if _is_leaf(item) else made[id(item)]

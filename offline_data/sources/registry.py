@@ -119,7 +119,7 @@ def source_accepting(path: Path) -> Source:
             raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
         if path.is_dir() and (below := datasets_below(path, sources)):
             raise FolderOfDatasetsError(path, below)
-        raise FormatError(f"Cannot tell what {path} is: {_described(path)}", hint=hint)
+        raise FormatError(f"Cannot tell what {path} is: {_describe_unknown(path)}", hint=hint)
 
 
 class FolderOfDatasetsError(FormatError):
@@ -176,7 +176,7 @@ def datasets_below(
     return found
 
 
-def _described(path: Path) -> str:
+def _describe_unknown(path: Path) -> str:
     if path.is_dir():
         count = len(entries(path))
         some = f"; of its {plural(count, 'name')}, the first {_MOST_ALIKE} with each suffix were examined"

@@ -94,7 +94,9 @@ class ArrowStorage:
                 f"expected {rows - 1}"
             )
         kept = (leaf for leaf in leaves if leaf.path[0] != "episode_id")
-        shaped = {leaf.path: self._shaped(_cut(leaf, steps), folder) for leaf in kept}
+        shaped = {
+            leaf.path: self._reshape_rows(_drop_padding(leaf, steps), folder) for leaf in kept
+        }
         return _ArrowEpisode(number, str(folder), shaped, values)
 
     def _parts(self, folder: Path) -> list[Path]:
@@ -119,7 +121,7 @@ class ArrowStorage:
                 f"{file} is a link to another folder", hint="copy the files themselves: cp -rL"
             )
 
-    def _shaped(self, leaf: ArrowLeaf, folder: Path) -> ArrowLeaf:
+    def _reshape_rows(self, leaf: ArrowLeaf, folder: Path) -> ArrowLeaf:
         """Reshape the rows of a flat leaf to the shape from its space or metadata."""
         shape = self._shapes.get(_names(leaf.path), leaf.row_shape)
         values = leaf.values
@@ -138,7 +140,7 @@ class ArrowStorage:
         return replace(leaf, values=values.reshape(len(values), *shape))
 
 
-def _cut(leaf: ArrowLeaf, steps: int) -> ArrowLeaf:
+def _drop_padding(leaf: ArrowLeaf, steps: int) -> ArrowLeaf:
     """Drop the row of padding."""
     if leaf.path[0] not in _PADDED or leaf.values is None:
         return leaf
@@ -160,9 +162,9 @@ class _ArrowEpisode:
         self._number, self._leaves, self._values = number, leaves, values
 
     def describe(self) -> list[FoundLeaf]:
-        return [self._found(leaf) for leaf in self._leaves.values()]
+        return [self._describe_leaf(leaf) for leaf in self._leaves.values()]
 
-    def _found(self, leaf: ArrowLeaf) -> FoundLeaf:
+    def _describe_leaf(self, leaf: ArrowLeaf) -> FoundLeaf:
         path, names, values = leaf.path, _names(leaf.path[1:]), leaf.values
         if values is None:
             reason = f"Its Arrow type {leaf.kind} has no array of equal rows."

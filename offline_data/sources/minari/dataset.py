@@ -100,7 +100,7 @@ class MinariDataset(RandomAccess):
         return numbers
 
     @cached_property
-    def _described(self) -> tuple[tuple[DescribedEpisode, ...], bool, tuple[str, ...]]:
+    def _sample(self) -> tuple[tuple[DescribedEpisode, ...], bool, tuple[str, ...]]:
         """Some episodes, whether one has metadata of its recorder, and notes on wrong metadata."""
         step = max(1, -(-len(self._numbers) // _LOOKED_AT))
         some = sorted({*self._numbers[::step], self._numbers[-1]})
@@ -120,14 +120,14 @@ class MinariDataset(RandomAccess):
 
     @cached_property
     def _plan(self) -> LeafPlan:
-        episodes, noted, notes = self._described
+        episodes, noted, notes = self._sample
         plan = make_plan(episodes, self._declared, metadata=noted)
         return replace(plan, notes=(*plan.notes, *notes))
 
     @cached_property
     def _average_length(self) -> float:
         """Average number of steps of an episode, from the metadata if plausible, else as sampled."""
-        lengths = [episode.steps for episode in self._described[0]]
+        lengths = [episode.steps for episode in self._sample[0]]
         seen = sum(lengths) / len(lengths)
         stated = (self.info.transitions or 0) / len(self._numbers)
         return stated if seen / 4 <= stated <= 2 * max(lengths) else seen
@@ -174,7 +174,7 @@ class _BatchBuilder:
         for leaf in plan.steps:
             out = self._columns[leaf.key].extend(steps)
             if not episode.read_if_fits(leaf, out):
-                reader = _need(episode, leaf)
+                reader = _open_leaf(episode, leaf)
                 _check_rows(episode, leaf, reader.shape, steps)
                 self._read(reader, leaf, out)
         self._final.append(self._add_observations(episode, steps))
@@ -197,7 +197,7 @@ class _BatchBuilder:
         if rewards is not None and len(rewards):
             column.extend(len(rewards))[...] = rewards
             return len(rewards)
-        reader = _need(episode, leaf)
+        reader = _open_leaf(episode, leaf)
         steps = reader.shape[0] if reader.shape else 0
         if steps < 1:
             raise FormatError(f"{episode.where} has no step")
@@ -223,7 +223,7 @@ class _BatchBuilder:
             if rows != steps and episode.read_if_fits(leaf, out):
                 rows = steps + 1
                 continue
-            reader = _need(episode, leaf)
+            reader = _open_leaf(episode, leaf)
             if rows is None:
                 rows = steps if reader.shape[:1] == (steps,) else steps + 1
             _check_rows(episode, leaf, reader.shape, rows)
@@ -304,7 +304,7 @@ class _BatchBuilder:
             yield ("metadata",), np.array([fact.metadata for fact in self._facts], object)
 
 
-def _need(episode: EpisodeReader, leaf: PlannedLeaf) -> LeafReader:
+def _open_leaf(episode: EpisodeReader, leaf: PlannedLeaf) -> LeafReader:
     reader = episode.open(leaf)
     if reader is None:
         raise FormatError(f"{episode.where} has no {leaf.name!r}, unlike the first episode")

@@ -93,9 +93,9 @@ class _Hdf5Episode:
         return self._opened[path]
 
     def describe(self) -> list[FoundLeaf]:
-        return [self._found(path, dataset) for path, dataset in hdf5_tree.walk(self._group)]
+        return [self._describe_leaf(path, dataset) for path, dataset in hdf5_tree.walk(self._group)]
 
-    def _found(self, path: Place, dataset: Any) -> FoundLeaf:
+    def _describe_leaf(self, path: Place, dataset: Any) -> FoundLeaf:
         leaf = hdf5_tree.describe(dataset)
         parts = ((name, _TUPLE_PART.match(name)) for name in path[1:])
         names = tuple(part[1] if part else name for name, part in parts)
@@ -166,7 +166,7 @@ class _Hdf5Episode:
         others = sorted(name.decode() for name in names if name not in _COUNTED)
         options = [name for name in others if name.startswith(_OPTIONS)]
         noted = [name for name in others if not name.startswith(_OPTIONS)]
-        seed, notes = self._seed() if b"seed" in names else (-1, ())
+        seed, notes = self._read_seed() if b"seed" in names else (-1, ())
         return EpisodeFacts(
             id=self._number,
             seed=seed,
@@ -175,7 +175,7 @@ class _Hdf5Episode:
             notes=notes,
         )
 
-    def _seed(self) -> tuple[int, tuple[str, ...]]:
+    def _read_seed(self) -> tuple[int, tuple[str, ...]]:
         try:
             return seed_of(hdf5_tree.number_attribute(self._group, "seed"))
         except (TypeError, OSError) as error:

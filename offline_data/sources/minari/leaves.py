@@ -301,7 +301,7 @@ def make_plan(
             groups.setdefault(group, set()).update(found)
         for leaf in (leaf for leaf in episode.leaves if leaf.place not in seen):
             seen.add(leaf.place)
-            planned = _planned(leaf, episode.steps)
+            planned = _plan_leaf(leaf, episode.steps)
             unfit = _reason(leaf, planned, episode.steps, in_first=episode is first)
             if reason := unfit or _claim(planned, taken):
                 dropped.append(Dropped(planned.name, reason))
@@ -332,7 +332,7 @@ def _check_declared(first: DescribedEpisode, section: str, names: Iterable[Place
         )
 
 
-def _planned(leaf: FoundLeaf, steps: int) -> PlannedLeaf:
+def _plan_leaf(leaf: FoundLeaf, steps: int) -> PlannedLeaf:
     section, dtype = leaf.section, leaf.dtype
     per_action = section != "observations"
     key: Key = (*_FIXED.get(section, (section.removesuffix("s"),)), *leaf.names)

@@ -78,7 +78,7 @@ class OpenX(CatalogSource):
         dataset, _, split = name.partition("/")
         known = listed().get(dataset)
         if known is None or not known.version:
-            raise self._not_listed(dataset)
+            raise self._missing_error(dataset)
         version = revision or known.version
         if settings.offline:
             raise OfflineError(
@@ -88,7 +88,7 @@ class OpenX(CatalogSource):
         places = places_of(dataset, version)
         about, place = _read_info(dataset, version, places, settings)
         pieces = select(read_splits(about, f"{place}/{INFO}"), split or None)
-        objects = _listed_at(place, settings)
+        objects = _list_objects(place, settings)
         labels = sorted(path for path in objects if path.endswith(LABELS))
         opening = (INFO, FEATURES, *labels)
         files = dict.fromkeys([*opening, *(piece.file for piece in pieces)])
@@ -139,7 +139,7 @@ class OpenX(CatalogSource):
         split = release.name.partition("/")[2] if release.local is None else release.split
         return RldsDataset(_need_folder(raw), split or None, release)
 
-    def _not_listed(self, name: str) -> NotFoundError:
+    def _missing_error(self, name: str) -> NotFoundError:
         if name in ALIASES:
             return NotFoundError(
                 f"There is no openx:{name} in a public place", hint=f"openx:{ALIASES[name]} is it"
@@ -165,7 +165,7 @@ def _read_info(
         if not isinstance(one, NotFoundError):
             raise type(one)(one.message, hint=_COPY) from one
     above = places[0].rpartition("/")[0]
-    infos = _listed_at(above, settings, ending=f"/{INFO}")
+    infos = _list_objects(above, settings, ending=f"/{INFO}")
     versions = sorted(path.partition("/")[0] for path in infos)
     if version in versions:  # listed, but not there
         raise failed[0]
@@ -176,7 +176,7 @@ def _read_info(
     ) from failed[0]
 
 
-def _listed_at(place: str, settings: Settings, ending: str = "") -> dict[str, BucketObject]:
+def _list_objects(place: str, settings: Settings, ending: str = "") -> dict[str, BucketObject]:
     """Return the objects below a location by path; empty if it cannot be listed."""
     if not place.startswith(f"{gcs.HOST}/"):
         return {}

@@ -56,7 +56,7 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
         FormatError: Values of a kind, number or range other than declared.
     """
     if feature.inner:
-        values, lengths = _ragged(record, feature, rows)
+        values, lengths = _read_ragged(record, feature, rows)
     else:
         values, lengths = record.get(feature.stored), []
     if values is None:
@@ -69,7 +69,7 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
         items: Any = (
             _texts(values, feature)
             if feature.kind == "text"
-            else _unpacked(values, feature, record)
+            else _unpack_tensors(values, feature, record)
         )
     else:
         items = _numbers(values, feature)
@@ -84,7 +84,7 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
     return np.asarray(items).reshape(rows, *feature.row_shape)
 
 
-def _ragged(
+def _read_ragged(
     record: Mapping[str, Value], feature: Feature, rows: int
 ) -> tuple[Value | None, list[Any]]:
     """Return the concatenated values of sequences in a step, and their lengths by level.
@@ -158,7 +158,7 @@ def _texts(values: BytesValues, feature: Feature) -> NDArray[np.object_]:
     return out
 
 
-def _unpacked(values: BytesValues, feature: Feature, record: Mapping[str, Value]) -> Any:
+def _unpack_tensors(values: BytesValues, feature: Feature, record: Mapping[str, Value]) -> Any:
     """Return tensors stored as raw bytes: an array, or a list if shapes vary."""
     dtype = np.dtype("<u2" if feature.dtype == "bfloat16" else feature.stored_dtype)
     size = prod(feature.row_shape) * dtype.itemsize if not feature.varies else None
@@ -170,7 +170,7 @@ def _unpacked(values: BytesValues, feature: Feature, record: Mapping[str, Value]
         )
     for row in range(len(values)):
         most = left if size is None else size
-        raw = values[row] if feature.encoding == "bytes" else _inflated(values[row], most, feature)
+        raw = values[row] if feature.encoding == "bytes" else _inflate(values[row], most, feature)
         left -= len(raw)
         if (size is not None and len(raw) != size) or len(raw) % dtype.itemsize:
             raise FormatError(
@@ -197,7 +197,7 @@ def _unpacked(values: BytesValues, feature: Feature, record: Mapping[str, Value]
     return out
 
 
-def _inflated(raw: bytes, most: int, feature: Feature) -> bytes:
+def _inflate(raw: bytes, most: int, feature: Feature) -> bytes:
     inflater = zlib.decompressobj()
     try:
         found = inflater.decompress(raw, most + 1)

@@ -193,7 +193,7 @@ def _column(values: Sequence[Any], path: tuple[str, ...]) -> Any:
     if isinstance(first, bytes) and (first.startswith(_PNG) or is_jpeg(first)):
         return _images(values, where)
     if first is None or isinstance(first, (str, bytes)):
-        return _text([_decoded(one, where) for one in values])
+        return _text([_decode_text(one, where) for one in values])
     arrays = [np.asarray(one) for one in values]
     kinds = {(one.dtype, one.shape) for one in arrays}
     if len(kinds) > 1:
@@ -201,7 +201,7 @@ def _column(values: Sequence[Any], path: tuple[str, ...]) -> Any:
         raise FormatError(f"{where} is not the same in all steps: {kinds_text:.200}")
     column = np.stack(arrays)
     if column.dtype.kind in "OSU":
-        flat = [_decoded(one, where) for one in column.reshape(-1).tolist()]
+        flat = [_decode_text(one, where) for one in column.reshape(-1).tolist()]
         return _text(flat).reshape(column.shape)
     return column
 
@@ -219,7 +219,7 @@ def _images(values: Sequence[Any], where: str) -> Any:
     return column
 
 
-def _decoded(value: Any, where: str) -> str | None:
+def _decode_text(value: Any, where: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     try:
