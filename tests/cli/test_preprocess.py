@@ -476,7 +476,17 @@ def test_a_file_that_is_no_plan(making: bool, cli: Cli, toy: Path, tmp_path: Pat
 SPOILED: tuple[Any, ...] = (None, True, -1, 1.5, "", "../x", "a\0b", [], [None], {"x": 1})
 """Values of every type; each field of a plan is given all of them."""
 OF_SEVERAL_TYPES = {
-    *("name", "dest", "sha256", "batched", "vectorize", "num_frames", "layout", "chunksize")
+    *(
+        "name",
+        "dest",
+        "sha256",
+        "source",
+        "batched",
+        "vectorize",
+        "num_frames",
+        "layout",
+        "chunksize",
+    )
 }
 
 

@@ -124,8 +124,9 @@ def test_tasks_run_on_every_node(cluster: RayCluster, tmp_path: Path) -> None:
     assert {number: value for number, (value, _) in answers.items()} == {
         0: 109, 1: 125, 2: 149, 3: 221, 4: 269, 5: 389, 6: 461,
     }  # fmt: skip
-    assert {node for _, node in answers.values()} == set(cluster.nodes)
-    assert len(cluster.nodes) == 2
+    used = {node for _, node in answers.values()}
+    assert used <= set(cluster.nodes)
+    assert len(used) >= 2
 
 
 @on_ray

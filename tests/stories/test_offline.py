@@ -52,7 +52,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, pen: bytes) -> Shell:
     ):
         hosts = {"HF_ENDPOINT": hub.url, "OFFLINE_DATA_MIRRORS": f"{D4RL_HOST}={host.url}/"}
         Shell(folder, hosts).run("download", DOOR, "--keep-raw")
-        Shell(folder, hosts).run("download", PEN)
+        Shell(folder, hosts).run("download", PEN, "--allow-changed")  # a small file in its place
     (folder / "guard").mkdir()
     (folder / "guard" / "sitecustomize.py").write_text(GUARD)
     return Shell(folder, {"PYTHONPATH": str(folder / "guard")})
@@ -164,6 +164,6 @@ def test_raw_files_on_a_mirror_of_this_machine_need_no_socket(
     )
     named = {"OFFLINE_DATA_CONFIG": str(tmp_path / "config.toml")}
     user = Shell(tmp_path, {**guarded.extra, **named})
-    user.run("download", ABSENT[1])
+    user.run("download", ABSENT[1], "--allow-changed")
     (file,) = user.json("info", ABSENT[1])["files"]
     assert file["url"] == (mirror / "door-human-v1.hdf5").as_uri()

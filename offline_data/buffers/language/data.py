@@ -169,6 +169,9 @@ class _BatchRows:
         del valid_only
         return ValidRows(len(self._data), np.zeros(0, np.int64))
 
+    def _prepare(self) -> None:
+        """Do nothing: no statistics are computed before workers start."""
+
     def __getitem__(self, rows: Any) -> Any:
         return self._data[torch.as_tensor(rows)]
 
