@@ -386,7 +386,7 @@ class ReplayBuffer(BatchSource[Batch]):
             self._sampler.load_state_dict(state_dict["sampler"])
             self._batch_size, self._ended = state_dict["batch_size"], state_dict["ended"]
             draws = [
-                Draw(one["rows"].clone(), one["info"], one["last"]) for one in state_dict["draws"]
+                Draw(old["rows"].clone(), old["info"], old["last"]) for old in state_dict["draws"]
             ]
             self._ahead.restore(draws, self._make)
 

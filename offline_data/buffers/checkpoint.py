@@ -39,7 +39,7 @@ _ZEROS = "0" * 64
 _SEAL = slice(-66, -2)
 """Key of the digest of `state.json` in itself."""
 _HINT = "resume from an earlier state"
-_DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 class Saves(ABC):
@@ -174,7 +174,7 @@ def _set_aside(folder: Path) -> list[Path]:
     with disk_errors(folder.parent):
         others = list(folder.parent.iterdir())
     prefix = f".{folder.name}."
-    return [one for one in others if one.name.startswith(prefix) and one.name.endswith(REPLACED)]
+    return [old for old in others if old.name.startswith(prefix) and old.name.endswith(REPLACED)]
 
 
 class _Digesting:

@@ -154,9 +154,9 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         storage = self.storage
         size = len(key)
         derived = [
-            one
-            for one in self._derived
-            if not isinstance(one, Neighbour) or one.target[:size] == key or key[:1] == one.target
+            fn
+            for fn in self._derived
+            if not isinstance(fn, Neighbour) or fn.target[:size] == key or key[:1] == fn.target
         ]
         plain = not (self._first or self._chain.outward or derived)
         if plain and isinstance(storage, DatasetStorage):

@@ -356,7 +356,7 @@ def _with_leaves_of_torchrl(
     keys, others = options.get("keys"), as_derived(options.get("derived", ()))
     if keys is None:
         known = all_keys(open_reader(path))
-        there = [one for one in default if any(k[: len(one.source)] == one.source for k in known)]
+        there = [new for new in default if any(k[: len(new.source)] == new.source for k in known)]
         return {**options, "derived": (*others, *there)}
     paths = [as_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
     stored, computed = leaves_of_torchrl(paths)

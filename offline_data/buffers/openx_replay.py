@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -115,14 +116,9 @@ class OpenXExperienceReplay(SourceExperienceReplay):
             batch_size = slice_len
             drawn = False  # a slice of each episode
         if sliced and batch_size is not None:
-            options: dict[str, Any] = {"num_slices": num_slices, "slice_len": slice_len}
-            sampler = (
-                SliceSampler(strict_length=strict_length, **options)
-                if drawn
-                else SliceSamplerWithoutReplacement(
-                    shuffle=shuffle, strict_length=strict_length, **options
-                )
-            )
+            once = partial(SliceSamplerWithoutReplacement, shuffle=shuffle)
+            make = SliceSampler if drawn else once
+            sampler = make(num_slices=num_slices, slice_len=slice_len, strict_length=strict_length)
         elif sampler is None and not drawn:
             sampler = SamplerWithoutReplacement(shuffle=shuffle)
         self._shuffle, self._episodes_at_once = shuffle, num_slices or 1

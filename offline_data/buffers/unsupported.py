@@ -51,5 +51,5 @@ def refuse(owner: str, given: Mapping[str, Any], known: str) -> None:
         if name not in known.split():
             raise UsageError(f"{owner} has no argument {name!r}")
         accepted, hint = _REFUSED[name]
-        if not any(value is one or value == one for one in accepted):
+        if not any(value is default or value == default for default in accepted):
             raise UsageError(f"{owner} does not support {name}={value!r}", hint=hint)

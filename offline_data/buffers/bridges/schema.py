@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Leaf: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 
-_DTYPES = {name: one for name, one in vars(torch).items() if isinstance(one, torch.dtype)}
+_DTYPES = {name: dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)}
 
 Backend = Literal["memmap", "h5", "shared"]
 """One file per leaf; one HDF5 file; shared memory."""

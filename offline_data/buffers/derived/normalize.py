@@ -135,7 +135,7 @@ def normalize(
     wanted = as_keys(keys)
     scales: tuple[tuple[Key, Scale], ...] | None = None
     if statistics is not None:
-        given = {as_key(key): _scale_of(key, one) for key, one in statistics.items()}
+        given = {as_key(key): _scale_of(key, pair) for key, pair in statistics.items()}
         select_keys(list(given), wanted)
         scales = tuple(given.items())
     return Normalizer(wanted, scales, within(eps, "eps", 0, math.inf))
@@ -259,8 +259,8 @@ class Normalizer(Cached):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics as tensors, for `torch.save`; see `load_state_dict`."""
-        found = ((name, vars(one)) for name, one in self.statistics.items())
-        return {"eps": self.eps, "statistics": {name: dict(one) for name, one in found}}
+        found = ((name, vars(scale)) for name, scale in self.statistics.items())
+        return {"eps": self.eps, "statistics": {name: dict(scale) for name, scale in found}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace the statistics by those of another object.
@@ -271,18 +271,18 @@ class Normalizer(Cached):
         """
         try:
             eps, found = state_dict["eps"], state_dict["statistics"]
-            scales = {as_key(name): Scale(**one) for name, one in found.items()}
+            scales = {as_key(name): Scale(**scale) for name, scale in found.items()}
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise UsageError(
                 f"This is not a state of normalize: {type(error).__name__} {error}",
                 hint="normalize(…).state_dict() returns one",
             ) from error
-        for key, one in scales.items():
-            right = bool(one.mean.isfinite().all() and one.std.isfinite().all())
-            if not right or one.mean.shape != one.std.shape or bool((one.std < 0).any()):
+        for key, scale in scales.items():
+            right = bool(scale.mean.isfinite().all() and scale.std.isfinite().all())
+            if not right or scale.mean.shape != scale.std.shape or bool((scale.std < 0).any()):
                 raise IntegrityError(
                     f"The state of normalize is damaged: {join_key(key)!r} has the statistics "
-                    f"{shown(repr(one))}; expected finite numbers, and no std below 0"
+                    f"{shown(repr(scale))}; expected finite numbers, and no std below 0"
                 )
         if eps != self.eps:
             raise UsageError(f"The state has eps={eps}, and this normalize eps={self.eps}")
@@ -362,8 +362,8 @@ class Normalizer(Cached):
         check_rows("normalize", batch)
         roots = self._roots(batch)
         for key in roots:
-            for one in self._of(key):
-                _check_shape(key, one.shape, batch.get(key).shape[1:])
+            for moment in self._of(key):
+                _check_shape(key, moment.shape, batch.get(key).shape[1:])
         after = set(map(next_of, roots)) & set(leaf_keys(batch))
         return [*roots, *sorted(after)]
 
@@ -392,14 +392,14 @@ class Normalizer(Cached):
         found = self._of(name)
         if not isinstance(values, Tensor):
             values = np.asarray(values)
-        for one in found:
-            _check_shape(name, one.shape, values.shape)
+        for moment in found:
+            _check_shape(name, moment.shape, values.shape)
         if isinstance(values, Tensor):
             dtype = torch.float64 if values.dtype in _WIDE else torch.float32
-            mean, std = (one.to(values.device, dtype) for one in found)
+            mean, std = (moment.to(values.device, dtype) for moment in found)
             return how(values, mean, std + self.eps).float()
         wide = np.float64 if values.dtype in (np.float64, np.int64) else np.float32
-        center, spread = (one.numpy().astype(wide) for one in found)
+        center, spread = (moment.numpy().astype(wide) for moment in found)
         return how(values, center, spread + wide(self.eps)).astype(np.float32)
 
     def _parts(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
@@ -407,7 +407,7 @@ class Normalizer(Cached):
 
         def part(below: str, value: Any) -> Any:
             key = (*name, *below.split("/"))  # as the leaves of such a part are called
-            below_it = any(one[: len(key)] == key for one in known)
+            below_it = any(leaf[: len(key)] == key for leaf in known)
             return self._scale_values(key, value, how) if below_it else value
 
         if isinstance(values, TensorDictBase):

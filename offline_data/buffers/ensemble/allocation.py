@@ -80,7 +80,7 @@ def _by_member(weights: Mapping[Any, float], members: Sequence[Any]) -> list[flo
 def count_of(member: Any, unit: Literal["steps", "episodes"]) -> int:
     """Return the current number of drawable rows of a member, or of its episodes."""
     if hasattr(member, "members"):
-        return sum(count_of(one, unit) for one in member.members)
+        return sum(count_of(inner, unit) for inner in member.members)
     if unit == "episodes" and hasattr(member, "episodes"):
         return len(member.episodes)
     if not len(member):

@@ -296,7 +296,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             pairs = zip(members, parts, strict=True)
             parts = [self._collate_fns[number](part) for number, part in pairs]
         if self._collates:
-            return [labelled(part, one) for part, one in zip(parts, members, strict=True)]
+            return [labelled(part, number) for part, number in zip(parts, members, strict=True)]
         batch = stacked(parts, numbers)
         if self._texts and isinstance(batch, TensorDictBase):
             coded = {key for key in self._texts if isinstance(batch.get(key, None), torch.Tensor)}
@@ -317,8 +317,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 f"{sampler!r} is not a SamplerEnsemble of {len(self)} samplers",
                 hint="ensemble[0].set_sampler(…) is for the first member's alone",
             )
-        for member, one in zip(self.members, sampler.samplers, strict=True):
-            member.set_sampler(one)
+        for member, own in zip(self.members, sampler.samplers, strict=True):
+            member.set_sampler(own)
         before: Any = super().set_sampler(sampler)
         return before  # type: ignore[no-any-return]
 
@@ -347,22 +347,22 @@ class ReplayBufferEnsemble(ReplayBuffer):
         own = super().state_dict()
         of_members = {str(number) for number in range(len(self))}
         for part in ("writer", "sampler"):
-            own[part] = {key: one for key, one in own[part].items() if key not in of_members}
+            own[part] = {key: state for key, state in own[part].items() if key not in of_members}
         return {**own, "members": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `ReplayBuffer.load_state_dict`."""
         self.check_state(state_dict)
         self._drop_drawn()
-        for member, one in zip(self.members, state_dict["members"], strict=True):
-            member.load_state_dict(one)
+        for member, own in zip(self.members, state_dict["members"], strict=True):
+            member.load_state_dict(own)
         super().load_state_dict(_with_parts(state_dict))
 
     def check_state(self, state: Any) -> None:
         """Raise unless `load_state_dict` takes a state; see there."""
         fields = Fields(state, type(self).__name__)
-        for member, one in zip(self.members, fields.items("members", len(self)), strict=True):
-            check_part(member, one)
+        for member, own in zip(self.members, fields.items("members", len(self)), strict=True):
+            check_part(member, own)
         for name in ("writer", "sampler"):
             fields.mapping(name)
         super().check_state(_with_parts(state))
@@ -389,8 +389,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
 def _with_parts(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state of an ensemble with its members' states of writers and samplers."""
     states = state["members"]
-    writers = {str(number): one["writer"] for number, one in enumerate(states)}
-    samplers = {str(number): one["sampler"] for number, one in enumerate(states)}
+    writers = {str(number): state["writer"] for number, state in enumerate(states)}
+    samplers = {str(number): state["sampler"] for number, state in enumerate(states)}
     return {**state, "writer": writers, "sampler": {**samplers, **state["sampler"]}}
 
 

@@ -72,7 +72,7 @@ class Agreement:
         columns = [
             {m: leaves[names[m][key]] for m, (_, leaves) in found.items()} for key in self.keys
         ]
-        rows = [_row_of(*one, cast=cast) for one in zip(self.keys, columns, strict=True)]
+        rows = [_row_of(*column, cast=cast) for column in zip(self.keys, columns, strict=True)]
         self._shapes, self.dtypes = zip(*rows, strict=True)
         self.members: dict[int, MemberLeaves] = {}
         for m, (own, leaves) in found.items():
@@ -290,7 +290,7 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
         batch = _dense(parts, members)
         if batch is not None:
             return batch
-        parts = [labelled(part, one) for part, one in zip(parts, members.tolist(), strict=True)]
+        parts = [labelled(part, m) for part, m in zip(parts, members.tolist(), strict=True)]
     try:
         if batches:
             return LazyStackedTensorDict.lazy_stack(parts, 0)

@@ -163,7 +163,7 @@ def by_buffer(
     buffers: Sequence[Any], source: Tensor, index: Tensor, priority: Tensor | float
 ) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """Yield each buffer with its rows in the batch and their priorities (one for all, or one each)."""
-    source, index = (torch.as_tensor(one).to("cpu").reshape(-1) for one in (source, index))
+    source, index = (torch.as_tensor(numbers).to("cpu").reshape(-1) for numbers in (source, index))
     values = torch.as_tensor(priority).detach().to("cpu").reshape(-1)
     if len(values) not in {1, len(source)}:
         raise UsageError(

@@ -311,7 +311,7 @@ class DatasetMixture(AsDataset):
         self._chain.load_state_dict(state_dict["transforms"])
         if state_dict["draws"]:
             self._agree_again()
-        self._ahead.restore([_draw_of(one) for one in state_dict["draws"]], self._make)
+        self._ahead.restore([_draw_of(draw) for draw in state_dict["draws"]], self._make)
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
@@ -522,7 +522,7 @@ class DatasetMixture(AsDataset):
             places = torch.from_numpy(order)
         leaves = self._gather_at_once(agreement, draw, places)
         if leaves is None:
-            parts = [self._part(agreement, *one) for one in draw.draws]
+            parts = [self._part(agreement, *part) for part in draw.draws]
             leaves = list(map(torch.cat, zip(*parts, strict=True)))
             if places is not None:
                 rows = put(torch.arange(len(places)), places).to(parts[0][0].device)
@@ -535,7 +535,7 @@ class DatasetMixture(AsDataset):
     ) -> list[Tensor] | None:
         """Gather all leaves at once; None if some rows are changed after gathering."""
         same = all(agreement.members[m].dtypes == agreement.dtypes for m, _ in draw.draws)
-        if agreement.nested or not same or not all(self._is_stored(*one) for one in draw.draws):
+        if agreement.nested or not same or not all(self._is_stored(*part) for part in draw.draws):
             return None
         storages = [getattr(member, "storage", None) for member in self.members]
         numbers = [number for number, _ in draw.draws]

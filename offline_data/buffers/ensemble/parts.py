@@ -87,7 +87,7 @@ class Parts:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each part by number; the storage of a dataset has none."""
-        states = (one.state_dict() if _has_state(one) else {} for one in self._parts)
+        states = (part.state_dict() if _has_state(part) else {} for part in self._parts)
         return {str(number): state for number, state in enumerate(states)}
 
     def check_state(self, state: Any, steps: Any = None) -> None:  # noqa: ARG002 - as of writers

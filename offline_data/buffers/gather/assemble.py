@@ -83,7 +83,7 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
 
     try:
         built, expected = nested(_unchecked), nested(_checked)
-        state = {name for one in (expected, expected["n"]) for name in vars(one)}
+        state = {name for batch in (expected, expected["n"]) for name in vars(batch)}
         same = (
             state - {"_has_mps_val"} == set(vars(built)) - {"_has_mps_val"}
             and built.batch_size == built["n"].batch_size == size

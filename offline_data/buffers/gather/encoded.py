@@ -73,7 +73,7 @@ class EncodedGather:
                     self._columns[leaf][np.concatenate(wanted)], len(wanted)
                 )
             else:
-                tensors = [torch.from_numpy(one + 1).to(self._device) for one in wanted]
+                tensors = [torch.from_numpy(rows + 1).to(self._device) for rows in wanted]
             found.update(zip((slot for slot, _ in places), tensors, strict=True))
         return [*self._gather(rows), *(found[slot] for slot in sorted(found))]
 

@@ -108,9 +108,9 @@ def _together(
     gathers: Sequence[NativeGather], gather: Callable[..., Any], *arguments: int
 ) -> list[Tensor] | None:
     views = gathers[0]._views
-    if any(one._views != views for one in gathers):
+    if any(other._views != views for other in gathers):
         return None
-    results = gather([one._plan for one in gathers], *arguments, torch.get_num_threads())
+    results = gather([other._plan for other in gathers], *arguments, torch.get_num_threads())
     return None if results is None else _leaves(results, views)
 
 

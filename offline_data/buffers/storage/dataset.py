@@ -181,11 +181,11 @@ class DatasetStorage:
         if self._closed:
             raise self._deleted_error()
         plan, path = self._plan, self.reader.path
-        files = {one.file: map_file(path / one.file, one.rows, one.stride) for one in plan.gathers}
-        maps = [files[one.file] for one in plan.gathers]
+        files = {g.file: map_file(path / g.file, g.rows, g.stride) for g in plan.gathers}
+        maps = [files[g.file] for g in plan.gathers]
         if self._in_memory:
             copied = {name: map.words.to(self.device, copy=True) for name, map in files.items()}
-            words = [copied[one.file] for one in plan.gathers]
+            words = [copied[g.file] for g in plan.gathers]
         else:
             words = [map.words for map in maps]
             self._readahead = Readahead(plan, maps, self.reader)

@@ -309,7 +309,7 @@ class StreamingDataset(IterableDataset[Any]):
                 left.append(window)
                 self.skipped += window.skipped
                 del window  # frees memory before the next one is awaited
-                while sum(len(one) for one in left) >= self._form.size[0]:
+                while sum(len(rows) for rows in left) >= self._form.size[0]:
                     yield self._batch(left)
             if not self.drop_last and any(left):
                 yield self._batch(left)

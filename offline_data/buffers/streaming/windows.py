@@ -253,7 +253,9 @@ class Window:
         places = {(): batch.root_rows[rows], ("next",): batch.next_rows[rows]}
         wanted = set(keys)
         for key, column in batch.observations.items():
-            at = {(*above, *key): one for above, one in places.items() if (*above, *key) in wanted}
+            at = {
+                (*above, *key): spot for above, spot in places.items() if (*above, *key) in wanted
+            }
             found.update(_take_rows(column, at, decode=decode))
         for key, column in {**batch.steps, **self._numbers}.items():
             if key in wanted:
@@ -378,8 +380,8 @@ def _cast_as_stored(batch: EpisodeBatch, schema: Schema) -> EpisodeBatch:
 
     def cast(table: str, columns: Mapping[Key, Any], values: Mapping[Key, Any]) -> dict[Key, Any]:
         return {
-            key: one if one.dtype == object else encoded(table, columns[key], one, words)
-            for key, one in values.items()
+            key: leaf if leaf.dtype == object else encoded(table, columns[key], leaf, words)
+            for key, leaf in values.items()
         }
 
     return replace(

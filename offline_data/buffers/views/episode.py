@@ -132,7 +132,7 @@ class Episode:
                 raise UsageError(f"The transitions have no leaf {join_key(key)!r}")
             leaves[name] = _arrays(leaf)
         scalars = {name: leaves[name].reshape(self.length, -1) for name in ("rewards", "terminals")}
-        leaves |= {name: one[:, 0] for name, one in scalars.items() if one.shape[1] == 1}
+        leaves |= {name: array[:, 0] for name, array in scalars.items() if array.shape[1] == 1}
         truncated = self.transitions.get(TRUNCATED, None)
         timeouts = np.zeros(self.length, bool)
         if truncated is not None:

@@ -88,7 +88,7 @@ def identity_of(manifest: Manifest) -> str:
     It covers the id with revision, the counts, and the digests of the episode table.
     """
     digests = manifest.digests.items()
-    files = {name: one["sha256"] for name, one in digests if name.startswith(f"{EPISODES}/")}
+    files = {name: file["sha256"] for name, file in digests if name.startswith(f"{EPISODES}/")}
     content = [manifest.id, dict(manifest.counts), files]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -157,7 +157,7 @@ def read_view(path: Path) -> SavedView:
             raise ValueError("it is not a file")
         with path.open("rb") as file:
             with zipfile.ZipFile(file) as entries:  # a small file must not expand to a large array
-                if any(one.compress_type != zipfile.ZIP_STORED for one in entries.infolist()):
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries.infolist()):
                     raise ValueError("its arrays are compressed; those of a view never are")
             file.seek(0)
             with np.load(file, allow_pickle=False) as content:
@@ -201,7 +201,7 @@ def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[
     path, manifest = place_of(reader.path, name), reader.manifest
     if not path.exists():
         folder = reader.path.parent / VIEWS / reader.path.name
-        names = ", ".join(sorted(one.stem for one in folder.glob(f"*{SUFFIX}"))) or "none"
+        names = ", ".join(sorted(file.stem for file in folder.glob(f"*{SUFFIX}"))) or "none"
         raise NotFoundError(
             f"There is no view {path}", hint=f"views saved of {manifest.id}: {names}"
         )
