@@ -91,11 +91,13 @@ class HubFolders(CatalogSource):
                 f"{self.name}:{name} has no {expected} files at {listing.commit}",
                 hint=missing.shell_hint,
             )
-        return self.laid_out(Release(name, listing.commit, files))
+        return self.plan_shards(Release(name, listing.commit, files))
 
-    def laid_out(self, release: Release) -> Release:
-        """Return a release with the files that `open` needs and the number of shards."""
-        return release
+    def plan_shards(self, release: Release) -> Release:
+        """Return a release whose HDF5 files are downloaded shard by shard, npz files all at once."""
+        if any(file.path.endswith(".npz") for file in release.files):
+            return release
+        return replace(release, opening=(), shards=len(release.files))
 
     def accepts_file(self, path: Path) -> bool:
         """Return True if a file with one of the suffixes has this format; may raise our errors."""

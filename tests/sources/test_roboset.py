@@ -43,7 +43,7 @@ class TestContract(SourceContract):
     def case(self, tmp_path: Path) -> SourceCase:
         raw = write_roboset(tmp_path / "raw")
         files = tuple(RemoteFile(p.name, (f"hf://{p.name}",)) for p in sorted(raw.iterdir()))
-        return SourceCase(RoboSet(), RoboSet().laid_out(Release(NAME, "3f2a", files)), raw)
+        return SourceCase(RoboSet(), RoboSet().plan_shards(Release(NAME, "3f2a", files)), raw)
 
 
 def read_all(release: Release) -> list[EpisodeBatch]:

@@ -43,7 +43,7 @@ NAME = "main/walker_walk/random/64px"
 
 def release_of(folder: Path, **options: Any) -> Release:
     files = tuple(RemoteFile(p.name, (f"hf://{p.name}",)) for p in sorted(folder.iterdir()))
-    return VD4RL().laid_out(Release(NAME, "3f2a", files, **options))
+    return VD4RL().plan_shards(Release(NAME, "3f2a", files, **options))
 
 
 class TestNpz(SourceContract):

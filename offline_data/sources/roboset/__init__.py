@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.readers.hdf5 import MAGIC
@@ -39,10 +38,6 @@ class RoboSet(HubFolders):
     repository = "jdvakil/RoboSet_Sim"
     magic = FILES
     notes = SET_NOTES
-
-    def laid_out(self, release: Release) -> Release:
-        """Return a release that is downloaded file by file."""
-        return replace(release, opening=(), shards=len(release.files))
 
     def accepts_file(self, path: Path) -> bool:
         """Return True if a file has trials; those of real robots are refused when they are read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,12 +52,6 @@ class VD4RL(HubFolders):
     folder = "vd4rl/"
     magic = FILES
     notes = SET_NOTES
-
-    def laid_out(self, release: Release) -> Release:
-        """Return a release whose HDF5 files are downloaded shard by shard, npz files all at once."""
-        if any(file.path.endswith(".npz") for file in release.files):
-            return release
-        return replace(release, opening=(), shards=len(release.files))
 
     def accepts_file(self, path: Path) -> bool:
         """Return True if a file has the columns of one of the formats."""
