@@ -30,6 +30,7 @@ LAYERS = (
         "plurals",
         "ids",
         "config",
+        "decode",
         "urls",
         "progress",
         "files",

@@ -20,13 +20,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 from offline_data.checks.names import unversioned
 from offline_data.checks.run import DAMAGED, RULE_FAILED
+from offline_data.decode import at_least, decode
 from offline_data.errors import FormatError, NotFoundError, UnknownNameError, UsageError
 from offline_data.files import is_file, write_named
-from offline_data.strict_json import MAX_COUNT, read_json, shown
+from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +41,21 @@ Identity: TypeAlias = "tuple[str, str, str | None, str | None]"
 VERSION = 1
 _VERSION, _FIELDS = "offline_data_baseline", ("dataset", "code", "leaf", "about")
 _HINT = "write it again with --write-baseline, or name another file"
+
+
+@dataclass(frozen=True)
+class _Known:
+    dataset: str
+    code: str
+    leaf: str | None
+    about: str | None
+    count: Annotated[int, at_least(1)]
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    offline_data_baseline: Literal[1]
+    findings: tuple[_Known, ...]
 
 
 @dataclass(frozen=True)
@@ -79,14 +95,17 @@ def read_baseline(file: Path) -> Counter[Identity]:
         AccessError: It cannot be read.
     """
     try:
-        return _parsed(read_json(file))
+        baseline = decode(_Baseline, read_json(file), f"{file} is not a baseline")
     except NotFoundError as error:
         hint = "`--write-baseline FILE` writes one"
         raise UnknownNameError(f"The baseline {file} does not exist", hint=hint) from error
     except FormatError as error:
         raise UsageError(error.message, hint=_HINT) from error
-    except ValueError as error:
-        raise UsageError(f"{file} is not a baseline: {error}", hint=_HINT) from error
+    counts: Counter[Identity] = Counter()
+    for one in baseline.findings:
+        if one.code != RULE_FAILED:
+            counts[one.dataset, one.code, one.leaf, one.about] += one.count
+    return counts
 
 
 def write_baseline(file: Path, report: CheckReport) -> int:
@@ -137,24 +156,3 @@ def _looked_for(identity: Identity, report: CheckReport) -> bool:
     dataset, code, *_ = identity
     here = any(unversioned(one.id) == dataset for one in report.datasets)
     return here and code in {*report.rules, DAMAGED}
-
-
-def _parsed(value: Any) -> Counter[Identity]:
-    """Return the counts; raises `ValueError`."""
-    version = value.get(_VERSION) if isinstance(value, dict) else None
-    listed = value["findings"] if version == VERSION and "findings" in value else None
-    if type(version) is not int or type(listed) is not list:
-        raise ValueError(f"expected {_VERSION} {VERSION}, found {shown(version)}, and findings")
-    counts: Counter[Identity] = Counter()
-    for place, one in enumerate(listed):
-        if not isinstance(one, dict) or set(one) != {*_FIELDS, "count"}:
-            raise ValueError(f"finding {place} is {shown(one)}")
-        dataset, code, leaf, about = identity = tuple(one[name] for name in _FIELDS)
-        texts = isinstance(dataset, str) and isinstance(code, str)
-        optional = all(part is None or isinstance(part, str) for part in (leaf, about))
-        count = one["count"]
-        if not (texts and optional and type(count) is int and 0 < count <= MAX_COUNT):
-            raise ValueError(f"finding {place} is {shown(one)}")
-        if code != RULE_FAILED:
-            counts[identity] += count
-    return counts

@@ -62,11 +62,11 @@ def test_the_nearest_file_with_the_table(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "selct = []": "check has the key 'selct'",
+    "selct = []": "check has the unknown key 'selct'",
     "select = 'RL020'": "check.select is 'RL020'; expected a list",
-    "select = [1]": "check.select is [1]; expected a list",
-    "ignore = ['RL9']": "check.ignore: No rule matches 'RL9'",
-    "ignore = ['']": "check.ignore: No rule matches ''",
+    "select = [1]": "check.select[0] is 1; expected text",
+    "ignore = ['RL9']": "check.ignore[0]: No rule matches 'RL9'",
+    "ignore = ['']": "check.ignore[0]: No rule matches ''",
     "fail-on = 'eror'": "check.fail-on is 'eror'; expected one of error, warning, info, never",
     "fail-on = []": "check.fail-on is []",
     "output-format = 3": "check.output-format is 3",
@@ -74,7 +74,7 @@ WRONG = {
     'baseline = "a\\u0000b"': "check.baseline is",
     "per-dataset-ignores = 3": "check.per-dataset-ignores is 3; expected a table",
     "per-dataset-ignores = {a = 'RL020'}": "check.per-dataset-ignores.a is 'RL020'",
-    "per-dataset-ignores = {a = ['x']}": "check.per-dataset-ignores.a: No rule matches 'x'",
+    "per-dataset-ignores = {a = ['x']}": "check.per-dataset-ignores.a[0]: No rule matches 'x'",
     "thresholds = 3": "check.thresholds is 3; expected a table",
     "thresholds = {RL020 = 3}": "check.thresholds.RL020 is 3; expected a table",
     "thresholds = {RL020 = {x = 3}}": "check.thresholds: Rule RL020 has no threshold 'x'",

@@ -1,0 +1,230 @@
+"""Decoding of JSON and TOML into dataclasses by their annotations.
+
+Files that people write or strangers made are read this way: the value is complete and of the stated
+types, or refused with one sentence that names file, place, found and expected.
+
+An annotation is `str`, `bool`, `int`, `float` (an `int` is kept), `Path`, `None`, `Any`, `Literal`, a
+dataclass, a list (`list`, `tuple[X, ...]`, `tuple[X, Y]`), a table (`dict`, `Mapping`), or a union of
+those whose JSON types differ; `Annotated` adds checks and functions that convert:
+`Annotated[DatasetId, str, parse_id]` is a text in the file. Fields with a default may be missing.
+Unknown ones are refused, unless a class has `ignores_unknown = True`; with `dashed = True` their
+names have dashes in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from offline_data.errors import FormatError, InvalidIdError, OfflineDataError, UsageError
+from offline_data.ids import did_you_mean
+from offline_data.strict_json import MAX_COUNT, shown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition that values meet, and its description for messages."""
+
+    expected: str
+    holds: Callable[[Any], object]
+
+
+def matching(pattern: str, expected: str) -> Check:
+    """Return the check of texts that match a regular expression as a whole."""
+    return Check(expected, re.compile(pattern).fullmatch)
+
+
+def at_least(low: int) -> Check:
+    """Return the check of numbers from `low` to the greatest int64."""
+    expected = f"a whole number from {low} to 2**63 - 1"
+    return Check(expected, lambda number: low <= number <= MAX_COUNT)
+
+
+Count: TypeAlias = Annotated[int, at_least(0)]
+Sha256: TypeAlias = Annotated[str, matching("[0-9a-f]{64}", "64 hex digits")]
+_OBJECT = "an object"
+
+
+def decode(kind: type[T], value: object, where: str, place: str = "", *, toml: bool = False) -> T:
+    """Return a value of a file as `kind`.
+
+    Args:
+        kind: An annotation, usually a dataclass.
+        value: The parsed value.
+        where: The file, for messages.
+        place: Place of the value in the file; empty: it is all of it.
+        toml: Whether the file is TOML, which a user writes.
+
+    Raises:
+        FormatError: It is of another form; for TOML `UsageError`. InvalidIdError: A wrong id.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Limits:
+        ...     rows: int
+        ...     names: tuple[str, ...] = ()
+        >>> decode(Limits, {"rows": 3, "names": ["a"]}, "limits.json")
+        Limits(rows=3, names=('a',))
+        >>> decode(Limits, {"rows": 3, "names": ["a", 4]}, "limits.json")
+        Traceback (most recent call last):
+        offline_data.errors.FormatError: limits.json: names[1] is 4; expected text
+    """
+    try:
+        return cast("T", _form(cast("Any", kind)).read(value))
+    except _WrongError as wrong:
+        for part in wrong.place:
+            is_plain = isinstance(part, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part)
+            name = part if is_plain else shown(part)
+            place += f"[{name}]" if isinstance(part, int) else f".{name}" if place else str(name)
+        said = wrong.said.replace(_OBJECT, "a table") if toml else wrong.said
+        error: type[OfflineDataError] = UsageError if toml else FormatError
+        if isinstance(wrong.__cause__, InvalidIdError):
+            error = InvalidIdError
+        message = f"{where}: {place}{said}" if place else where + said
+        raise error(message, hint=wrong.hint) from wrong
+
+
+class _WrongError(Exception):
+    """A value of another form; the place of its holder is put before its own on the way out."""
+
+    def __init__(self, said: str, hint: str | None = None, *place: str | int) -> None:
+        self.said, self.hint, self.place = said, hint, place
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Values that an annotation accepts: their types when parsed (none: any), and the rest."""
+
+    types: tuple[type, ...]
+    expected: str
+    convert: Callable[[Any], Any] = lambda value: value
+
+    def read(self, value: Any) -> Any:
+        if self.types and type(value) not in self.types:
+            raise _WrongError(f" is {shown(value)}; expected {self.expected}")
+        return self.convert(value)
+
+    def read_at(self, place: str | int, value: Any) -> Any:
+        try:
+            return self.read(value)
+        except _WrongError as wrong:
+            wrong.place = (place, *wrong.place)
+            raise
+
+    def then(self, rules: Iterable[Check | Callable[[Any], Any]]) -> _Form:
+        """Return the form with checks and conversions."""
+        expected = [rule.expected for rule in rules if isinstance(rule, Check)]
+
+        def convert(value: Any) -> Any:
+            value = self.convert(value)
+            for rule in rules:
+                if not isinstance(rule, Check):
+                    value = _call(rule, value)
+                elif not rule.holds(value):
+                    raise _WrongError(f" is {shown(value)}; expected {rule.expected}")
+            return value
+
+        return _Form(self.types, (expected or [self.expected])[0], convert)
+
+
+_PLAIN: dict[Any, _Form] = {
+    Any: _Form((), "any value"),
+    str: _Form((str,), "text"),
+    bool: _Form((bool,), "true or false"),
+    int: _Form((int,), "a whole number"),
+    float: _Form((float, int), "a number"),
+    NoneType: _Form((NoneType,), "null"),
+    dict: _Form((dict,), _OBJECT),
+}
+_NAME = Check("the path of a file", lambda text: text and "\0" not in text)
+_PLAIN[Path] = _PLAIN[str].then((_NAME, Path))
+
+
+@cache
+def _form(kind: Any) -> _Form:
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if is_dataclass(kind):
+        return _form_of_class(cast("type[Any]", kind))
+    if origin is Annotated:
+        read, *rules = parts[1:] if parts[1] in _PLAIN else parts
+        return _form(read).then(rules)
+    if origin is Literal:
+        types = tuple({type(choice) for choice in parts})
+        words = " or ".join(map(str, parts)) if len(parts) < 3 else f"one of {', '.join(parts)}"
+        return _Form(types, words).then((Check(words, parts.__contains__),))
+    if origin in {Union, UnionType}:
+        forms = [_form(part) for part in parts]
+        by_type = {each: form for form in reversed(forms) for each in form.types}
+        words = " or ".join(form.expected for form in forms if form.types != (NoneType,))
+        return _Form(tuple(by_type), words, lambda value: by_type[type(value)].read(value))
+    if origin in {dict, Mapping}:
+        name, inner = map(_form, parts)
+        return _Form(
+            (dict,),
+            _OBJECT,
+            lambda table: {name.read_at(k, k): inner.read_at(k, v) for k, v in table.items()},
+        )
+    if origin in {list, tuple, Sequence}:
+        return _form_of_list(origin, parts)
+    raise TypeError(f"{kind} cannot be decoded")
+
+
+def _form_of_list(origin: Any, parts: tuple[Any, ...]) -> _Form:
+    forms = [_form(part) for part in parts if part is not ...]
+    fixed = origin is tuple and parts[-1] is not ...
+    words = f"a list of {len(forms)}" if fixed else "a list"
+    size = Check(words, lambda values: not fixed or len(values) == len(forms))
+
+    def convert(values: list[Any]) -> Any:
+        read = (forms[n if fixed else 0].read_at(n, value) for n, value in enumerate(values))
+        return list(read) if origin is list else tuple(read)
+
+    return _Form((list,), words).then((size, convert))
+
+
+def _form_of_class(cls: type[Any]) -> _Form:
+    dashed, is_open = (getattr(cls, name, False) for name in ("dashed", "ignores_unknown"))
+    hints = get_type_hints(cls, include_extras=True)
+    known = {f.name.replace("_", "-") if dashed else f.name: f for f in fields(cls)}
+    forms = {name: _form(hints[field.name]) for name, field in known.items()}
+    required = [n for n, f in known.items() if f.default is f.default_factory is MISSING]
+
+    def convert(table: dict[str, Any]) -> Any:
+        unknown = min(table.keys() - known, default="")
+        if unknown in table and not is_open:
+            said = f" has the unknown key {shown(unknown)}; expected {', '.join(known)}"
+            raise _WrongError(said, did_you_mean(unknown, known))
+        for name in required:
+            if name not in table:
+                raise _WrongError(f" is missing; expected {forms[name].expected}", None, name)
+        given = {f.name: forms[n].read_at(n, table[n]) for n, f in known.items() if n in table}
+        return _call(cls, **given)
+
+    return _Form((dict,), _OBJECT, convert)
+
+
+def _call(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    try:
+        return function(*args, **given)
+    except OfflineDataError as error:
+        raise _WrongError(f": {error.message}", error.shell_hint) from error
