@@ -101,28 +101,28 @@ def save_tree(tree: Any, folder: Path) -> None:
         NoSpaceError, AccessError: Disk errors.
     """
     folder = folder.expanduser().absolute()
-    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         with disk_errors(folder):
             if folder.exists() and not (folder / _TREE).exists() and any(folder.iterdir()):
                 raise UsageError(
                     f"{folder} has files that are not a saved state and would be replaced"
                 )
-            beside.mkdir(parents=True)
-            with (beside / _BYTES).open("wb") as file:
+            draft.mkdir(parents=True)
+            with (draft / _BYTES).open("wb") as file:
                 data = _Digesting(file)
                 coded = _encode(tree, data)
                 _to_disk(file)
             files = {_BYTES: {"size": data.size, "sha256": data.sha256.hexdigest()}}
             content = {"format": FORMAT, "version": VERSION, "files": files, "tree": coded}
-            with (beside / _TREE).open("wb") as file:
+            with (draft / _TREE).open("wb") as file:
                 file.write(_seal_text(content))
                 _to_disk(file)
-        publish(beside, folder, own=lambda _: [_TREE, _BYTES])
+        publish(draft, folder, own=lambda _: [_TREE, _BYTES])
         for earlier in _set_aside(folder):
             shutil.rmtree(earlier, ignore_errors=True)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def load_tree(folder: Path) -> Any:

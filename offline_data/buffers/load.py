@@ -196,7 +196,7 @@ def open_view(
 ) -> DatasetView:
     """Open a file written by `DatasetView.save` together with its dataset.
 
-    The dataset is looked for beside the view, then at its path when the view was saved, then under
+    The dataset is looked for next to the view, then at its path when the view was saved, then under
     the root; nothing is downloaded. For `root` see `load_dataset`, for `options`
     `BaseDatasetExperienceReplay`.
 

@@ -120,7 +120,7 @@ def split_trajs(
 
     Returns:
         `[R, L]`, `L` the length of the longest of `R` trajectories, zero-padded, with a `mask`, bool
-        `[R, L]`, beside the numbers. Nested: `[R]` (in TorchRL `[R, -1]`), without a mask.
+        `[R, L]`, in addition to the numbers. Nested: `[R]` (in TorchRL `[R, -1]`), without a mask.
 
     Raises:
         UsageError: Neither numbers nor ends, or a leaf that is not a tensor.

@@ -177,8 +177,8 @@ def make_environment(
         return env
     stored, limit = spec.get("kwargs") or {}, spec.get("max_episode_steps")
     if not known:
-        told = isinstance(requires, (list, tuple)) and [shown(one) for one in requires[:5]]
-        packages = f" ({', '.join(told)})" if told else ""
+        names = isinstance(requires, (list, tuple)) and [shown(name) for name in requires[:5]]
+        packages = f" ({', '.join(names)})" if names else ""
         raise NotFoundError(
             f"No environment {shown(name)} is registered with gymnasium",
             hint=f"import the package that registers it{packages} before: nothing that a dataset "

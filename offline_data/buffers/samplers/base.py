@@ -244,7 +244,7 @@ class Sampler(Saves):
             batch.set(key, spread(leaf, batch.batch_size))
 
     def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:  # noqa: ARG002
-        """Return what `buffer.sample(return_info=True)` says of a batch beside its rows."""
+        """Return what `buffer.sample(return_info=True)` returns besides the rows."""
         return leaves
 
     def extend(self, index: Tensor) -> None:

@@ -320,7 +320,7 @@ class SliceSampler(Sampler):
         super().complete(batch, others)
 
     def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:
-        """Add the batch's `done` and `terminated` beside `truncated_key`, as TorchRL does."""
+        """Add the batch's `done` and `terminated` next to `truncated_key`, as TorchRL does."""
         if self.truncated_key is None or not isinstance(batch, TensorDictBase):
             return leaves
         last, found = leaves[self.truncated_key], dict(leaves)
