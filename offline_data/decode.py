@@ -166,7 +166,7 @@ def _form(kind: Any) -> _Form:
     if is_dataclass(kind):
         return _form_of_class(cast("type[Any]", kind))
     if origin is Annotated:
-        read, *rules = parts[1:] if parts[1] in _PLAIN else parts
+        read, *rules = parts[1:] if isinstance(parts[1], type) or get_origin(parts[1]) else parts
         return _form(read).then(rules)
     if origin is Literal:
         types = tuple({type(choice) for choice in parts})
@@ -178,15 +178,23 @@ def _form(kind: Any) -> _Form:
         words = " or ".join(form.expected for form in forms if form.types != (NoneType,))
         return _Form(tuple(by_type), words, lambda value: by_type[type(value)].read(value))
     if origin in {dict, Mapping}:
-        name, inner = map(_form, parts)
-        return _Form(
-            (dict,),
-            _OBJECT,
-            lambda table: {name.read_at(k, k): inner.read_at(k, v) for k, v in table.items()},
-        )
+        return _form_of_table(*map(_form, parts))
     if origin in {list, tuple, Sequence}:
         return _form_of_list(origin, parts)
     raise TypeError(f"{kind} cannot be decoded")
+
+
+def _form_of_table(name: _Form, inner: _Form) -> _Form:
+    def key(text: str) -> Any:
+        try:
+            return name.read(text)
+        except _WrongError as wrong:
+            said = f" has the key {shown(text)}; expected {name.expected}"
+            raise _WrongError(said) from wrong
+
+    return _Form(
+        (dict,), _OBJECT, lambda table: {key(k): inner.read_at(k, v) for k, v in table.items()}
+    )
 
 
 def _form_of_list(origin: Any, parts: tuple[Any, ...]) -> _Form:

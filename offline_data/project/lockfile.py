@@ -7,28 +7,28 @@ the same file. It may come from a stranger, as `datasets.toml` may.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from offline_data.decode import Count, Sha256, decode, matching
 from offline_data.errors import UsageError
 from offline_data.files import disk_errors, write_durably
+from offline_data.ingest.options import Options  # noqa: TC001 (`decode` reads annotations)
 from offline_data.project.requests import (
     OPTIONS,
-    check_keys,
-    checked,
-    id_of,
-    options_of,
+    Id,
+    Name,
+    OptionsTable,
     options_table,
-    read_datasets,
+    read_toml,
 )
 from offline_data.sources.text_options import TextOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from offline_data.ids import DatasetId
-    from offline_data.ingest.options import Options
     from offline_data.project.requests import DatasetRequest
 
 VERSION = 1
@@ -42,8 +42,6 @@ _HEADER = (
     "# this file. Commit both.\n"
 )
 _AGAIN = "restore the file, or delete it and run `offline-data lock`"
-_FIELDS = ("id", "requested", "options", "transitions", "episodes", "content", "converter", "files")
-_FILE_FIELDS = {"path": str, "url": str, "size": int, "sha256": str}
 
 
 @dataclass(frozen=True)
@@ -52,30 +50,48 @@ class LockedFile:
 
     path: str
     """Relative posix path among the files of the dataset."""
-    url: str | None
+    url: str | None = None
     """URL when it was locked; `sync` asks the source instead, which may have moved it."""
-    size: int | None
-    sha256: str | None
+    size: Count | None = None
+    sha256: Sha256 | None = None
 
 
 @dataclass(frozen=True)
-class LockedDataset:
-    """A dataset of a lock file."""
+class _LockedOptions(OptionsTable):
+    text: Annotated[TextOptions, dict, TextOptions.from_record] | None = None
 
-    name: str
-    """Its short name in the project."""
-    id: DatasetId
+
+@dataclass(frozen=True)
+class _Table:
+    """The table of a dataset."""
+
+    id: Id
     """Its id with the source's revision, without that of a range of episodes."""
-    requested: DatasetId
+    requested: Id
     """Its id in `datasets.toml` when it was locked."""
-    options: Options
-    transitions: int
-    episodes: int
-    content: str
+    options: Annotated[Options, _LockedOptions, OptionsTable.options]
+    transitions: Count
+    episodes: Count
+    content: Annotated[str, matching("sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")]
     """Content digest, see `offline_data.project.content`."""
     converter: str
     """Version of this package that converted it; another one may do so, if the content is the same."""
     files: tuple[LockedFile, ...]
+
+    def __post_init__(self) -> None:
+        if self.id.revision is None or self.requested not in {
+            self.id,
+            replace(self.id, revision=None),
+        }:
+            raise UsageError(f"id is {self.id}; expected a revision of {self.requested}")
+
+
+@dataclass(frozen=True)
+class LockedDataset(_Table):
+    """A dataset of a lock file."""
+
+    name: str
+    """Its short name in the project."""
 
     @property
     def stored_id(self) -> DatasetId:
@@ -86,6 +102,18 @@ class LockedDataset:
     def bytes(self) -> int:
         """Bytes of the raw files, as far as they are known."""
         return sum(file.size or 0 for file in self.files)
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    ignores_unknown: ClassVar[bool] = True
+    version: Count
+
+
+@dataclass(frozen=True)
+class _File(_Versioned):
+    ignores_unknown: ClassVar[bool] = False
+    datasets: Mapping[Name, _Table]
 
 
 def dump_lock(datasets: Mapping[str, LockedDataset]) -> str:
@@ -140,44 +168,17 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
         AccessError: It cannot be read.
     """
     try:
-        tables = read_datasets(file, MAX_BYTES, VERSION)
-        return {
-            name: _read_dataset(name, table, f"{file}: datasets.{name}")
-            for name, table in tables.items()
-        }
+        value = read_toml(file, MAX_BYTES)
+        version = decode(_Versioned, value, str(file), toml=True).version
+        if version == VERSION:
+            tables = decode(_File, value, str(file), toml=True).datasets
+            return {n: LockedDataset(**vars(table), name=n) for n, table in sorted(tables.items())}
     except UsageError as error:
-        hint = error.shell_hint if "version" in error.message else _AGAIN
-        raise UsageError(error.message, hint=hint) from error
-
-
-def _read_dataset(name: str, table: Any, where: str) -> LockedDataset:
-    def field(name: str, kind: type, *pattern: str) -> Any:
-        return checked(table.get(name), kind, f"{where}.{name}", *pattern)
-
-    check_keys(checked(table, dict, where), _FIELDS, where)
-    locked, requested = (id_of(table.get(one), f"{where}.{one}") for one in ("id", "requested"))
-    if locked.revision is None or requested not in {locked, replace(locked, revision=None)}:
-        raise UsageError(f"{where}.id is {locked}; expected a revision of {requested}")
-    return LockedDataset(
-        name,
-        locked,
-        requested,
-        options_of(field("options", dict), f"{where}.options", TextOptions.from_record),
-        field("transitions", int),
-        field("episodes", int),
-        field("content", str, "sha256:[0-9a-f]{64}", "sha256: and 64 hex digits"),
-        field("converter", str),
-        tuple(_read_file(f, f"{where}.files[{n}]") for n, f in enumerate(field("files", list))),
+        raise UsageError(error.message, hint=_AGAIN) from error
+    raise UsageError(
+        f"{file} has version {version}; this version of offline-data reads {VERSION}",
+        hint="pip install --upgrade offline-data",
     )
-
-
-def _read_file(table: Any, where: str) -> LockedFile:
-    check_keys(checked(table, dict, where), _FILE_FIELDS, where)
-    for name, kind in _FILE_FIELDS.items():
-        if name in table or name == "path":
-            hexed = ("[0-9a-f]{64}", "64 hex digits") if name == "sha256" else ()
-            checked(table.get(name), kind, f"{where}.{name}", *hexed)
-    return LockedFile(**dict.fromkeys(_FILE_FIELDS) | table)
 
 
 def differences(

@@ -12,7 +12,7 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download, naming_the_command, on_disk
 from offline_data.ingest.options import Options, pinned_text
@@ -101,10 +101,7 @@ def lock_datasets(
     names = {upgrade} if isinstance(upgrade, str) else upgrade
     newest = set(requests if names is True else names or ())
     for name in sorted(newest - requests.keys()):
-        near = nearest(name, requests, 1)
-        raise NotFoundError(
-            f"{file} has no dataset {name!r}", hint=f"did you mean {near[0]}?" if near else None
-        )
+        raise NotFoundError(f"{file} has no dataset {name!r}", hint=did_you_mean(name, requests))
     found: dict[str, LockedDataset] = {}
     for name, request in requests.items():
         kept = None if name in newest else before.get(name)
@@ -169,7 +166,6 @@ def _lock_one(
         )
     converter = stored.manifest.converter
     return LockedDataset(
-        request.name,
         dataset,
         request.id,
         options,
@@ -178,6 +174,7 @@ def _lock_one(
         digest_of(entry_at(stored.path), settings.root, progress),
         f"{converter.get('name', 'unknown')} {converter.get('version', '')}".rstrip(),
         _raw_files(stored.manifest, settings),
+        request.name,
     )
 
 

@@ -19,7 +19,6 @@ from offline_data.project.requests import read_requests
 SHA = "0123456789abcdef" * 4
 GOOD = {
     name: LockedDataset(
-        name,
         parse_id("d4rl:pen-human-v1@unversioned"),
         parse_id("d4rl:pen-human-v1"),
         Options(episodes=(2, None), images="raw", keep_episodes=True),
@@ -31,6 +30,7 @@ GOOD = {
             LockedFile('a "quoted"\\ name\x7f\n\t\u2028é🤖.hdf5', "http://x/y", 2**63 - 1, SHA),
             LockedFile("b", None, None, None),
         ),
+        name,
     )
     for name in ("b-2", "a_1")
 }
@@ -64,14 +64,14 @@ def test_a_lock_file_reads_back(tmp_path: Path) -> None:
         ("", "datasets is missing; expected a table"),
         ("datasets = 3", "datasets is 3"),
         ("[dataset]\n", "unknown key 'dataset'"),
-        ("[datasets]\n'../x' = 'd4rl:a'", "a name in datasets is '../x'"),
-        ("[datasets]\n'' = 'd4rl:a'", "a name in datasets is ''"),
+        ("[datasets]\n'../x' = 'd4rl:a'", "datasets has the key '../x'"),
+        ("[datasets]\n'' = 'd4rl:a'", "datasets has the key ''"),
         ("[datasets]\na.b.c = 'd4rl:a'", "datasets.a has the unknown key 'b'"),
-        ("[datasets]\na = 3", "datasets.a is 3; expected an id in quotes, or a table"),
+        ("[datasets]\na = 3", "datasets.a is 3; expected an id in quotes or a table"),
         ("[datasets]\na = 2020-01-01", "datasets.a is datetime.date"),
-        ("[datasets]\na = '../../etc'", "datasets.a.id: "),
-        ("[datasets]\na = 'd4rl:../../x'", "datasets.a.id: "),
-        ("[datasets]\na = 'd4rl:x@../y'", "datasets.a.id: "),
+        ("[datasets]\na = '../../etc'", "datasets.a: "),
+        ("[datasets]\na = 'd4rl:../../x'", "datasets.a: "),
+        ("[datasets]\na = 'd4rl:x@../y'", "datasets.a: "),
         ("[datasets]\na = {}", "datasets.a.id is missing"),
         ("[datasets]\na = { id = ['x'] }", "datasets.a.id is "),
         ("[datasets]\na = { id = 'd4rl:x', episode = '1:2' }", "unknown key 'episode'"),
@@ -108,7 +108,7 @@ def test_the_nearest_key_is_named(tmp_path: Path) -> None:
         ("version = 1", "version = true", "version is True; expected a whole number"),
         ("version = 1", "", "version is missing"),
         ("version = 1", "version = 1\nmore = 1", "unknown key 'more'"),
-        ("[datasets.a_1]", "[datasets.'../a']", "a name in datasets is '../a'"),
+        ("[datasets.a_1]", "[datasets.'../a']", "datasets has the key '../a'"),
         ("pen-human-v1@unversioned", "pen-human-v1", "expected a revision of d4rl:pen-human-v1"),
         ("pen-human-v1@unversioned", "../v1@unversioned", "datasets.a_1.id"),
         ("pen-human-v1@unversioned", "pen-human-v2@unversioned", "a revision of d4rl:pen-human-v1"),
