@@ -17,7 +17,7 @@ from offline_data.buffers.arguments import (
 )
 from offline_data.buffers.batches import INDEX, Batch, BatchSource
 from offline_data.buffers.checkpoint import check_part, load_tree, owned, save_tree
-from offline_data.buffers.fields import Fields, check_plain
+from offline_data.buffers.fields import StateFields, check_plain
 from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, check_draw
 from offline_data.buffers.storage import GrowingStorage, TensorStorage
@@ -392,7 +392,7 @@ class ReplayBuffer(BatchSource[Batch]):
 
     def check_state(self, state: Any) -> None:
         """Raise unless `load_state_dict` takes a state; see there."""
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         kinds, own = fields.mapping("kinds"), self._kinds()
         check_plain(kinds, "kinds")
         if kinds != own:
@@ -442,7 +442,7 @@ class ReplayBuffer(BatchSource[Batch]):
             UsageError: See `load_state_dict`.
         """
         state = load_tree(Path(path))
-        storage = Fields(state, type(self).__name__).mapping("storage")
+        storage = StateFields(state, type(self).__name__).mapping("storage")
         content = storage.get("content")
         if isinstance(content, dict) and "hooked" in content:
             rows = through(self._load_hooks, content["hooked"])

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.files import disk_errors, read_head
@@ -55,7 +55,7 @@ class Saves(ABC):
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
-        Fields(state, type(self).__name__)
+        StateFields(state, type(self).__name__)
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder; raises like `save_tree`."""
@@ -144,7 +144,7 @@ def load_tree(folder: Path) -> Any:
     except NotFoundError as error:
         raise NotFoundError(f"No saved state in {folder}: {_TREE} is missing") from error
     try:
-        content = Fields(parse_json(data, _TREE), _TREE)
+        content = StateFields(parse_json(data, _TREE), _TREE)
         content.check("format", content.get("format") == FORMAT, repr(FORMAT))
         newest = f"up to {VERSION}, which this version of offline-data reads"
         content.check("version", content.integer("version") <= VERSION, newest)
@@ -209,7 +209,7 @@ def _seal_text(content: dict[str, Any]) -> bytes:
     return data[: _SEAL.start] + hashlib.sha256(data).hexdigest().encode() + data[_SEAL.stop :]
 
 
-def _read_seal(content: Fields, data: bytes) -> tuple[int, str] | None:
+def _read_seal(content: StateFields, data: bytes) -> tuple[int, str] | None:
     """Return the size and digest of the bytes; None: of a version that wrote none.
 
     Raises `IntegrityError` unless the text has its own digest.
@@ -219,7 +219,7 @@ def _read_seal(content: Fields, data: bytes) -> tuple[int, str] | None:
     text = data[: _SEAL.start] + _ZEROS.encode() + data[_SEAL.stop :]
     if hashlib.sha256(text).hexdigest().encode() != data[_SEAL]:
         raise IntegrityError(f"{_TREE} was changed since it was written: its digest is another")
-    file = Fields(Fields(content.get("files"), "files").get(_BYTES), _BYTES)
+    file = StateFields(StateFields(content.get("files"), "files").get(_BYTES), _BYTES)
     return file.integer("size"), str(file.get("sha256"))
 
 
@@ -288,7 +288,7 @@ def _decode(coded: Any, memory: Tensor) -> Any:
         return [_decode(item, memory) for item in coded]
     if not isinstance(coded, dict):
         return coded
-    fields = Fields(coded, _TREE)
+    fields = StateFields(coded, _TREE)
     if "tuple" in coded:
         return tuple(_decode(fields.items("tuple"), memory))
     if "plain" in coded:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WORDS = 624  # of the Mersenne Twister, torch's generator on the CPU
 
 
-class Fields:
+class StateFields:
     """Reads the fields of a state; every method raises `IntegrityError` for one that is not as expected.
 
     Args:
@@ -27,9 +27,9 @@ class Fields:
         where: Whose it is, for messages.
 
     Example:
-        >>> Fields({"epoch": 3}, "sampler").integer("epoch")
+        >>> StateFields({"epoch": 3}, "sampler").integer("epoch")
         3
-        >>> Fields({"epoch": -3}, "sampler").integer("epoch")
+        >>> StateFields({"epoch": -3}, "sampler").integer("epoch")
         Traceback (most recent call last):
         offline_data.errors.IntegrityError: The state of sampler is damaged: epoch is -3; expected ...
     """

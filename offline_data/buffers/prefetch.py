@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ class Draw(NamedTuple):
 
 def check_draw(draw: Any, count: int) -> None:
     """Raise `IntegrityError` unless a draw in a state has rows below `count`, and leaves of them."""
-    fields = Fields(draw, "a prefetched batch")
+    fields = StateFields(draw, "a prefetched batch")
     fields.only("rows", "info", "last")
     rows = fields.rows("rows", count)
     fields.check("rows", len(rows), "one row or more")

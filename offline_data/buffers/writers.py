@@ -11,7 +11,7 @@ import torch
 from tensordict import is_tensor_collection
 
 from offline_data.buffers.checkpoint import Saves
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers.reduce import check_reduction, reduced
 from offline_data.buffers.storage.rows import part_of, stacked
@@ -73,7 +73,7 @@ class Writer(Saves):
 
         `steps`: number in the storage then, and its capacity; None: those of the storage now.
         """
-        Fields(state, type(self).__name__).integer("write_count")
+        StateFields(state, type(self).__name__).integer("write_count")
 
     def _steps(self) -> tuple[int, int]:
         """Return the steps in the storage, and its capacity; no storage has any number."""
@@ -149,7 +149,7 @@ class RoundRobinWriter(Writer):
         """See `Writer`."""
         super().check_state(state, steps)
         known, size = steps or self._steps()
-        Fields(state, type(self).__name__).integer("cursor", min(known, size - 1))
+        StateFields(state, type(self).__name__).integer("cursor", min(known, size - 1))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `Writer`."""
@@ -252,7 +252,7 @@ class TensorDictMaxValueWriter(Writer):
     def check_state(self, state: Any, steps: tuple[int, int] | None = None) -> None:
         """See `Writer`."""
         super().check_state(state, steps)
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         rows = fields.rows("rows", (steps or self._steps())[0])
         fields.check("rows", len({*rows.tolist()}) == len(rows), "every row once")
         ranks = fields.tensor("ranks", torch.float64, (len(rows),))

@@ -14,7 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.distributed import DistributedSampler
 
 from offline_data.buffers.arguments import positive
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.config import launched_ranks
 from offline_data.episodes.permutation import EpochOrder
 from offline_data.errors import UsageError
@@ -237,7 +237,7 @@ class EpochBatches(DistributedSampler[Any]):
             UsageError: The state of other rows, or a position inside a batch.
             IntegrityError: A damaged state.
         """
-        own, fields = self.identity(), Fields(state, "a loader")
+        own, fields = self.identity(), StateFields(state, "a loader")
         if {name: state.get(name) for name in own} != own or not fields.has("epoch"):
             raise UsageError(
                 f"The state is of another loader: {dict(state)}; this one has {own}",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers import Sampler
@@ -155,7 +155,7 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check the number of rows; raises `UsageError` if it differs, `IntegrityError` if damaged."""
-        rows = Fields(state_dict, type(self).__name__).integer("rows")
+        rows = StateFields(state_dict, type(self).__name__).integer("rows")
         if rows != len(self):
             raise UsageError(f"The state has {plural(rows, 'row')}; expected {len(self)}")
 

@@ -29,7 +29,7 @@ from offline_data.buffers.ensemble.parts import (
     read_only,
     refusing,
 )
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage
 from offline_data.buffers.unsupported import refuse
@@ -360,7 +360,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     def check_state(self, state: Any) -> None:
         """Raise unless `load_state_dict` takes a state; see there."""
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         for member, own in zip(self.members, fields.items("members", len(self)), strict=True):
             check_part(member, own)
         for name in ("writer", "sampler"):
@@ -368,11 +368,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
         super().check_state(_with_parts(state))
 
     def _check_draw(self, draw: Any, state: Any) -> None:
-        fields = Fields(draw, "a prefetched batch")
+        fields = StateFields(draw, "a prefetched batch")
         rows = fields.get("rows")
         fits = isinstance(rows, TensorDictBase) and {*rows.keys()} == {MEMBER, INDEX}
         fields.check("rows", fits, f"a TensorDict of {MEMBER} and {INDEX}")
-        own = Fields({MEMBER: rows[MEMBER]}, "a prefetched batch")
+        own = StateFields({MEMBER: rows[MEMBER]}, "a prefetched batch")
         numbers = own.rows(MEMBER, len(self)).tolist()
         fields.check("rows", len(rows[INDEX]) == len(numbers), f"rows of {len(numbers)} members")
         info = fields.mapping("info")

@@ -40,7 +40,7 @@ from offline_data.buffers.ensemble.members import (
     is_plain,
     put,
 )
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers.base import (
@@ -315,7 +315,7 @@ class DatasetMixture(AsDataset):
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
-        fields = Fields(state, "a mixture")
+        fields = StateFields(state, "a mixture")
         members = fields.items("members")
         if len(members) != len(self.members):
             raise UsageError(
@@ -343,12 +343,12 @@ class DatasetMixture(AsDataset):
 
     def _check_draw(self, draw: Any, state: Any) -> None:
         """Raise `IntegrityError` unless a draw has rows that its members have after loading."""
-        fields = Fields(draw, "a prefetched batch")
+        fields = StateFields(draw, "a prefetched batch")
         fields.only("source", "parts")
         source = fields.rows("source", len(self.members))
         counts = [0] * len(self.members)
         for part in fields.items("parts"):
-            one = Fields(part, "a prefetched batch")
+            one = StateFields(part, "a prefetched batch")
             number = one.integer("member", len(self.members) - 1)
             self.members[number]._check_draw(one.get("draw"), state["members"][number])
             nested = isinstance(self.members[number], DatasetMixture)
@@ -592,10 +592,10 @@ def _draw_state(draw: Draw | MixtureDraw) -> dict[str, Any]:
     return {"source": draw.source, "parts": parts}
 
 
-def _random_part(state: dict[str, Any]) -> Fields:
+def _random_part(state: dict[str, Any]) -> StateFields:
     """Return the random state in that of a mixture; without a seed its `generator` is None."""
     names = (name for name in (OWN, GLOBAL) if state.get(name) is not None)
-    return Fields({name: state[name] for name in names}, "a mixture")
+    return StateFields({name: state[name] for name in names}, "a mixture")
 
 
 def _draw_of(state: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from offline_data.buffers.checkpoint import check_part
 from offline_data.buffers.ensemble.allocation import Probabilities, probabilities
 from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stacked, with_member
 from offline_data.buffers.ensemble.members import GatherMany
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.assemble import Node, assemble
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.samplers import Sampler
@@ -92,7 +92,7 @@ class Parts:
 
     def check_state(self, state: Any, steps: Any = None) -> None:  # noqa: ARG002 - as of writers
         """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         for number, part in enumerate(self._parts):
             if isinstance(part, Writer):  # checks itself against its storage, which comes first
                 fields.mapping(str(number))
@@ -346,7 +346,7 @@ class SamplerEnsemble(Parts, Sampler):
     def check_state(self, state: Any, steps: Any = None) -> None:
         """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
         super().check_state(state, steps)
-        check_random_state(Fields(state, type(self).__name__), self._generator)
+        check_random_state(StateFields(state, type(self).__name__), self._generator)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import torch
 
 from offline_data.buffers.checkpoint import Saves
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.transforms import spread
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 OWN, GLOBAL = "generator", "global_generator"
-"""Fields of a state with a sampler's own random state, or torch's."""
+"""StateFields of a state with a sampler's own random state, or torch's."""
 
 
 class ValidRows:
@@ -287,7 +287,7 @@ class Sampler(Saves):
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` for a damaged state, `UsageError` for one of another sampler."""
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         if unknown := sorted(map(str, state.keys() - {OWN, GLOBAL})):
             raise UsageError(f"{type(self).__name__} has no state; found {unknown}")
         check_random_state(fields, self._generator)
@@ -301,7 +301,9 @@ class Sampler(Saves):
         self._load_generator(state_dict)
 
     def _load_generator(self, state: dict[str, Any]) -> None:
-        self._generator = load_random_state(Fields(state, type(self).__name__), self._generator)
+        self._generator = load_random_state(
+            StateFields(state, type(self).__name__), self._generator
+        )
 
 
 def seeded(seed: int | None) -> torch.Generator | None:
@@ -314,14 +316,16 @@ def random_state(generator: torch.Generator | None) -> dict[str, Any]:
     return {GLOBAL: torch.get_rng_state()} if generator is None else {OWN: generator.get_state()}
 
 
-def check_random_state(state: Fields, generator: torch.Generator | None) -> None:
+def check_random_state(state: StateFields, generator: torch.Generator | None) -> None:
     """Raise `IntegrityError` unless `load_random_state` takes the state."""
     for name in (OWN, GLOBAL):
         if state.has(name):
             state.generator(name, generator or torch.default_generator)
 
 
-def load_random_state(state: Fields, generator: torch.Generator | None) -> torch.Generator | None:
+def load_random_state(
+    state: StateFields, generator: torch.Generator | None
+) -> torch.Generator | None:
     """Set the state of `generator`, or of torch's global one for None, and return the generator.
 
     A new generator if the state is not that of the global one. States of earlier versions may

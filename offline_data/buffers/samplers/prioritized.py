@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.samplers import sum_tree
 from offline_data.buffers.samplers.base import (
     Sampleable,
@@ -246,7 +246,7 @@ class PrioritizedSampler(Sampler):
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` for a damaged state, `UsageError` for another capacity."""
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         alpha, _, eps = (fields.number(name) for name in ("alpha", "beta", "eps"))
         priorities = fields.get("priorities")
         floats = isinstance(priorities, torch.Tensor) and priorities.dtype in _FLOATS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.samplers.base import (
     Sampleable,
     Sampler,
@@ -196,7 +196,7 @@ class SamplerWithoutReplacement(Sampler):
 
     def check_state(self, state: Any) -> None:
         """Raise `IntegrityError` for a damaged state."""
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         if fields.get("seed") is not None:
             fields.integer("seed", _LARGEST_SEED)
         for name in ("epoch", "position"):
@@ -212,7 +212,7 @@ class SamplerWithoutReplacement(Sampler):
             state_dict["position"],
         )
         self._order = None
-        load_random_state(Fields(state_dict, type(self).__name__), None)
+        load_random_state(StateFields(state_dict, type(self).__name__), None)
 
     def __repr__(self) -> str:
         return (

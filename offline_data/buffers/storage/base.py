@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.checkpoint import Saves, load_tree
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
@@ -321,7 +321,7 @@ class GrowingStorage(Saves):
 
     def steps_in(self, state: Any) -> tuple[int, int]:
         """Return the steps in a state of this storage, and the capacity; raises if it is none."""
-        fields = Fields(state, type(self).__name__)
+        fields = StateFields(state, type(self).__name__)
         count, content = fields.integer("count"), fields.get("content")
         width = self._check_content(content, count)
         if count % width:

@@ -10,7 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase, lazy_stack
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.devices import as_device
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
@@ -156,7 +156,7 @@ class ListStorage(GrowingStorage):
         return list(self._items)
 
     def _check_content(self, content: Any, count: int) -> int:
-        Fields({"content": content}, type(self).__name__).items("content", count)
+        StateFields({"content": content}, type(self).__name__).items("content", count)
         return 1
 
     def _restore(self, content: Any, count: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from torch.utils import _pytree as pytree
 
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import BufferUsageError, UsageError
@@ -91,7 +91,7 @@ class StoredRows:
     """
 
     def __init__(self, content: Any, count: int, ndim: int) -> None:
-        fields = Fields(content, "storage")
+        fields = StateFields(content, "storage")
         self.leaves: Leaves = fields.mapping("leaves")
         self.shape = fields.integers("shape")
         self.columns = fields.integers("columns", low=1) if "columns" in content else ()
@@ -116,7 +116,7 @@ class StoredRows:
                 fits = int(codes.min()) >= 0 and int(codes.max()) < len(words)
             fields.check("words", fits, f"the texts of all codes of {key}")
 
-    def _frame_of(self, fields: Fields) -> Frame:
+    def _frame_of(self, fields: StateFields) -> Frame:
         """Return the frame of a state: that of an earlier version has no names or nested parts."""
         found = fields.items("frame")
         what = "the structure of the rows"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from offline_data.buffers.fields import Fields
+from offline_data.buffers.fields import StateFields
 from offline_data.buffers.samplers.base import EpisodeIndex, RingOrder
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
@@ -235,7 +235,7 @@ class TrajectoryIndex:
 
     def check_state(self, state: Any, count: int, width: int) -> None:
         """Raise `IntegrityError` unless a state is of `count` rows, `width` a step."""
-        fields = Fields(state, "links")
+        fields = StateFields(state, "links")
         steps = count // width
         fields.tensor("after", torch.bool, (steps,))
         fields.tensor("ends", torch.bool, (count,))
