@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from offline_data.errors import AccessError, NotFoundError, UsageError
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 from offline_data_cli import complete
 from offline_data_cli.complete import SCRIPTS
 from offline_data_cli.options import Context, argument
@@ -33,10 +33,9 @@ def get(
 
     settings = context.settings
     if key is not None and key not in CONFIG_KEYS:
-        near = nearest(key, CONFIG_KEYS, 1)
         raise NotFoundError(
             f"No setting is called {key!r}; there are {', '.join(CONFIG_KEYS)}",
-            hint=f"did you mean {near[0]!r}?" if near else None,
+            hint=did_you_mean(key, CONFIG_KEYS, shown=repr),
         )
     mirrors = {f"{prefix}={replacement}": prefix for prefix, replacement in settings.mirrors}
     values: dict[str, Any] = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import NotFoundError, UsageError
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, option
 from offline_data_cli.result import (
@@ -72,8 +72,7 @@ def _rule_named(context: Context, name: str) -> Result:
             *step_names(),
             *(word for one in rule_texts().values() for word in (one.code, one.name)),
         ]
-        close = nearest(name, known)
-        hint = f"did you mean {' or '.join(close)}?" if close else "offline-data explain"
+        hint = did_you_mean(name, known, count=3) or "offline-data explain"
         raise NotFoundError(f"No rule or step is called {name!r}", hint=hint) from None
 
 

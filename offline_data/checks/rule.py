@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from offline_data.checks.finding import Finding
 from offline_data.errors import UsageError
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,10 +62,9 @@ class Rule(ABC):
         for name, value in given.items():
             if name not in self.thresholds:
                 known = ", ".join(self.thresholds) or "none"
-                near = nearest(name, self.thresholds)
                 raise UsageError(
                     f"Rule {self.code} has no threshold {name!r}; it has: {known}",
-                    hint=f"did you mean {near[0]}?" if near else None,
+                    hint=did_you_mean(name, self.thresholds),
                 )
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise UsageError(f"Threshold {name!r} of {self.code} is {value!r}, not a number")

@@ -18,7 +18,7 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.files import free_bytes
-from offline_data.ids import DatasetId, looks_like_path, nearest
+from offline_data.ids import DatasetId, did_you_mean, looks_like_path
 from offline_data.ingest.build import (
     BuildJob,
     DatasetBuild,
@@ -484,9 +484,9 @@ def _did_you_mean(dataset: DatasetId, settings: Settings) -> str | None:
     if dataset.name not in known:
         here = (entry.id for entry in list_datasets(settings.root))
         known += [one.name for one in here if one.source == dataset.source]
-    near = [] if dataset.name in known else nearest(dataset.name, known)
-    names = " or ".join(f"{dataset.source}:{name}" for name in near)
-    return f"did you mean {names}?" if near else None
+    if dataset.name in known:
+        return None
+    return did_you_mean(dataset.name, known, count=3, shown=f"{dataset.source}:{{}}".format)
 
 
 def offline_advice(settings: Settings) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.files import human_bytes
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 from offline_data.plurals import plural
 from offline_data.sources.base import ALL_SPLITS
 from offline_data.sources.registry import get_source
@@ -171,10 +171,9 @@ def _check_split(release: Release, source: str, split: str | None) -> None:
             + ("; a split of a download is part of its id" if release.local is None else ""),
         )
     if split not in {None, ALL_SPLITS, *there}:
-        near = nearest(str(split), there)
         raise NotFoundError(
             f"{where} has no split {split!r}; it has {', '.join(there)}",
-            hint=f"did you mean {near[0]}?" if near else None,
+            hint=did_you_mean(str(split), there),
         )
 
 
