@@ -64,7 +64,7 @@ Thresholds: TypeAlias = Annotated[Mapping[str, Mapping[str, float]], _known_thre
 
 
 @dataclass(frozen=True)
-class _Table:
+class _CheckTable:
     """The table of a file."""
 
     dashed: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class _Table:
 
 
 @dataclass(frozen=True)
-class CheckConfig(_Table):
+class CheckConfig(_CheckTable):
     """Configuration of a run, from a file or the command line."""
 
     file: Path | None = None
@@ -147,7 +147,7 @@ def _read(file: Path) -> CheckConfig | None:
         table = table.get(part) if isinstance(table, dict) else None
     if table is None:
         return None
-    given = vars(decode(_Table, table, str(file), prefix, toml=True))
+    given = vars(decode(_CheckTable, table, str(file), prefix, toml=True))
     if given["baseline"]:
         given = {**given, "baseline": file.parent / given["baseline"]}
     return CheckConfig(**given, file=file)

@@ -62,7 +62,7 @@ class _LockedOptions(OptionsTable):
 
 
 @dataclass(frozen=True)
-class _Table:
+class _LockedTable:
     """The table of a dataset."""
 
     id: Id
@@ -87,7 +87,7 @@ class _Table:
 
 
 @dataclass(frozen=True)
-class LockedDataset(_Table):
+class LockedDataset(_LockedTable):
     """A dataset of a lock file."""
 
     name: str
@@ -111,9 +111,9 @@ class _Versioned:
 
 
 @dataclass(frozen=True)
-class _File(_Versioned):
+class _LockFile(_Versioned):
     ignores_unknown: ClassVar[bool] = False
-    datasets: Mapping[Name, _Table]
+    datasets: Mapping[Name, _LockedTable]
 
 
 def dump_lock(datasets: Mapping[str, LockedDataset]) -> str:
@@ -171,7 +171,7 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
         value = read_toml(file, MAX_BYTES)
         version = decode(_Versioned, value, str(file), toml=True).version
         if version == VERSION:
-            tables = decode(_File, value, str(file), toml=True).datasets
+            tables = decode(_LockFile, value, str(file), toml=True).datasets
             return {n: LockedDataset(**vars(table), name=n) for n, table in sorted(tables.items())}
     except UsageError as error:
         raise UsageError(error.message, hint=_AGAIN) from error

@@ -78,7 +78,7 @@ _Request: TypeAlias = (
 
 
 @dataclass(frozen=True)
-class _File:
+class _RequestsFile:
     datasets: Mapping[Name, _Request]
 
 
@@ -103,7 +103,7 @@ def read_requests(file: Path) -> dict[str, DatasetRequest]:
     """
     found: dict[str, DatasetRequest] = {}
     places: dict[tuple[str | None, ...], DatasetRequest] = {}
-    asked = decode(_File, read_toml(file, MAX_BYTES), str(file), toml=True).datasets
+    asked = decode(_RequestsFile, read_toml(file, MAX_BYTES), str(file), toml=True).datasets
     for name, (dataset, options) in sorted(asked.items()):
         one = DatasetRequest(name, dataset, options)
         text = options.text
