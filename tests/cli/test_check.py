@@ -144,7 +144,7 @@ def test_configuration_and_the_command_line(cli: Cli, folder: Path) -> None:
     other.write_text("[check]\nselct = []\n")
     ran = cli("check", "bad", "--config", "other.toml")
     assert (ran.code, "did you mean select?" in ran.err) == (2, True)
-    assert f"{other}: check has the key 'selct'" in ran.err
+    assert f"{other}: check has the unknown key 'selct'" in ran.err
 
 
 def test_a_baseline(cli: Cli, folder: Path, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_bad_files(cli: Cli, project: Path) -> None:
     for verb in ("lock", "sync"):
         ran = cli(verb)
         assert ran.code == 2
-        assert "datasets.toml: datasets.mine.id: " in ran.err
+        assert "datasets.toml: datasets.mine: " in ran.err
     assert cli("lock", "--file", "other.toml").code == 3
     (project / "datasets.toml").write_text('[datasets]\nmine = "local:toy"\n')
     (project / "datasets.lock").write_text("<<<<<<< HEAD\n")
