@@ -32,7 +32,8 @@ def _signals_are_not_ignored() -> None:
     """Take back what a shell that starts tests in the background, or nohup, hands down to children."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+            default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, default)
 
 
 @pytest.fixture(autouse=True)

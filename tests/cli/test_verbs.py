@@ -61,6 +61,11 @@ def test_wrong_values(line: str, said: str, cli: Cli) -> None:
     assert said in ran.err
 
 
+def test_values_at_their_bounds(cli: Cli) -> None:
+    assert len(cli("search", "hopper", "--limit", "1", "-q").out.splitlines()) == 1
+    assert cli("browse", "--port", "65536").code == 2
+
+
 def test_short_help(cli: Cli) -> None:
     shown = {line: cli(*line.split()).out for line in ("-h", "download -h", "check -h", "list -h")}
     for line, text in shown.items():
