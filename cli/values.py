@@ -43,7 +43,7 @@ class Value:
         except ValueError:
             raise ValueError(f"{value!r} is not {_KINDS[self.kind]}") from None
         low, high = self.bounds
-        if (low is not None and parsed < low) or (high is not None and parsed > high):
+        if not ((low is None or parsed >= low) and (high is None or parsed <= high)):  # NaN, too
             limits = f"at least {low}" if high is None else f"from {low} to {high}"
             raise ValueError(f"{value} is out of range; expected {limits}")
         return parsed

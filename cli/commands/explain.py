@@ -48,20 +48,20 @@ def explain(
     if not names:
         rules = rule(context)
         described = [describe_step(name) for name in steps]
-        table = Table(_STEPS, [(one["name"], one["does"]) for one in described])
+        table = Table(_STEPS, [(about["name"], about["does"]) for about in described])
         everything = {"rules": rules.data, "steps": described}
         return Result(everything, (*rules.blocks, table), [*rules.ids, *steps])
     results = [
-        step(context, name) if name in steps else _rule_named(context, name) for name in names
+        step(context, name) if name in steps else _explain_rule(context, name) for name in names
     ]
-    blocks = [block for one in results for block in one.blocks]
-    data = [
-        item for one in results for item in (one.data if isinstance(one.data, list) else [one.data])
-    ]
-    return Result(data, blocks, [name for one in results for name in one.ids])
+    data = []
+    for result in results:
+        data += result.data if isinstance(result.data, list) else [result.data]
+    blocks = [block for result in results for block in result.blocks]
+    return Result(data, blocks, [name for result in results for name in result.ids])
 
 
-def _rule_named(context: Context, name: str) -> Result:
+def _explain_rule(context: Context, name: str) -> Result:
     from offline_data.checks.reference import rule_texts
     from offline_data.preprocess.steps.registry import step_names
 
@@ -70,7 +70,7 @@ def _rule_named(context: Context, name: str) -> Result:
     except (NotFoundError, UsageError):
         known = [
             *step_names(),
-            *(word for one in rule_texts().values() for word in (one.code, one.name)),
+            *(word for text in rule_texts().values() for word in (text.code, text.name)),
         ]
         hint = did_you_mean(name, known, count=3) or "offline-data explain"
         raise NotFoundError(f"No rule or step is called {name!r}", hint=hint) from None

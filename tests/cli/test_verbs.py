@@ -51,6 +51,7 @@ def test_help_imports_no_verb() -> None:
         ("search x --limit 0", "'--limit': 0 is out of range; expected at least 1"),
         ("list --format xml", "'--format': 'xml' is not one of table, tsv, json"),
         ("download a:b --timeout soon", "'--timeout': 'soon' is not a number"),
+        ("download a:b --timeout nan", "'--timeout': nan is out of range; expected at least"),
         ("download a:b --engine slurm", "'--engine': 'slurm' is not one of local, ray"),
         ("config set root", "Missing argument 'VALUE'"),
     ],
