@@ -121,7 +121,9 @@ class Browser:
             json.loads(one["message"])["message"] for one in self.driver.get_log("performance")
         ]
         sent = [one["params"] for one in events if one["method"] == "Network.requestWillBeSent"]
-        urls = [one["request"]["url"] for one in sent]
+        # Chromium's own new-tab page may still be loading in this tab: those are not the page's.
+        own = self.driver.current_url
+        urls = [one["request"]["url"] for one in sent if one["documentURL"].split("#")[0] == own]
         return [url for url in urls if not url.startswith("data:")]
 
 
