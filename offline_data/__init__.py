@@ -85,22 +85,6 @@ if TYPE_CHECKING:
     from offline_data.buffers.experience_replay import (
         VD4RLExperienceReplay as VD4RLExperienceReplay,
     )
-    from offline_data.buffers.language.data import PairwiseDataset as PairwiseDataset
-    from offline_data.buffers.language.data import PromptData as PromptData
-    from offline_data.buffers.language.data import RewardData as RewardData
-    from offline_data.buffers.language.data import (
-        create_infinite_iterator as create_infinite_iterator,
-    )
-    from offline_data.buffers.language.data import get_dataloader as get_dataloader
-    from offline_data.buffers.language.documents import Documents as Documents
-    from offline_data.buffers.language.tokenize import (
-        PromptTensorDictTokenizer as PromptTensorDictTokenizer,
-    )
-    from offline_data.buffers.language.tokenize import TensorDictTokenizer as TensorDictTokenizer
-    from offline_data.buffers.language.tokenize import (
-        TokenizedDatasetLoader as TokenizedDatasetLoader,
-    )
-    from offline_data.buffers.language.topk import TopKRewardSelector as TopKRewardSelector
     from offline_data.buffers.load import load_dataset as load_dataset
     from offline_data.buffers.load import open_dataset as open_dataset
     from offline_data.buffers.load import register_dataset as register_dataset
@@ -141,6 +125,22 @@ if TYPE_CHECKING:
     from offline_data.preprocess.steps.base import Step as Step
     from offline_data.preprocess.steps.registry import register_step as register_step
     from offline_data.sources.text_options import TextOptions as TextOptions
+    from offline_data.text.data import PairwiseDataset as PairwiseDataset
+    from offline_data.text.data import PromptData as PromptData
+    from offline_data.text.data import RewardData as RewardData
+    from offline_data.text.data import (
+        create_infinite_iterator as create_infinite_iterator,
+    )
+    from offline_data.text.data import get_dataloader as get_dataloader
+    from offline_data.text.documents import Documents as Documents
+    from offline_data.text.tokenize import (
+        PromptTensorDictTokenizer as PromptTensorDictTokenizer,
+    )
+    from offline_data.text.tokenize import TensorDictTokenizer as TensorDictTokenizer
+    from offline_data.text.tokenize import (
+        TokenizedDatasetLoader as TokenizedDatasetLoader,
+    )
+    from offline_data.text.topk import TopKRewardSelector as TopKRewardSelector
 
     __version__: str
 
@@ -166,14 +166,10 @@ _NAMES = {
         "LeRobotExperienceReplay MinariExperienceReplay OpenMLExperienceReplay "
         "RobosetExperienceReplay VD4RLExperienceReplay"
     ),
-    "buffers.language.data": (
-        "PairwiseDataset PromptData RewardData create_infinite_iterator get_dataloader"
-    ),
-    "buffers.language.documents": "Documents",
-    "buffers.language.tokenize": (
-        "PromptTensorDictTokenizer TensorDictTokenizer TokenizedDatasetLoader"
-    ),
-    "buffers.language.topk": "TopKRewardSelector",
+    "text.data": ("PairwiseDataset PromptData RewardData create_infinite_iterator get_dataloader"),
+    "text.documents": "Documents",
+    "text.tokenize": ("PromptTensorDictTokenizer TensorDictTokenizer TokenizedDatasetLoader"),
+    "text.topk": "TopKRewardSelector",
     "buffers.load": "load_dataset open_dataset register_dataset torchrl_dataset",
     "buffers.ensemble.offline_to_online": "OfflineToOnlineReplayBuffer prefill_replay_buffer",
     "buffers.openx_replay": "OpenXExperienceReplay",

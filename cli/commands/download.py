@@ -453,8 +453,8 @@ def _text_options(
     given = {name: value for name, value in told.items() if value not in (None, False)}
     if not (tokenizer or form or columns or given):
         return None
-    from offline_data.sources.text.tokenizer import pinned
     from offline_data.sources.text_options import TextOptions
+    from offline_data.text.tokenizer import pinned
 
     named = {}
     for one in columns or []:

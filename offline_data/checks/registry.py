@@ -27,10 +27,16 @@ RewardFunction: TypeAlias = Callable[[Any, Any, Any], Any]
 
 _ATTRIBUTES = ("code", "name", "severity")
 _MODULES = (
-    *("actions", "duplicates", "ends", "files", "images", "published", "rewards", "tokens"),
-    "values",
+    *(
+        f"offline_data.checks.rules.{name}"
+        for name in (
+            *("actions", "duplicates", "ends", "files", "images", "published", "rewards"),
+            "values",
+        )
+    ),
+    "offline_data.text.rules",
 )
-"""Modules of `offline_data.checks.rules`."""
+"""Modules of the rules of this package; each is imported when rules are listed."""
 
 ENTRY_POINTS = "offline_data.rules"
 """Group of entry points by which other packages offer rules; each names a subclass of `Rule`."""
@@ -45,7 +51,7 @@ def all_rules() -> dict[str, type[Rule]]:
     """
     found: dict[str, type[Rule]] = {}
     for module in _MODULES:
-        for value in vars(import_module(f"offline_data.checks.rules.{module}")).values():
+        for value in vars(import_module(module)).values():
             if isinstance(value, type) and issubclass(value, Rule) and "code" in vars(value):
                 found[value.code] = value
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: (one.name, one.value)):

@@ -180,13 +180,9 @@ def _check_split(release: Release, source: str, split: str | None) -> None:
 def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:
     """Return options of text with the digest of their tokenizer, which then may not change.
 
-    Raises as `offline_data.sources.text.tokenizer.load_tokenizer`.
+    Raises as `offline_data.text.tokenizer.load_tokenizer`.
     """
-    if text is None:
-        return None
-    from offline_data.sources.text.tokenizer import pinned
-
-    return pinned(text, offline=settings.offline)
+    return get_source("text").pin_text(text, offline=settings.offline) if text else None
 
 
 def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:

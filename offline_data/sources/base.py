@@ -326,6 +326,10 @@ class Source(ABC):
             hint="leave --tokenizer, and all other options of text, out",
         )
 
+    def pin_text(self, options: TextOptions, *, offline: bool) -> TextOptions:  # noqa: ARG002
+        """Return options of text with the digest of their tokenizer, which then may not change."""
+        return options
+
     @abstractmethod
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the raw folder (or file); raises `FormatError` if it is damaged or of another format.

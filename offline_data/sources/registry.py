@@ -50,13 +50,13 @@ _BUILT_IN = {
     "atari_dqn": "offline_data.sources.atari_dqn:AtariDQN",
     "d4rl": "offline_data.sources.d4rl:D4RL",
     "gen_dgrl": "offline_data.sources.gen_dgrl:GenDGRL",
-    "hf": "offline_data.sources.text:HubText",
+    "hf": "offline_data.text.source:HubText",
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
     "openml": "offline_data.sources.openml:OpenML",
     "openx": "offline_data.sources.openx:OpenX",
     "roboset": "offline_data.sources.roboset:RoboSet",
-    "text": "offline_data.sources.text:TextFiles",
+    "text": "offline_data.text.source:TextFiles",
     "vd4rl": "offline_data.sources.vd4rl:VD4RL",
 }
 

@@ -16,7 +16,7 @@ from offline_data.ingest import stream
 from offline_data.ingest.conversion import Conversion
 from offline_data.ingest.shards import ShardedRun
 from offline_data.processes.protocol import loads
-from offline_data.sources.text import tokenizer
+from offline_data.text import tokenizer
 
 
 class Here:

@@ -21,8 +21,8 @@ from offline_data.ingest import Options, Stored, download
 from offline_data.sources import atari_dqn
 from offline_data.sources.openx.webdataset import REPO
 from offline_data.sources.registry import _BUILT_IN
-from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import TextOptions
+from offline_data.text.tokenizer import pinned
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.gen_dgrl import toy_files, write_archive

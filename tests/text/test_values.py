@@ -19,10 +19,10 @@ from tokenizers import Tokenizer, processors
 
 import offline_data
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import TextOptions
 from offline_data.store.reader import DatasetReader
-from tests.sources.text.conftest import Convert
+from offline_data.text.tokenizer import pinned
+from tests.text.conftest import Convert
 from tests.toys.text import CHAT_TEMPLATE, train_tokenizer
 
 TEXTS = [
@@ -558,7 +558,7 @@ def test_every_leaf_is_documented(
     rows = [{**PAIRS[0], "text": "the cat", "completion": " sat"}]
     path = write(tmp_path / "rows.jsonl", rows)
     reader = convert(path, form=form, keep_text=True, **options)
-    page = (Path(__file__).parents[3] / "cache_layout.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "cache_layout.md").read_text(encoding="utf-8")
     known = re.findall(r"`([\w/]+)`", page.split("## Text\n")[1].split("\n## ")[0])
     sides = {f"{side}/attention_mask" for side in ("chosen_data", "rejected_data")}
     leaves = {"/".join(key) for key in reader.step_leaves if key[0] not in {"next", "episode"}}

@@ -25,11 +25,11 @@ from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, Stored, download
 from offline_data.project.lockfile import read_lock
-from offline_data.sources.text import HubText
-from offline_data.sources.text.forms import PRESETS
-from offline_data.sources.text.tokenizer import pinned
 from offline_data.sources.text_options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
+from offline_data.text.forms import PRESETS
+from offline_data.text.source import HubText
+from offline_data.text.tokenizer import pinned
 from tests.processes.waiting import wait_for_end, wait_until
 from tests.toys.servers import Answer, HubServer, Request
 
@@ -195,7 +195,7 @@ def test_other_sources_take_no_tokenizer(get: Get) -> None:
 
 
 def test_a_tokenizer_that_changes_meanwhile(get: Get, tokenizer_file: Path, tmp_path: Path) -> None:
-    from offline_data.sources.text.dataset import TextDataset
+    from offline_data.text.dataset import TextDataset
 
     options = TextOptions(str(tokenizer_file), tokenizer_sha256="0" * 64)
     with pytest.raises(FormatError, match="has changed since the conversion began"):

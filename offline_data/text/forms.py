@@ -16,7 +16,7 @@ from offline_data.strict_json import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offline_data.readers.text_rows import Columns
+    from offline_data.text.rows import Columns
 
     Chat = Callable[..., str]
     """`Tokenizer.chat_text`."""

@@ -23,8 +23,8 @@ from offline_data.ids import looks_like_path
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.limits import limited
 from offline_data.processes.protocol import pack_importable
-from offline_data.readers.text_rows import MAX_LINE
 from offline_data.strict_json import read_whole, shown
+from offline_data.text.rows import MAX_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -22,10 +22,10 @@ import torch
 from tensordict import TensorDict
 
 import offline_data
-from offline_data.buffers.language import data as ours
-from offline_data.buffers.language import tokenize
 from offline_data.errors import FormatError, NotFoundError, UsageError
-from offline_data.ingest import tokens
+from offline_data.text import data as ours
+from offline_data.text import stored as tokens
+from offline_data.text import tokenize
 from tests.toys.servers import HubServer
 from tests.toys.text import SENTENCES, train_tokenizer
 

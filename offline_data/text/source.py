@@ -9,14 +9,14 @@ from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageE
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import did_you_mean
-from offline_data.readers.text_rows import suffix_of
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.fingerprint import fingerprint
-from offline_data.sources.text.dataset import TextDataset
-from offline_data.sources.text.forms import PRESETS, Preset
-from offline_data.sources.text.splits import data_files, files_of_config, files_of_split
-from offline_data.sources.text.tokenizer import TOKENIZER_HINT
 from offline_data.sources.text_options import TextOptions
+from offline_data.text.dataset import TextDataset
+from offline_data.text.forms import PRESETS, Preset
+from offline_data.text.rows import suffix_of
+from offline_data.text.splits import data_files, files_of_config, files_of_split
+from offline_data.text.tokenizer import TOKENIZER_HINT, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ class HubText(Source):
         """Return the release of a configuration and a split, with text options.
 
         Raises `NotFoundError`, and `FormatError` for a card that cannot be read; see
-        `offline_data.sources.text.splits`.
+        `offline_data.text.splits`.
         """
         repository, config = _parts(release.name)
         preset = PRESETS.get(repository, Preset("text", {}))
@@ -133,6 +133,10 @@ class TextFiles(Source):
     def with_text(self, release: Release, options: TextOptions) -> Release:
         """Return the release with these options."""
         return replace(release, text=options)
+
+    def pin_text(self, options: TextOptions, *, offline: bool) -> TextOptions:
+        """Load the tokenizer once; raises as `load_tokenizer`."""
+        return pinned(options, offline=offline)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `UsageError` if no tokenizer is named."""

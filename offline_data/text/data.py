@@ -8,13 +8,13 @@ import torch
 from tensordict import tensorclass
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
-from offline_data.buffers.language.tokenize import (
+from offline_data.buffers.samplers.base import ValidRows
+from offline_data.text.tokenize import (
     PromptTensorDictTokenizer,
     TensorDictTokenizer,
     TokenizedDatasetLoader,
     pre_tokenization_hook,
 )
-from offline_data.buffers.samplers.base import ValidRows
 
 if TYPE_CHECKING:
     import os

@@ -11,13 +11,15 @@ import pytest
 import offline_data
 from offline_data.sources.text_options import TextOptions
 from offline_data.store.reader import DatasetReader
+from tests.buffers.conftest import _one_thread
+from tests.checks.conftest import write
 from tests.ingest.here import conversions_start_no_process, processes
 from tests.toys.text import write_chat_tokenizer, write_tokenizer
 
 if TYPE_CHECKING:
     from offline_data.ingest import Stored
 
-__all__ = ["conversions_start_no_process", "processes"]
+__all__ = ["_one_thread", "conversions_start_no_process", "processes", "write"]
 
 Convert: TypeAlias = Callable[..., DatasetReader]
 """`convert(path, form=…, **text options)` returns a reader of the dataset."""

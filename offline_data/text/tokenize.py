@@ -277,7 +277,7 @@ class TokenizedDatasetLoader:
             UsageError: What a function depends on cannot be told.
             OfflineError, NetworkError, AuthError: The dataset cannot be fetched.
         """
-        from offline_data.ingest.tokens import published_rows, saved_rows, stored_tokens
+        from offline_data.text.stored import published_rows, saved_rows, stored_tokens
 
         settings = resolve_settings(root=self.root_dir)
         most = self.valid_size if self.split.startswith("valid") else None

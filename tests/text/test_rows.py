@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from offline_data.errors import FormatError
-from offline_data.readers import text_rows
-from offline_data.readers.text_rows import read_rows
+from offline_data.text import rows
+from offline_data.text.rows import read_rows
 
 LONG = ["a" * 300_000, "b", 'c"\n' * 70_000, "d"]
 
@@ -23,7 +23,7 @@ LONG = ["a" * 300_000, "b", 'c"\n' * 70_000, "d"]
 def test_a_few_long_rows_are_read_at_once(
     tmp_path: Path, suffix: str, characters: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_rows, "CHARACTERS", characters)
+    monkeypatch.setattr(rows, "CHARACTERS", characters)
     path = tmp_path / f"rows{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.table({"text": LONG}), path)

@@ -15,9 +15,9 @@ import pytest
 from offline_data import TextOptions, api
 from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.sources.text.forms import PRESETS
-from offline_data.sources.text.splits import data_files, files_of_config, files_of_split
 from offline_data.store.reader import DatasetReader
+from offline_data.text.forms import PRESETS
+from offline_data.text.splits import data_files, files_of_config, files_of_split
 from tests.ingest.here import conversions_start_no_process, processes
 from tests.toys.servers import HubServer
 

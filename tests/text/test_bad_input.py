@@ -21,10 +21,10 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.sources.text import tokenizer
-from offline_data.sources.text.tokenizer import load_tokenizer
 from offline_data.sources.text_options import TextOptions
-from tests.sources.text.conftest import Convert
+from offline_data.text import tokenizer
+from offline_data.text.tokenizer import load_tokenizer
+from tests.text.conftest import Convert
 from tests.toys.text import train_tokenizer, write_chat_tokenizer
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"

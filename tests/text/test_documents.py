@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.buffers.language.documents import IGNORED, Documents
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_tokens, write_toy
+from offline_data.text.documents import IGNORED, Documents
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(1, 1000, RNG.integers(1, 30)).tolist() for _ in range(23)]

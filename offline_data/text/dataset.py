@@ -22,11 +22,11 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.processes.limits import limited
-from offline_data.readers.text_rows import column_names, read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
-from offline_data.sources.text.forms import documents, resolved
-from offline_data.sources.text.tokenizer import CHAT_LIMITS, Encoded, load_tokenizer
 from offline_data.sources.text_options import ROLES
+from offline_data.text.forms import documents, resolved
+from offline_data.text.rows import column_names, read_rows
+from offline_data.text.tokenizer import CHAT_LIMITS, Encoded, load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
-    from offline_data.sources.text.forms import RowTexts
-    from offline_data.sources.text.tokenizer import Tokenizer
     from offline_data.sources.text_options import Form, TextOptions
+    from offline_data.text.forms import RowTexts
+    from offline_data.text.tokenizer import Tokenizer
 
 
 class TextDataset(RawDataset):
@@ -94,7 +94,7 @@ class TextDataset(RawDataset):
         return [Shard(name, (name,), bytes=size) for name, size in self._files]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read and tokenize a file, `text_rows.ROWS` rows at a time."""
+        """Read and tokenize a file, `rows.ROWS` rows at a time."""
         path = self._raw / shard.files[0]
         tokenizer, row, empty, seen, other = self._tokenizer(), 0, 0, 0, 0
         options = self._resolved(path, column_names(path))

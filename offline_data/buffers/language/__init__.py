@@ -1,1 +1,0 @@
-"""Text for language models: documents of tokens, preference pairs and prompts."""

@@ -1,0 +1,1 @@
+"""Text for language models: sources, tokenizers, documents, preference pairs, prompts, rules."""
