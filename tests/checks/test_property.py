@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.text.test_rules import WIDTH
-from tests.text.test_rules import batch as text_batch
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
@@ -20,6 +18,8 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.testing.toy import write_toy
 from tests.checks.planted import Write, clean_batch
+from tests.text.test_rules import WIDTH
+from tests.text.test_rules import batch as text_batch
 
 DTYPES = ["float32", "float64", "float16", "int64", "uint8", "bool", "complex64"]
 
