@@ -260,6 +260,10 @@ def config_place(environ: Mapping[str, str]) -> Path | None:
 
 def user_path(path: str | os.PathLike[str], where: str) -> Path:
     """Return a user's path as an absolute path without `~`; raises `UsageError`."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(
+            f"{where} is a {type(path).__name__}; expected one path, as text or a Path"
+        )
     try:
         found = Path(path).expanduser().absolute()
         longest = max(len(os.fsencode(name)) for name in found.parts)

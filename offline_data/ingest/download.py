@@ -407,12 +407,12 @@ def naming_the_command(
     once = replace(settings, transfer=replace(settings.transfer, tries=1))
     try:
         yield once if near else settings
-    except OfflineError as error:
+    except OfflineError:
         command = online_command(dataset, settings, options, raw_only=raw_only)
         raise OfflineError(
             f"{_missing(dataset, options)}, and offline mode is on",
             hint=near or f"online: `{command}`; {offline_advice(settings)}",
-        ) from error
+        ) from None
     except NotFoundError as error:
         other = _other_tokens(dataset, settings, options)
         if other is None or dataset.source != "local":

@@ -23,6 +23,7 @@ from offline_data.errors import (
     ManifestError,
     NotFoundError,
     OfflineDataError,
+    UsageError,
 )
 from offline_data.files import check_links
 from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
@@ -232,9 +233,17 @@ def parse_known(text: str, root: Path) -> DatasetId:
 
 
 def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
-    """Return an id or a path as text; a path object is a path, even if its text could be an id."""
+    """Return an id or a path as text; a path object is a path, even if its text could be an id.
+
+    Raises `UsageError` for anything else.
+    """
     if isinstance(dataset, (str, DatasetId)):
         return str(dataset)
+    if not isinstance(dataset, os.PathLike):
+        raise UsageError(
+            f"A dataset is named by its id or its path; found a {type(dataset).__name__}",
+            hint="call the function once for each dataset",
+        )
     return os.fspath(user_path(dataset, "the dataset"))
 
 

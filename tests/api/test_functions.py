@@ -122,6 +122,21 @@ def test_verify_is_false_for_a_damaged_dataset(
     assert (told["ok"], told["problems"]) == (False, [asdict(one) for one in found.problems])
 
 
+@pytest.mark.parametrize("function", ["verify", "info", "stats", "remove", "load_dataset"])
+@pytest.mark.parametrize("wrong", [["local:toy"], 3, b"local:toy"])
+def test_a_dataset_is_an_id_or_a_path(root: Path, function: str, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="found a") as caught:
+        getattr(offline_data, function)(wrong)
+    assert caught.value.message == (
+        f"A dataset is named by its id or its path; found a {type(wrong).__name__}"
+    )
+
+
+def test_a_root_is_a_path(root: Path) -> None:
+    with pytest.raises(UsageError, match="expected one path"):
+        offline_data.info("local:toy", root=[root])  # type: ignore[arg-type]
+
+
 def test_remove_deletes_only_what_was_named(root: Path) -> None:
     own = root / "local" / "toy" / "1" / "notes.txt"
     own.write_text("mine")
