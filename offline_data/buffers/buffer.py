@@ -15,14 +15,14 @@ from offline_data.buffers.arguments import (
     as_writer,
     either,
 )
-from offline_data.buffers.batches import INDEX, Batch, BatchSource
+from offline_data.buffers.batches import Batch, BatchSource
 from offline_data.buffers.checkpoint import check_part, load_tree, owned, save_tree
 from offline_data.buffers.fields import StateFields, check_plain
 from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, check_draw
 from offline_data.buffers.storage import GrowingStorage, TensorStorage
 from offline_data.buffers.storage.rows import across
-from offline_data.buffers.transforms import Transform, through
+from offline_data.buffers.transforms import Transform
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
@@ -149,8 +149,6 @@ class ReplayBuffer(BatchSource[Batch]):
             derived=derived,
         )
         self._writer = as_writer(writer, rows, self._default_writer)
-        self._save_hooks: list[Any] = []
-        self._load_hooks: list[Any] = []
         self._indexed = self._has_index()
 
     @property
@@ -427,11 +425,8 @@ class ReplayBuffer(BatchSource[Batch]):
         """
         with self._lock:
             state = self.state_dict()
-            if self._save_hooks:
-                state["storage"] = {
-                    **state["storage"],
-                    "content": {"hooked": self._apply_save_hooks()},
-                }
+            if isinstance(self._storage, GrowingStorage):
+                state["storage"] = self._storage.state_to_save()
             save_tree(state, Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
@@ -442,38 +437,19 @@ class ReplayBuffer(BatchSource[Batch]):
             UsageError: See `load_state_dict`.
         """
         state = load_tree(Path(path))
-        storage = StateFields(state, type(self).__name__).mapping("storage")
-        content = storage.get("content")
-        if isinstance(content, dict) and "hooked" in content:
-            rows = through(self._load_hooks, content["hooked"])
-            state["storage"]["content"] = TensorStorage(rows, ndim=self._growing.ndim)._content()
+        fields = StateFields(state, type(self).__name__)
+        if isinstance(self._storage, GrowingStorage):
+            state["storage"] = self._storage.state_of_saved(fields.get("storage"))
         parts = {name: part if name == "storage" else owned(part) for name, part in state.items()}
         self.load_state_dict(parts)
 
-    def register_save_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Make `dumps` write `hook(rows)` instead of all rows, a TensorDict `[N]`.
+    def register_save_hook(self, hook: Callable[..., Any]) -> None:
+        """Register a hook on the storage; see `GrowingStorage.register_save_hook`."""
+        self._growing.register_save_hook(hook)
 
-        If the hook has the attributes `shift` and `is_full`, they are set before the call: the step
-        that would be written next, and whether the storage is full. See `TED2Flat`.
-        """
-        self._save_hooks.append(hook)
-
-    def register_load_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Make `loads` apply `hook` to the rows, the inverse of a save hook; see `Flat2TED`."""
-        self._load_hooks.append(hook)
-
-    def _apply_save_hooks(self) -> Any:
-        storage = self._growing
-        rows = storage.get(slice(None))
-        if isinstance(rows, TensorDictBase):
-            rows = rows.exclude(INDEX)
-        steps, full = len(storage) // storage.width, len(storage) == storage.max_size
-        for hook in self._save_hooks:
-            if hasattr(hook, "shift"):
-                hook.shift = getattr(self._writer, "cursor", 0) if full else steps
-                hook.is_full = full
-            rows = hook(rows)
-        return rows
+    def register_load_hook(self, hook: Callable[..., Any]) -> None:
+        """Register a hook on the storage; see `GrowingStorage.register_load_hook`."""
+        self._growing.register_load_hook(hook)
 
     def _has_index(self) -> bool:
         """Return True if batches have `index`, as in TorchRL."""

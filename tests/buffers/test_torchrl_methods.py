@@ -22,7 +22,7 @@ from offline_data import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from offline_data.errors import UsageError
+from offline_data.errors import ImmutableError, UsageError
 
 
 def rows(**leaves: Any) -> TensorDict:
@@ -94,6 +94,53 @@ def test_a_save_hook_of_rows_that_are_tensors(tmp_path: Path) -> None:
     buffer.dumps(tmp_path / "state")
     other.loads(tmp_path / "state")
     assert other[:].tolist() == [*range(5)]
+
+
+@pytest.mark.parametrize("of_buffer", [True, False])
+def test_hooks_are_the_storages(of_buffer: bool, tmp_path: Path) -> None:
+    """Registered on the buffer or on the storage, `dumps` and `loads` of both call them."""
+    called: list[Any] = []
+
+    class Hook:
+        shift = is_full = None
+
+        def __call__(self, data: Any, path: Any) -> Any:  # TorchRL passes it by name
+            called.append((self.shift, self.is_full, data.tolist(), path))
+            return data + 1
+
+    storage, empty = LazyTensorStorage(4), LazyTensorStorage(4)
+    buffer, other = ReplayBuffer(storage), ReplayBuffer(empty)
+    saving: Any = buffer if of_buffer else storage
+    loading: Any = other if of_buffer else empty
+    saving.register_save_hook(Hook())
+    saving.register_save_hook(lambda data: data * 2)
+    loading.register_load_hook(lambda data, out: data // 2 if out is None else None)
+    loading.register_load_hook(lambda data: data - 1)
+    buffer.extend(torch.arange(3))
+    buffer.dumps(tmp_path / "buffer")
+    buffer.extend(torch.arange(3, 5))
+    storage.dumps(tmp_path / "storage")
+    assert called == [(3, False, [0, 1, 2], None), (1, True, [4, 1, 2, 3], None)]
+    other.loads(tmp_path / "buffer")
+    assert other[:].tolist() == [0, 1, 2]
+    empty.loads(tmp_path / "storage")
+    assert other[:].tolist() == [4, 1, 2, 3]
+    assert buffer[:].tolist() == [4, 1, 2, 3]
+
+
+def test_hooks_of_a_list(tmp_path: Path) -> None:
+    storage, other = ListStorage(4), ListStorage(4)
+    storage.register_save_hook(lambda rows: rows[::-1])
+    other.register_load_hook(lambda rows: rows[::-1])
+    storage.set([0, 1], ["a", "b"])
+    storage.dumps(tmp_path / "state")
+    other.loads(tmp_path / "state")
+    assert other[:] == ["a", "b"]
+
+
+def test_a_dataset_has_no_hooks(ds: Any) -> None:
+    with pytest.raises(ImmutableError):
+        ds.register_save_hook(list)
 
 
 def test_a_checkpointer_is_refused_and_not_ignored() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import os
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 
-from offline_data.buffers.checkpoint import Saves, load_tree
+from offline_data.buffers.checkpoint import Saves, load_tree, save_tree
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys
@@ -29,7 +31,7 @@ from offline_data.errors import BufferUsageError, UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tensordict import TensorDict
     from torch import Tensor
@@ -75,6 +77,8 @@ class GrowingStorage(Saves):
     indexed = False
     """Whether TensorDicts that are read have the leaf `index`; set by the writer."""
 
+    _save_hooks: tuple[Callable[..., Any], ...] = ()
+    _load_hooks: tuple[Callable[..., Any], ...] = ()
     _columns: tuple[int, ...] = ()  # sizes of the dimensions beyond the first, once they are known
 
     def __init__(self, max_size: int) -> None:
@@ -120,6 +124,10 @@ class GrowingStorage(Saves):
     @abstractmethod
     def _content(self) -> Any:
         """Return all rows, without copying, as a tree for `save_tree`."""
+
+    @abstractmethod
+    def _content_of(self, rows: Any) -> Any:
+        """Return rows, as `get` returns them, as a tree like that of `_content`."""
 
     def _check_content(self, content: Any, count: int) -> int:  # noqa: ARG002
         """Raise unless `_restore` takes `content`; returns the number of rows in a step."""
@@ -346,9 +354,56 @@ class GrowingStorage(Saves):
         self._index.load_state_dict(state_dict["links"], count)
         self._count = count
 
+    def register_save_hook(self, hook: Callable[..., Any]) -> None:
+        """Make `dumps`, of the buffer too, write `hook(rows)` instead of all rows, `[N]`.
+
+        As in TorchRL: several are called in order. If a hook has an attribute `shift` or `is_full`, it
+        is set before the call: to the step that would be written next, and to whether the storage is
+        full. An argument `path` is None. See `TED2Flat`.
+        """
+        self._save_hooks = (*self._save_hooks, hook)
+
+    def register_load_hook(self, hook: Callable[..., Any]) -> None:
+        """Make `loads`, of the buffer too, apply `hook` to the rows, the inverse of a save hook.
+
+        An argument `out` is None. See `Flat2TED`.
+        """
+        self._load_hooks = (*self._load_hooks, hook)
+
+    def state_to_save(self) -> dict[str, Any]:
+        """Return the state with the result of the save hooks, if any, in place of the rows."""
+        state = self.state_dict()
+        if self._save_hooks:
+            rows = self.get(slice(None))
+            rows = rows.exclude("index") if isinstance(rows, TensorDictBase) else rows
+            steps = len(self) // self.width
+            full = steps == self.steps
+            for hook in self._save_hooks:
+                if hasattr(hook, "shift"):
+                    hook.shift = self._index.next_step if full else steps
+                if hasattr(hook, "is_full"):
+                    hook.is_full = full
+                rows = _call_hook(hook, rows, "path")
+            state["content"] = {"hooked": rows}
+        return state
+
+    def state_of_saved(self, saved: Any) -> Any:
+        """Return a state of `state_to_save` with the rows, by the load hooks."""
+        content = saved.get("content") if isinstance(saved, dict) else None
+        if not (isinstance(content, dict) and "hooked" in content):
+            return saved
+        rows = content["hooked"]
+        for hook in self._load_hooks:
+            rows = _call_hook(hook, rows, "out")
+        return {**saved, "content": self._content_of(rows)}
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write a folder; see `Saves`."""
+        save_tree(self.state_to_save(), Path(path))
+
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Read a folder written by `dumps`; see `Saves`."""
-        self.load_state_dict(load_tree(Path(path)))  # copies the rows
+        self.load_state_dict(self.state_of_saved(load_tree(Path(path))))  # copies the rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} of {plural(self.max_size, 'row')})"
@@ -400,6 +455,15 @@ class InTime:
         """Return the batch of `rows` of this view; see `Storage`."""
         order = self.runs().order
         return self._storage.gather(rows if order is None else order.rows(rows))
+
+
+def _call_hook(hook: Callable[..., Any], rows: Any, argument: str) -> Any:
+    """Call a hook, which may have the argument that TorchRL passes by name."""
+    try:
+        has = argument in inspect.signature(hook).parameters
+    except ValueError:  # of a builtin
+        has = False
+    return hook(rows, **{argument: None}) if has else hook(rows)
 
 
 def _is_int(index: Any) -> bool:

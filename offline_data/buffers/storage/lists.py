@@ -155,6 +155,9 @@ class ListStorage(GrowingStorage):
     def _content(self) -> Any:
         return list(self._items)
 
+    def _content_of(self, rows: Any) -> Any:
+        return rows
+
     def _check_content(self, content: Any, count: int) -> int:
         StateFields({"content": content}, type(self).__name__).items("content", count)
         return 1

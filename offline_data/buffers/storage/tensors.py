@@ -340,6 +340,9 @@ class TensorStorage(GrowingStorage):
         kind = {"frame": tuple(self._frame), "columns": self._columns, "words": self._words}
         return {"leaves": leaves, "shape": self._shape, **kind}
 
+    def _content_of(self, rows: Any) -> Any:
+        return TensorStorage(rows, ndim=self.ndim)._content()
+
     def _check_content(self, content: Any, count: int) -> int:
         if content is None and not count:
             return self.width

@@ -260,6 +260,12 @@ class TrajectoryIndex:
             self._numbered = True
             self._trajectory[:count] = state["trajectory"]
 
+    @property
+    def next_step(self) -> int:
+        """The step after the last write; 0 if single rows were written last."""
+        step: int = self._next(self._last)
+        return step
+
     def _next(self, step: Any) -> Any:
         """Return the step after `step`, an int or int64 of any shape."""
         return (step + 1) % self.steps
