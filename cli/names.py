@@ -45,6 +45,8 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
     from offline_data.store.library import locate
 
     if exact:
+        from offline_data.ids import offer
+
         similar = ids_named(text, context.settings, catalogue=False)
         whole = [one for one in similar if text in {one, one.partition(":")[2]}]
         if len(whole) > 1:
@@ -53,10 +55,8 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
                 hint=f"name one of {', '.join(whole)}",
             )
         if not whole:
-            near = f"did you mean {' or '.join(similar[:3])}?" if similar else None
-            raise _unknown(
-                context, text, near or "`offline-data list` shows the datasets on this disk"
-            )
+            near = offer(similar[:3]) or "`offline-data list` shows the datasets on this disk"
+            raise _unknown(context, text, near)
         return locate(whole[0], context.settings, to_get=False)
     return locate(dataset_id(context, text), context.settings)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from offline_data.errors import InvalidIdError, OfflineDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 _Error = TypeVar("_Error", bound=OfflineDataError)
 
@@ -162,8 +162,12 @@ def did_you_mean(
         >>> did_you_mean("ant-v0", ["ant-v1", "ant-v2"], count=2, shown="d4rl:{}".format)
         'did you mean d4rl:ant-v2 or d4rl:ant-v1?'
     """
-    near = nearest(wanted, known, count)
-    return f"did you mean {' or '.join(map(shown, near))}?" if near else None
+    return offer([shown(name) for name in nearest(wanted, known, count)])
+
+
+def offer(names: Sequence[str]) -> str | None:
+    """Return the question whether one of these names was meant; None: there are none."""
+    return f"did you mean {' or '.join(names)}?" if names else None
 
 
 def unknown(
@@ -173,8 +177,11 @@ def unknown(
     known: Collection[str],
     *,
     hint: str | None = None,
+    count: int = 1,
+    shown: Callable[[str], str] = str,
+    listed: bool = True,
 ) -> _Error:
-    """Return the error for a name that is not one of `known`, with all of these and the most similar.
+    """Return the error for a name that is not one of `known`, with the most similar in its hint.
 
     Args:
         error: Its type.
@@ -182,11 +189,15 @@ def unknown(
         name: The name that is not known.
         known: All names.
         hint: Next step if no known name is similar.
+        count: Maximum number of similar names.
+        shown: Formats a similar name.
+        listed: Whether the message lists all known names.
 
     Example:
         >>> error = unknown(InvalidIdError, "There is no leaf", "acton", ["action", "reward"])
         >>> error.message, error.hint
         ("There is no leaf 'acton'; there are action, reward", 'did you mean action?')
     """
-    listed = f"there are {', '.join(known)}" if known else "there are none"
-    return error(f"{problem} {name!r}; {listed}", hint=did_you_mean(name, known) or hint)
+    near = did_you_mean(name, known, count=count, shown=shown)
+    every = f"; there are {', '.join(known) or 'none'}" if listed else ""
+    return error(f"{problem} {name!r}{every}", hint=near or hint)

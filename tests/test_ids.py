@@ -112,3 +112,6 @@ def test_an_unknown_name_is_answered_with_the_similar_ones() -> None:
     assert unknown(
         UnknownNameError, "No pen is called", "Pen-human-v1", known, hint="look"
     ).hint == ("did you mean pen-human-v1?")
+    quoted = unknown(UnknownNameError, "No pen is", "pen-v1", known, shown=repr, listed=False)
+    assert (str(quoted), quoted.hint) == ("No pen is 'pen-v1'", "did you mean 'pen-human-v1'?")
+    assert str(unknown(UnknownNameError, "It has no", "x", ())) == "It has no 'x'; there are none"

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from offline_data.errors import AccessError, NotFoundError, UsageError
-from offline_data.ids import did_you_mean
+from offline_data.ids import unknown
 from offline_data_cli import complete
 from offline_data_cli.complete import SCRIPTS
 from offline_data_cli.options import Context, argument
@@ -33,10 +33,7 @@ def get(
 
     settings = context.settings
     if key is not None and key not in CONFIG_KEYS:
-        raise NotFoundError(
-            f"No setting is called {key!r}; there are {', '.join(CONFIG_KEYS)}",
-            hint=did_you_mean(key, CONFIG_KEYS, shown=repr),
-        )
+        raise unknown(NotFoundError, "No setting is called", key, CONFIG_KEYS, shown=repr)
     mirrors = {f"{prefix}={replacement}": prefix for prefix, replacement in settings.mirrors}
     values: dict[str, Any] = {
         "root": str(settings.root),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from offline_data.episodes import Key, join_key, split_key
 from offline_data.errors import UsageError
-from offline_data.ids import did_you_mean
+from offline_data.ids import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,8 +58,5 @@ def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     for head in heads:
         if not any(key[: len(head)] == head for key in known):
             names = [join_key(leaf) for leaf in known]
-            raise UsageError(
-                f"There is no leaf {join_key(head)!r}; there are {', '.join(names)}",
-                hint=did_you_mean(join_key(head), names, count=3),
-            )
+            raise unknown(UsageError, "There is no leaf", join_key(head), names, count=3)
     return [key for key in known if any(key[: len(head)] == head for head in heads)]

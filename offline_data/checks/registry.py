@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from offline_data.checks.finding import SEVERITIES
 from offline_data.checks.rule import Rule
 from offline_data.errors import OfflineDataError, UnknownNameError, UsageError
-from offline_data.ids import did_you_mean
+from offline_data.ids import unknown
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ def rules_matching(selector: str) -> list[type[Rule]]:
     found = [rule for rule in known.values() if selector and _matches(selector, rule)]
     if not found:
         names = [*known, *(rule.name for rule in known.values())]
-        hint = did_you_mean(selector, names) or "`offline-data rule` lists them"
-        raise UnknownNameError(f"No rule matches {selector[:80]!r}", hint=hint)
+        hint, wanted = "`offline-data rule` lists them", selector[:80]
+        raise unknown(UnknownNameError, "No rule matches", wanted, names, hint=hint, listed=False)
     return found
 
 

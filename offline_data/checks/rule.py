@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from offline_data.checks.finding import Finding
 from offline_data.errors import UsageError
-from offline_data.ids import did_you_mean
+from offline_data.ids import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,10 +61,8 @@ class Rule(ABC):
         given = dict(thresholds or {})
         for name, value in given.items():
             if name not in self.thresholds:
-                known = ", ".join(self.thresholds) or "none"
-                raise UsageError(
-                    f"Rule {self.code} has no threshold {name!r}; it has: {known}",
-                    hint=did_you_mean(name, self.thresholds),
+                raise unknown(
+                    UsageError, f"Rule {self.code} has no threshold", name, self.thresholds
                 )
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise UsageError(f"Threshold {name!r} of {self.code} is {value!r}, not a number")

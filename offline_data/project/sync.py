@@ -12,7 +12,7 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.ids import did_you_mean
+from offline_data.ids import unknown
 from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download, naming_the_command, on_disk
 from offline_data.ingest.options import Options, pinned_text
@@ -101,7 +101,7 @@ def lock_datasets(
     names = {upgrade} if isinstance(upgrade, str) else upgrade
     newest = set(requests if names is True else names or ())
     for name in sorted(newest - requests.keys()):
-        raise NotFoundError(f"{file} has no dataset {name!r}", hint=did_you_mean(name, requests))
+        raise unknown(NotFoundError, f"{file} has no dataset", name, requests, listed=False)
     found: dict[str, LockedDataset] = {}
     for name, request in requests.items():
         kept = None if name in newest else before.get(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NetworkError, NotFoundError
-from offline_data.ids import DatasetId, looks_like_path, nearest
+from offline_data.ids import DatasetId, did_you_mean, looks_like_path
 from offline_data.plurals import plural
 from offline_data.reports.listing import Listing
 from offline_data.sources.registry import get_source, source_names
@@ -93,12 +93,10 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
     source = get_source(dataset.source)
     known = {entry.name: entry for entry in (*source.local(settings), *source.catalog())}
     if dataset.name not in known:
-        if near := nearest(dataset.name, known):
-            names = " or ".join(f"{source.name}:{name}" for name in near)
+        if near := did_you_mean(dataset.name, known, count=3, shown=f"{source.name}:{{}}".format):
             raise NotFoundError(
                 f"There is no {dataset} on this disk or in the catalogue of {source.name}",
-                hint=f"did you mean {names}? `offline-data list {source.name} --remote` asks the "
-                "remote",
+                hint=f"{near} `offline-data list {source.name} --remote` asks the remote",
             )
         known = {} if settings.offline else {one.name: one for one in source.remote(settings)}
     entry = known.get(dataset.name)
@@ -161,9 +159,10 @@ def search(
     if not ids:
         # compare the query with whole ids, then with names only
         names = {text.partition(":")[2]: text for text in known}
-        near = nearest(query, known) or [names[name] for name in nearest(query, names)]
-        meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        return Listing((), (f"no dataset matches {query!r}{meant}",))
+        near = did_you_mean(query, known, count=3) or did_you_mean(
+            query, names, count=3, shown=names.__getitem__
+        )
+        return Listing((), ("; ".join(filter(None, (f"no dataset matches {query!r}", near))),))
     ids = sorted(ids, key=lambda text: _rank(text, words))
     passing = {text: bounds.admit(known[text]) for text in ids}
     found = [known[text] for text in ids if passing[text]]

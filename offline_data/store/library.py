@@ -26,7 +26,7 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.files import check_links
-from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
+from offline_data.ids import DatasetId, did_you_mean, looks_like_path, offer, parse_id
 from offline_data.store.layout import (
     EPISODES,
     MANIFEST,
@@ -191,12 +191,12 @@ def locate(text: str, settings: Settings, *, to_get: bool = True) -> Entry:
         known = {str(e.id): str(e.id).partition("@")[0] for e in list_datasets(settings.root)}
         name = text.partition("@")[0]
         # a part of a dataset is found by its revision only
-        near = [one for one, known_as in known.items() if known_as == name]
-        near = near or nearest(name, known.values())
+        near = offer([full for full, bare in known.items() if bare == name][:3])
+        near = near or did_you_mean(name, known.values(), count=3)
+        step = how_to_get(dataset) if to_get else "`offline-data list` shows those on this disk"
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
-            hint=f"did you mean {' or '.join(near[:3])}? " * bool(near)
-            + (how_to_get(dataset) if to_get else "`offline-data list` shows those on this disk"),
+            hint=f"{near} {step}" if near else step,
         )
     return entry
 
@@ -224,12 +224,12 @@ def parse_known(text: str, root: Path) -> DatasetId:
     try:
         return parse_id(text)
     except InvalidIdError as error:
-        known = {} if ":" in text else {one.id.name: one.id for one in list_datasets(root)}
-        near = [known[name] for name in nearest(text.partition("@")[0], known)]
-        if not near:
-            raise
-        names = " or ".join(f"{one.source}:{one.name}" for one in near)
-        raise InvalidIdError(error.message, hint=f"did you mean {names}?") from error
+        ids = () if ":" in text else (entry.id for entry in list_datasets(root))
+        known = {one.name: f"{one.source}:{one.name}" for one in ids}
+        name = text.partition("@")[0]
+        if near := did_you_mean(name, known, count=3, shown=known.__getitem__):
+            raise InvalidIdError(error.message, hint=near) from error
+        raise
 
 
 def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.config import user_path
 from offline_data.errors import UnknownNameError, UsageError
-from offline_data.preprocess.steps.parse import did_you_mean
+from offline_data.ids import did_you_mean, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,8 @@ def load_function(text: str) -> Callable[[Any], Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             names = [name for name in dir(found) if not name.startswith("_")]
-            raise UnknownNameError(f"{text}: there is no {part!r}", hint=did_you_mean(part, names))
+            problem = f"{text}: there is no"
+            raise unknown(UnknownNameError, problem, part, names, shown=repr, listed=False)
         found = getattr(found, part)
     if isinstance(found, type):
         raise UsageError(
@@ -107,7 +108,8 @@ def _file(path: Path) -> ModuleType:
 
     path = user_path(path, _FILE)
     if not path.is_file():
-        near = did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
+        names = (file.name for file in path.parent.glob("*.py"))
+        near = did_you_mean(path.name, names, shown=repr)
         raise UnknownNameError(f"There is no file {path}", hint=near)
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_loader(name, _UncachedLoader(name, str(path)))
@@ -142,7 +144,7 @@ def _module(name: str) -> ModuleType:
         folders = getattr(sys.modules.get(above), "__path__", None) if above else [str(here)]
         prefix = f"{above}." if above else ""
         beside = (prefix + found.name for found in pkgutil.iter_modules(folders or []))
-        hint = did_you_mean(name, beside) or "a file is written FILE.py:NAME"
+        hint = did_you_mean(name, beside, shown=repr) or "a file is written FILE.py:NAME"
         raise UnknownNameError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error

@@ -21,6 +21,7 @@ from offline_data.episodes.fields import (
     split_key,
 )
 from offline_data.errors import StepError
+from offline_data.ids import did_you_mean
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import (
     REQUIRED,
@@ -36,7 +37,6 @@ from offline_data.preprocess.steps.leaves import (
     root_of,
 )
 from offline_data.preprocess.steps.parse import (
-    did_you_mean,
     is_finite,
     read_arguments,
     read_pairs,
@@ -81,7 +81,7 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
             raise usage_error(type(self), "needs a pair like observation=float32")
         for _, dtype in self.types:
             if dtype not in DTYPES:
-                guess = did_you_mean(dtype, DTYPES) or f"there are {', '.join(DTYPES)}"
+                guess = did_you_mean(dtype, DTYPES, shown=repr) or f"there are {', '.join(DTYPES)}"
                 raise usage_error(type(self), f"knows no type {dtype!r}; {guess}")
 
     @classmethod

@@ -13,11 +13,11 @@ import numpy as np
 from offline_data.episodes.permutation import EpochOrder
 from offline_data.episodes.split import ROUNDING, in_pairs, split_episodes
 from offline_data.errors import StepError, UnknownLeafError, UsageError
+from offline_data.ids import unknown
 from offline_data.plurals import plural
 from offline_data.preprocess.steps.base import Selection, episode_columns
 from offline_data.preprocess.steps.expressions import Expression
 from offline_data.preprocess.steps.parse import (
-    did_you_mean,
     is_finite,
     is_whole,
     read_pairs,
@@ -167,10 +167,8 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         names = {".".join(key): key for key in known}
         for field in self._expression.fields:
             if field not in names:
-                raise UnknownLeafError(
-                    f"Step 'filter': episodes have no {field!r}; there are {', '.join(names)}",
-                    hint=did_you_mean(field, names),
-                )
+                problem = "Step 'filter': episodes have no"
+                raise unknown(UnknownLeafError, problem, field, names, shown=repr)
         return {field: names[field] for field in self._expression.fields}
 
 

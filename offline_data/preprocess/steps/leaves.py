@@ -20,7 +20,7 @@ from offline_data.episodes.fields import (
     split_key,
 )
 from offline_data.errors import FormatError, StepError, UnknownLeafError
-from offline_data.preprocess.steps.parse import did_you_mean
+from offline_data.ids import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -108,7 +108,7 @@ def meant(chunk: EpisodeChunk, name: str) -> Key:
     names = [join_key(leaf) for leaf in known]
     raise UnknownLeafError(
         f"No leaf is called {name!r}; there are {', '.join(names)}",
-        hint=did_you_mean(join_key(key), names),
+        hint=did_you_mean(join_key(key), names, shown=repr),
     )
 
 

@@ -10,10 +10,9 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import UsageError
-from offline_data.ids import nearest
+from offline_data.ids import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from dataclasses import Field
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -55,7 +54,8 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
             found[name] = _value(step, known[name], value)
         else:
             listed = f"there are {', '.join(known)}" if known else "it takes none"
-            raise usage_error(step, f"has no {name!r}; {did_you_mean(name, known) or listed}")
+            near = did_you_mean(name, known, shown=repr)
+            raise usage_error(step, f"has no {name!r}; {near or listed}")
     for name in [name for name in known if name not in found]:
         if unnamed and name in many:
             found[name], unnamed = tuple(unnamed), []
@@ -101,12 +101,6 @@ def usage_error(step: type[Any], problem: str) -> UsageError:
     example = getattr(step, "example", None)
     hint = f"for example --step {shlex.quote(example)}" if example else None
     return UsageError(f"Step {step.name!r} {problem}", hint=hint)
-
-
-def did_you_mean(wanted: str, known: Iterable[str]) -> str | None:
-    """Return a question with the known name most similar to `wanted`, or None."""
-    near = nearest(wanted, known, 1)
-    return f"did you mean {near[0]!r}?" if near else None
 
 
 def is_finite(value: object) -> bool:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.preprocess.steps.parse import did_you_mean
+from offline_data.ids import unknown
 
 if TYPE_CHECKING:
     from offline_data.preprocess.steps.base import Step
@@ -93,11 +93,8 @@ def step_class(name: str) -> type[Step]:
             return cast("type[Step]", point.load())
         except (ImportError, AttributeError) as error:
             raise MissingDependencyError(f"Step {name!r} cannot be imported: {error}") from error
-    names = step_names()
-    raise NotFoundError(
-        f"No step is called {name!r}; there are {', '.join(names)}",
-        hint=did_you_mean(name, names) or "a step is written NAME or NAME:ARGUMENTS",
-    )
+    hint = "a step is written NAME or NAME:ARGUMENTS"
+    raise unknown(NotFoundError, "No step is called", name, step_names(), hint=hint, shown=repr)
 
 
 def parse_step(text: str) -> Step:
