@@ -20,9 +20,9 @@ def dataset_id(context: Context, text: str) -> str:
         InvalidIdError: It cannot be a name.
         UsageError: Several datasets match, and there is no terminal to ask in.
     """
-    from offline_data.reports.catalog import ids_named
+    from offline_data.reports.catalog import find_ids
 
-    found = ids_named(text, context.settings)
+    found = find_ids(text, context.settings)
     if not found:
         raise _unknown(context, text)
     if len(found) == 1:
@@ -41,13 +41,13 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
         text: An id, a path or a name.
         exact: Whether only a whole name matches, for commands that delete datasets.
     """
-    from offline_data.reports.catalog import ids_named
+    from offline_data.reports.catalog import find_ids
     from offline_data.store.library import locate
 
     if exact:
         from offline_data.ids import offer
 
-        similar = ids_named(text, context.settings, catalogue=False)
+        similar = find_ids(text, context.settings, catalogue=False)
         whole = [one for one in similar if text in {one, one.partition(":")[2]}]
         if len(whole) > 1:
             raise UsageError(

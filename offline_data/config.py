@@ -296,7 +296,7 @@ def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
         raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
     except AccessError as error:
         raise AccessError(error.message, hint=hint) from error
-    return _checked(parse_toml(text, path, _QUOTES), path)
+    return check_values(parse_toml(text, path, _QUOTES), path)
 
 
 def parse_toml(text: str, path: Path, hint: str) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def parse_toml(text: str, path: Path, hint: str) -> dict[str, Any]:
     return value
 
 
-def _checked(value: dict[str, Any], path: Path) -> dict[str, Any]:
+def check_values(value: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of a config file with `root` as a path and `mirrors` as pairs."""
     unknown = ", ".join(map(redact_setting, sorted(value.keys() - {*CONFIG_KEYS})))
     if unknown:
@@ -387,7 +387,7 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
     if not replaced:
         ended = top if not top or top.endswith("\n") else f"{top}\n"
         top = f"{ended}{line}"
-    _checked(parse_toml(top + tables, path, _QUOTES), path)
+    check_values(parse_toml(top + tables, path, _QUOTES), path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, (top + tables).encode())

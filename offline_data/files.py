@@ -138,7 +138,7 @@ def write_durably(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_named(path: Path, content: bytes) -> None:
+def write_user_file(path: Path, content: bytes) -> None:
     """Write a file that the user has named; raises `AccessError`, `NoSpaceError`.
 
     Atomically, unless it is a link or no plain file (`/dev/stdout`), which a rename would replace.
@@ -183,7 +183,7 @@ def file_lock(
     system has no locks.
     """
     notified = False
-    while (handle := _locked(path)) is None:
+    while (handle := _try_lock(path)) is None:
         if not notified:
             waiting()
         notified = True
@@ -199,7 +199,7 @@ def unless_locked(path: Path, act: Callable[[], object]) -> bool:
 
     Raises like `file_lock`.
     """
-    if (handle := _locked(path)) is None:
+    if (handle := _try_lock(path)) is None:
         return False
     try:
         act()
@@ -208,7 +208,7 @@ def unless_locked(path: Path, act: Callable[[], object]) -> bool:
     return True
 
 
-def _locked(path: Path) -> int | None:
+def _try_lock(path: Path) -> int | None:
     """Lock a file, which is made where it is missing; None if it is locked. See `file_lock`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -273,12 +273,12 @@ def read_head(path: Path, count: int = 512) -> bytes:
     Raises `NotFoundError`, `AccessError`, `FormatError`.
     """
 
-    def opened(name: str, flags: int) -> int:
+    def open_without_blocking(name: str, flags: int) -> int:
         # O_NONBLOCK: without it, opening a FIFO blocks until a writer opens it.
         return os.open(name, flags | os.O_NONBLOCK)
 
     try:
-        with open(path, "rb", opener=opened) as file:
+        with open(path, "rb", opener=open_without_blocking) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise FormatError(f"{path} is not a plain file")

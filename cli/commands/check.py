@@ -104,7 +104,7 @@ def check(
     from offline_data.checks.formats import CheckOutcome, render
     from offline_data.checks.registry import select_rules
     from offline_data.checks.run import RULE_FAILED, run_checks
-    from offline_data.files import is_file, write_named
+    from offline_data.files import is_file, write_user_file
 
     if files:
         if select or ignore or baseline or write_baseline or output_format or output:
@@ -131,7 +131,7 @@ def check(
     wanted = output_format.value if output_format else found.output_format
     reports = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
     for file, form in reports.items():
-        write_named(file, render(outcome, form).encode())
+        write_user_file(file, render(outcome, form).encode())
     shown: Format = "human" if wanted in reports.values() else wanted
     notes = _notes(compared, known)
     failed = outcome.failed

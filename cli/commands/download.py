@@ -454,7 +454,7 @@ def _text_options(
     if not (tokenizer or form or columns or given):
         return None
     from offline_data.sources.text_options import TextOptions
-    from offline_data.text.tokenizer import pinned
+    from offline_data.text.tokenizer import pin_tokenizer
 
     named = {}
     for one in columns or []:
@@ -465,7 +465,7 @@ def _text_options(
             )
         named[role] = name
     options = TextOptions(tokenizer or "", form.value if form else None, named or None, **given)
-    return pinned(options, offline=context.settings.offline)
+    return pin_tokenizer(options, offline=context.settings.offline)
 
 
 def stored_result(stored: "ingest.Stored") -> Result:

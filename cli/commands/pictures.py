@@ -34,7 +34,7 @@ def plot(
     path = new_file(out, force) if out is not None else None
     form = figure.check_format(path) if path else ""
     if path:
-        figure.check_installed()
+        figure.require_matplotlib()
     found = summarise(open_reader(entry.path), context.progress)
     if not path:
         from offline_data_cli.charts import chart_lines

@@ -487,12 +487,12 @@ def plot(
         NotFoundError, InvalidIdError, IntegrityError, AccessError: As for `stats`.
         MissingDependencyError: matplotlib is not installed (`pip install 'offline-data[plots]'`).
     """
-    from offline_data.reports.figure import check_installed, draw
+    from offline_data.reports.figure import draw, require_matplotlib
     from offline_data.reports.pictures import summarise
     from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
-    check_installed()
+    require_matplotlib()
     named = id if isinstance(id, (str, os.PathLike, DatasetId)) else id.data_path
     entry = locate(text_of(named), settings_of(root, settings))
     figure: Figure = draw(summarise(open_reader(entry.path), progress_of(progress)))

@@ -26,7 +26,7 @@ from offline_data.checks.names import unversioned
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.decode import at_least, decode
 from offline_data.errors import FormatError, NotFoundError, UnknownNameError, UsageError
-from offline_data.files import is_file, write_named
+from offline_data.files import is_file, write_user_file
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def write_baseline(file: Path, report: CheckReport) -> int:
     ]
     listed = ",".join(lines) + "\n " * bool(lines)
     content = f'{{\n "{_VERSION}": {VERSION},\n "findings": [{listed}]\n}}\n'
-    write_named(file, content.encode())
+    write_user_file(file, content.encode())
     return len(lines)
 
 

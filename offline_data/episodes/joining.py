@@ -75,7 +75,7 @@ def join_episodes(
             found = _schema(episode, schema)
         except FormatError as error:
             if not skip_bad:
-                raise (error if where is None else located(error, where)) from error.__cause__
+                raise (error if where is None else with_place(error, where)) from error.__cause__
             skipped.append(Skipped(where or "the rest of the file", error.message))
             if where is None:
                 break
@@ -92,7 +92,7 @@ def join_episodes(
         yield EpisodeBatch.without_episodes(*skipped)
 
 
-def located(error: FormatError, where: str) -> FormatError:
+def with_place(error: FormatError, where: str) -> FormatError:
     """Return the error of an episode with its place, and a hint how to skip it."""
     hint = "; ".join(filter(None, (error.shell_hint, SKIP_HINT)))
     return FormatError(f"{where}: {error.message}", hint=hint)
@@ -104,15 +104,15 @@ def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()
     if len(batches) == 1:
         return replace(first, skipped=(*first.skipped, *skipped))
 
-    def joined(of: Callable[[EpisodeBatch], Mapping[Key, Any]]) -> dict[Key, Any]:
+    def join_columns(of: Callable[[EpisodeBatch], Mapping[Key, Any]]) -> dict[Key, Any]:
         return {key: _column([of(batch)[key] for batch in batches]) for key in of(first)}
 
     return EpisodeBatch(
         np.concatenate([batch.lengths for batch in batches]),
-        joined(lambda batch: batch.steps),
-        joined(lambda batch: batch.observations),
+        join_columns(lambda batch: batch.steps),
+        join_columns(lambda batch: batch.observations),
         np.concatenate([batch.final_observation for batch in batches]),
-        joined(lambda batch: batch.episodes),
+        join_columns(lambda batch: batch.episodes),
         tuple(dict.fromkeys(leaf for batch in batches for leaf in batch.dropped)),
         tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
         (*(entry for batch in batches for entry in batch.skipped), *skipped),

@@ -95,7 +95,7 @@ class PartialState:
         }
         return cls(**texts, **counts)
 
-    def trusted(self, size: int) -> int:
+    def count_written(self, size: int) -> int:
         """Return how many of the `size` bytes of the partial file were written.
 
         After a crash of the system that wrote it, a file may have its size without its content:

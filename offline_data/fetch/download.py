@@ -109,7 +109,7 @@ class FetchSession:
 
         With `resumed` they were there before the run.
         """
-        seen = self.received.resumed if resumed else self.received.at
+        seen = self.received.add_resumed if resumed else self.received.at
 
         def report(size: int) -> None:
             self.check()
@@ -239,7 +239,7 @@ class PartialFile:
             try:  # what an earlier process left
                 self._state = PartialState.read(self.path)
                 if self._published.digest is None:
-                    trusted = self._state.trusted(os.fstat(self._handle).st_size)
+                    trusted = self._state.count_written(os.fstat(self._handle).st_size)
                     os.ftruncate(self._handle, trusted)
                     if trusted and self._state.boot != boot_id():
                         self._record(replace(self._state, boot=boot_id(), durable=trusted))
@@ -498,7 +498,7 @@ class ResumableDownload:
         """Check and report the size that a host announces."""
         check_size(self._file, total, url)
         check_plausible(total, url)
-        self._session.received.sized(self._index, total)
+        self._session.received.set_size(self._index, total)
         require_bytes(self._part.path.parent, total - here, self._file.path)
 
     def _excess(self, url: str, total: int | None, stop: int) -> OfflineDataError:

@@ -81,7 +81,7 @@ class Hosts:
         with self._lock:
             return sorted(urls, key=lambda url: host_of(url) in self._down)
 
-    def failed(self, url: str) -> bool:
+    def mark_failed(self, url: str) -> bool:
         """Mark the host of `url` as failed; return True the first time."""
         with self._lock:
             known = host_of(url) in self._down

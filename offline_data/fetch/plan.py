@@ -143,7 +143,7 @@ def _step(file: RemoteFile, settings: Settings, *, force: bool) -> FileStep:
     except OSError:
         size = 0
     # without a digest only what surely outlived a crash is resumed
-    size = size if file.digest or not size else PartialState.read(part).trusted(size)
+    size = size if file.digest or not size else PartialState.read(part).count_written(size)
     if size:
         left = None if file.size is None else max(file.size - size, 0)
         return step("resume", f"{human_bytes(size)} are here", left)

@@ -66,7 +66,7 @@ class ByteProgress:
             if more < 0 or due or seen == self._sizes[index]:
                 self._report()
 
-    def resumed(self, index: int, seen: int) -> None:
+    def add_resumed(self, index: int, seen: int) -> None:
         """Report that `seen` bytes of a file were here before: they count, but not as speed."""
         with self._lock:
             more = seen - self._seen[index]
@@ -77,7 +77,7 @@ class ByteProgress:
                 task.skip(more)
                 self._followed[index] = (task, told + more)
 
-    def sized(self, index: int, size: int) -> None:
+    def set_size(self, index: int, size: int) -> None:
         """Set the size of a file in bytes."""
         with self._lock:
             if self._sizes[index] != size:

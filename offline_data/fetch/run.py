@@ -178,7 +178,7 @@ class FileFetch:
             path = here(self._file, self._settings, record)
             if path is not None and not (step.force and record == step.record):
                 file = _describe_kept(self._file, path, record)
-                session.received.sized(self._index, file.size)
+                session.received.set_size(self._index, file.size)
                 session.received.at(self._index, file.size)
                 return file
             with session.received.following(self._index, self._file.path, session.progress):
@@ -190,14 +190,14 @@ class FileFetch:
         for url in session.hosts.order(places):
             try:
                 arrival = self._from(url)
-                session.received.sized(self._index, arrival.hashes.size)
+                session.received.set_size(self._index, arrival.hashes.size)
                 failed = tuple(f"{host_of(place)}: {errors[place].message}" for place in errors)
                 return self._publish(arrival, failed)
             except (NetworkError, NotFoundError, AuthError, IntegrityError) as error:
                 session.check()
                 errors[url] = error
                 down = isinstance(error, NetworkError) and not isinstance(error, OfflineError)
-                if down and session.hosts.failed(url) and len(places) > 1:
+                if down and session.hosts.mark_failed(url) and len(places) > 1:
                     session.progress.note(
                         f"{host_of(url)} failed; trying other hosts first: {error.message}"
                     )

@@ -29,9 +29,9 @@ from offline_data.pages.distributions import distribution_parts
 from offline_data.pages.episodes import read_episode
 from offline_data.pages.page import (
     Html,
+    as_html,
     element,
     icon,
-    joined,
     page,
     section,
     security_policy,
@@ -111,7 +111,7 @@ class DatasetServer(ThreadingHTTPServer):
                 return entry
         raise NotFoundError(f"There is no dataset {dataset} under {self.settings.root}")
 
-    def computed(self, part: str, entry: Entry, compute: Callable[[], Html]) -> Html:
+    def compute_once(self, part: str, entry: Entry, compute: Callable[[], Html]) -> Html:
         """Return a part of a dataset's page that takes long, computed once, one at a time."""
         key = (part, str(entry.path), entry.manifest.created, str(entry.manifest.sha256))
         with self._computing:
@@ -133,7 +133,7 @@ class _DatasetHandler(BaseHTTPRequestHandler):
             self._refuse(f"This server is reached at {LOOPBACK} only.")
         elif address.path.startswith("/open/"):
             self._admit(address.path.removeprefix("/open/"))
-        elif not self._admitted():
+        elif not self._has_cookie():
             self._refuse("Open the address that `offline-data browse` printed.")
         elif address.path not in _PAGES:
             self._fail(HTTPStatus.NOT_FOUND, "There is no such page.")
@@ -159,7 +159,7 @@ class _DatasetHandler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Print nothing."""
 
-    def _admitted(self) -> bool:
+    def _has_cookie(self) -> bool:
         try:
             found = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
         except CookieError:
@@ -305,7 +305,7 @@ def _distributions_part(server: DatasetServer, query: Mapping[str, str]) -> byte
         reader = open_reader(entry.path)
         return distribution_parts(reader, dataset_stats(reader))
 
-    return server.computed("distributions", entry, describe).encode()
+    return server.compute_once("distributions", entry, describe).encode()
 
 
 def _findings_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
@@ -315,7 +315,7 @@ def _findings_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     def check() -> Html:
         return sections.findings(run_checks([entry.path], select_rules(), workers=workers))
 
-    return server.computed("findings", entry, check).encode()
+    return server.compute_once("findings", entry, check).encode()
 
 
 def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
@@ -347,7 +347,7 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
         "span", f"{first:,} to {stop - 1:,} of {reader.episode_count:,}", class_="soft"
     )
     found = table(("Episode", "Ends", "Steps", "Return"), rows, numbers=2)
-    return joined((found, element("div", counted, pages, class_="pages"))).encode()
+    return as_html((found, element("div", counted, pages, class_="pages"))).encode()
 
 
 _PAGES: dict[str, Callable[[DatasetServer, Mapping[str, str]], bytes]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offline_data.pages import charts
-from offline_data.pages.page import Html, element, joined, table
+from offline_data.pages.page import Html, as_html, element, table
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import QUANTILES
 from offline_data.reports.pictures import histogram_of, histograms_of
@@ -56,7 +56,7 @@ def distribution_parts(reader: DatasetReader, stats: DatasetStats) -> Html:
     ]
     text_titles = ("Leaf", "Most common", "Distinct", "Missing")
     skipped = f"Without histograms: {', '.join(left_out)}" if left_out else None
-    return joined(
+    return as_html(
         (
             element("div", map(_chart, of_episodes(reader, stats)), class_="grid wide"),
             (_leaf(leaf) for leaf in drawn if leaf.key != REWARD),
@@ -124,7 +124,7 @@ def _leaf(leaf: LeafStats) -> Html:
         element("summary", f"{len(each) - _FIRST} more features"),
         element("div", each[_FIRST:], class_="grid"),
     )
-    return joined(
+    return as_html(
         (
             element("h3", f"{leaf.key}, {leaf.kind}{more}"),
             element("div", boxes, class_="full") if boxes else None,

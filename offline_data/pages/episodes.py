@@ -138,7 +138,7 @@ def read_episode(
     stop = length if stop is None else min(stop, length)
     if not 0 <= first < stop <= length:
         raise NotFoundError(f"Episode {number} has {plural(length, 'step')}, not {first}")
-    steps, begin = _spaced(first, stop, points), int(reader.starts[number])
+    steps, begin = _space_evenly(first, stop, points), int(reader.starts[number])
     leaves = all_leaves(reader)
     images = [leaf.key for leaf in image_leaves(reader).values()]
     numeric = [
@@ -152,7 +152,9 @@ def read_episode(
     try:
         share = budget // max(1, min(MOST_LEAVES, len(images)))
         frames = tuple(
-            _frames(reader, key, begin, _spaced(first, stop, pictures), (first, stop, film), share)
+            _frames(
+                reader, key, begin, _space_evenly(first, stop, pictures), (first, stop, film), share
+            )
             for key in images[:MOST_LEAVES]
         )
     except MissingDependencyError as error:
@@ -182,7 +184,7 @@ def read_episode(
     )
 
 
-def _spaced(first: int, stop: int, most: int) -> NDArray[np.int64]:
+def _space_evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
     """Return up to `most` of the integers `[first, stop)`, evenly spaced, the ends among them."""
     found = np.linspace(first, stop - 1, min(most, stop - first))
     return np.unique(found.round().astype(np.int64))
@@ -227,11 +229,11 @@ def _frames(
 ) -> Frames:
     """Return pictures of at most `budget` bytes, unless one takes more, animation included."""
     pixels, note = _pixels(reader, key, begin + steps)
-    files = [_encoded(picture) for picture in pixels]
+    files = [_encode_smaller(picture) for picture in pixels]
     while len(files) > 1 and sum(len(content) for _, content in files) > budget:
         files, steps = files[::2], steps[::2]
     left, moving = budget - sum(len(content) for _, content in files), None
-    shown = begin + _spaced(*film)
+    shown = begin + _space_evenly(*film)
     pixels = _pixels(reader, key, shown)[0] if len(shown) > 1 else []
     while len(pixels) > 1 and moving is None:
         moving = animate(pixels)
@@ -249,7 +251,7 @@ def _pixels(
         values = _rows(reader, key, row[None])[0]
         picture = as_rgb(values, image_layout(str(values.dtype), values.shape))
         step = -(-max(picture.shape[:2]) // _SIDE)
-        pictures.append(_reduced(picture, step) if step > 1 else picture)
+        pictures.append(_downscale(picture, step) if step > 1 else picture)
     stack = np.stack(pictures)
     if stack.dtype == np.uint8:
         return list(stack), ""
@@ -258,7 +260,7 @@ def _pixels(
     return list(scaled), f"{stack.dtype} from {low} (black) to {high} (white)"
 
 
-def _reduced(picture: NDArray[Any], step: int) -> NDArray[Any]:
+def _downscale(picture: NDArray[Any], step: int) -> NDArray[Any]:
     """Return the means of squares of `step` pixels; those left over at the edges are cut off."""
     height, width = (side // step * step for side in picture.shape[:2])
     if not height or not width:
@@ -268,7 +270,7 @@ def _reduced(picture: NDArray[Any], step: int) -> NDArray[Any]:
     return np.asarray(blocks.mean((1, 3)).astype(picture.dtype))
 
 
-def _encoded(picture: NDArray[np.uint8]) -> tuple[str, bytes]:
+def _encode_smaller(picture: NDArray[np.uint8]) -> tuple[str, bytes]:
     exact, lossy = encode_image(picture, "png"), encode_image(picture, "jpeg", 85)
     if len(exact) <= _LOSSY * len(lossy):
         return "image/png", exact

@@ -56,23 +56,23 @@ def element(name: str, /, *content: object, **attributes: object) -> Html:
         '<p class="note" hidden>1 &lt; 2<br></p>'
     """
     given = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{joined(value)}"')
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{as_html(value)}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
     return Html(
-        f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{joined(content)}</{name}>"
+        f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{as_html(content)}</{name}>"
     )
 
 
-def joined(content: object) -> Html:
+def as_html(content: object) -> Html:
     """Return content as markup; see `element`."""
     if content is None:
         return Html()
     if isinstance(content, Html):
         return content
     if isinstance(content, Iterable) and not isinstance(content, str):
-        return Html("".join(map(joined, content)))
+        return Html("".join(map(as_html, content)))
     return text(content)
 
 
@@ -81,7 +81,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], numbers: int 
     first = len(titles) - numbers
 
     def cells(name: str, row: Sequence[object]) -> Html:
-        return joined(
+        return as_html(
             element(name, cell, class_="number" if place >= first else None)
             for place, cell in enumerate(row)
         )

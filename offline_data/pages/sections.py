@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.files import human_bytes
 from offline_data.pages import charts
-from offline_data.pages.page import Html, data_uri, element, facts, joined, section, table
+from offline_data.pages.page import Html, as_html, data_uri, element, facts, section, table
 from offline_data.plurals import plural
 from offline_data.reports.info import compared_with_source
 from offline_data.store.manifest import dropped_lines
@@ -51,7 +51,7 @@ def card(info: DatasetInfo, stats: DatasetStats | None = None) -> Html:
                 "id": element("code", info.id),
                 "source": info.source,
                 "licence": info.licence or "not stated",
-                **{name: shown(value) for name, value in about.items()},
+                **{name: text_of_value(value) for name, value in about.items()},
                 "notes": _bullets(info.notes),
             }
         ),
@@ -72,7 +72,7 @@ def schema(info: DatasetInfo) -> Html:
         table(("Leaf", "Type", "Shape of a row", "Rows of an episode"), rows),
         facts(
             {
-                **{f"{name} space": shown(space) for name, space in info.spaces.items()},
+                **{f"{name} space": text_of_value(space) for name, space in info.spaces.items()},
                 "dropped": _bullets(dropped_lines(info.dropped)),
             }
         ),
@@ -98,12 +98,14 @@ def provenance(info: DatasetInfo) -> Html:
                 "revision": element("code", info.revision),
                 "created": info.created,
                 "layout": info.layout,
-                "environment": shown(info.environment),
+                "environment": text_of_value(info.environment),
                 "made from": _bullets(info.parents),
-                "converter": shown(info.converter),
+                "converter": text_of_value(info.converter),
                 "compared with source": compared_with_source(info.audit),
                 "files": _bullets(files),
-                "not finite": _bullets(f"{k}: {shown(n)}" for k, n in info.non_finite.items()),
+                "not finite": _bullets(
+                    f"{k}: {text_of_value(n)}" for k, n in info.non_finite.items()
+                ),
                 "skipped": _bullets(skipped),
             }
         ),
@@ -128,7 +130,7 @@ def findings(report: CheckReport) -> Html:
     count = f"{plural(len(found), 'finding')} by {ran}."
     several = len(report.datasets) > 1
     each = (_finding(one, several) for one in found[:_MOST_FINDINGS])
-    return joined((element("p", count, class_="soft"), each, more))
+    return as_html((element("p", count, class_="soft"), each, more))
 
 
 def episode_parts(episode: ExampleEpisode) -> Html:
@@ -152,7 +154,7 @@ def episode_parts(episode: ExampleEpisode) -> Html:
                        for step, shown in changes)
         for name, changes in episode.texts
     }  # fmt: skip
-    return joined(
+    return as_html(
         (
             (_frames(one) for one in episode.frames),
             element("div", curves, class_="grid pair"),
@@ -172,7 +174,7 @@ def episode_summary(episode: ExampleEpisode) -> str:
     )
 
 
-def shown(value: Any) -> str | None:
+def text_of_value(value: Any) -> str | None:
     """Return a value of a manifest as text; None if there is none."""
     if value is None or value in ({}, [], (), ""):
         return None
@@ -221,4 +223,4 @@ def _frames(frames: Frames) -> Html:
     ]
     moving = picture(frames.film, "all steps shown", "moving") if frames.film else None
     note = element("p", frames.note, class_="soft") if frames.note else None
-    return joined((element("h3", frames.key), note, element("div", moving, each, class_="strip")))
+    return as_html((element("h3", frames.key), note, element("div", moving, each, class_="strip")))

@@ -58,7 +58,7 @@ def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
     blocks = (
         _header(info),
         f"# {plain(info.id)}",
-        *(f"> {linked(line)}" for line in _description(info)),
+        *(f"> {escape_text(line)}" for line in _description(info)),
         f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
         "## Schema",
         _table(("Leaf", "Type", "Shape", "Rows"), _schema(info)),
@@ -68,7 +68,7 @@ def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
         "## Provenance",
         "\n".join(_provenance(info)),
         "## Loading",
-        _fenced(
+        _code_block(
             f"import offline_data\n\n{_where(info)}ds = offline_data.load_dataset({_string(info.id)})\n"
             "batch = ds.sample(256)",
             "python",
@@ -86,10 +86,10 @@ def plain(text: Any, longest: int = _LONGEST) -> str:
         >>> plain("a|b <script> [x](http://y) *z*\n# w")
         'a\\|b &lt;script&gt; \\[x\\]\\(http\\://y\\) \\*z\\* \\# w'
     """
-    return _FIRST.sub(r"\1\\\2", _escaped(_cut(text, longest)))
+    return _FIRST.sub(r"\1\\\2", _escape_line(_cut(text, longest)))
 
 
-def linked(text: Any) -> str:
+def escape_text(text: Any) -> str:
     r"""Return a text like `plain`, in which links and addresses of the web stay links.
 
     Example:
@@ -99,10 +99,10 @@ def linked(text: Any) -> str:
     line, parts, end = _cut(text, _LONGEST), [], 0
     for found in _LINK.finditer(line):
         label, address = found[1], found[2]
-        shown = f"[{_escaped(label.strip('`'))}]({address})" if address else f"<{found[0]}>"
-        parts += [_escaped(line[end : found.start()]), shown]
+        shown = f"[{_escape_line(label.strip('`'))}]({address})" if address else f"<{found[0]}>"
+        parts += [_escape_line(line[end : found.start()]), shown]
         end = found.end()
-    return _FIRST.sub(r"\1\\\2", "".join([*parts, _escaped(line[end:])]))
+    return _FIRST.sub(r"\1\\\2", "".join([*parts, _escape_line(line[end:])]))
 
 
 def _cut(text: Any, longest: int) -> str:
@@ -110,7 +110,7 @@ def _cut(text: Any, longest: int) -> str:
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
-def _escaped(line: str) -> str:
+def _escape_line(line: str) -> str:
     return _MARKUP.sub(r"\\\1", html.escape(line, quote=False))
 
 
@@ -179,12 +179,12 @@ def _provenance(info: DatasetInfo) -> Iterator[str]:
         yield f"- Made from {plain(parent)}"
     for file in info.files[:_FILES]:
         digest = f", sha256 {plain(file['sha256'])}" if file.get("sha256") else ""
-        yield f"- File {plain(file.get('path'))}, from {linked(file.get('url') or 'a disk')}{digest}"
+        yield f"- File {plain(file.get('path'))}, from {escape_text(file.get('url') or 'a disk')}{digest}"
     if len(info.files) > _FILES:
         yield f"- {len(info.files) - _FILES:,} more files"
     yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
     for note in info.notes:
-        yield f"- {linked(note)}"
+        yield f"- {escape_text(note)}"
     for leaf in info.dropped:
         yield f"- Left out: {plain(leaf.get('key'))}, {plain(leaf.get('reason'))}"
 
@@ -204,7 +204,7 @@ def _citation(info: DatasetInfo) -> str:
         return "The source states none."
     if text.startswith("@"):
         lines = (_one_line(line) for line in text[:_LONGEST].splitlines())
-        return _fenced("\n".join(lines), "bibtex")
+        return _code_block("\n".join(lines), "bibtex")
     name = str(info.about.get("dataset_id") or info.name)  # Minari's, whatever it is called here
     authors = info.about.get("author")
     fields: Mapping[str, Any] = {
@@ -215,10 +215,10 @@ def _citation(info: DatasetInfo) -> str:
     label = re.sub(r"\W+", "-", name)[:60].strip("-") or "dataset"
     values = {name: re.sub(r"[{}%\\]", "", _one_line(value)) for name, value in fields.items()}
     lines = (f"  {name} = {{{value}}}," for name, value in values.items() if value)
-    return _fenced("\n".join([f"@misc{{{label},", *lines, "}"]), "bibtex")
+    return _code_block("\n".join([f"@misc{{{label},", *lines, "}"]), "bibtex")
 
 
-def _fenced(text: str, language: str) -> str:
+def _code_block(text: str, language: str) -> str:
     """Return a code block whose fence is longer than any in the text."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -244,7 +244,7 @@ def _has(text: str, described: str, word: str) -> bool:
     return word in described
 
 
-def ids_named(text: str, settings: Settings, *, catalogue: bool = True) -> list[str]:
+def find_ids(text: str, settings: Settings, *, catalogue: bool = True) -> list[str]:
     """Return the ids that a name without a source may refer to, datasets on this disk first.
 
     An id or path refers to itself. Otherwise the first non-empty of these is returned: datasets on
@@ -265,14 +265,14 @@ def ids_named(text: str, settings: Settings, *, catalogue: bool = True) -> list[
         return [f"local:{text}"]
     listed = list(_known_datasets(settings)) if catalogue else []
 
-    def is_named(one: str) -> bool:
+    def has_name(one: str) -> bool:
         return one.partition(":")[2] == wanted
 
     def has_part(one: str) -> bool:
         name = f"/{one.partition(':')[2]}"
         return name.endswith(f"/{wanted}") or f"/{wanted}/" in name
 
-    for known, fits in ((here, is_named), (listed, is_named), (here, has_part), (listed, has_part)):
+    for known, fits in ((here, has_name), (listed, has_name), (here, has_part), (listed, has_part)):
         if found := [one for one in known if fits(one)]:
             return [f"{one}{at}{revision}" for one in found]
     return []

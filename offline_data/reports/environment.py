@@ -69,7 +69,7 @@ def environment(settings: Settings) -> Environment:
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         platform=platform.platform(),
         packages={name: installed_version(name) for name in _requirements()},
-        settings=_shown(settings),
+        settings=_list_settings(settings),
         free_bytes=free_bytes(settings.root),
         compiled_gather=any((Path(__file__).parents[1] / "buffers" / "gather").glob(extension)),
     )
@@ -97,7 +97,7 @@ def _requirements() -> list[str]:
     return sorted(names - {DISTRIBUTION})
 
 
-def _shown(settings: Settings) -> dict[str, Any]:
+def _list_settings(settings: Settings) -> dict[str, Any]:
     read = settings.config is not None and settings.config.exists()
     return {
         **vars(settings),

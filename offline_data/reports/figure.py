@@ -59,7 +59,7 @@ def check_format(path: Path) -> str:
     return suffix
 
 
-def check_installed() -> None:
+def require_matplotlib() -> None:
     """Raise `MissingDependencyError` without matplotlib, before data are read."""
     _matplotlib()
 

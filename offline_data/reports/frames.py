@@ -106,7 +106,7 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
         low, high = min(one for one, _ in ends), max(one for _, one in ends)
         notes.append(f"uint16 values from {low} to {high} are drawn from black to white")
     frames = (
-        as_rgb(_scaled(image, low, high), kind)
+        as_rgb(_to_eight_bits(image, low, high), kind)
         for chunk in _chunks(reader, spec, episode)
         for image in chunk
     )
@@ -166,7 +166,7 @@ def _chunks(reader: DatasetReader, leaf: LeafSpec, episode: int) -> Iterator[NDA
         yield np.asarray(reader.observations_at(leaf.key, last, after=True))
 
 
-def _scaled(image: NDArray[Any], low: int, high: int) -> NDArray[np.uint8]:
+def _to_eight_bits(image: NDArray[Any], low: int, high: int) -> NDArray[np.uint8]:
     if image.dtype == np.uint8:
         return image
     part = (image.astype(np.float64) - low) / max(high - low, 1)

@@ -109,7 +109,7 @@ def entry_info(entry: Entry) -> DatasetInfo:
         schema=schema_of(DatasetReader(entry.path, manifest)),
         values=_declared_values(DatasetReader(entry.path, manifest)),
         # a manifest written elsewhere may contain full URLs
-        files=[{name: _redacted(value) for name, value in one.items()} for one in manifest.files],
+        files=[{name: _redact(value) for name, value in one.items()} for one in manifest.files],
         **known,
     )
 
@@ -141,7 +141,7 @@ def _declared_values(reader: DatasetReader) -> dict[str, str]:
     }
 
 
-def _redacted(value: Any) -> Any:
+def _redact(value: Any) -> Any:
     if isinstance(value, list):
         return [redact(str(item)) for item in value]
     return redact(value) if isinstance(value, str) else value

@@ -168,7 +168,7 @@ def summarise(
         if image_layout(leaf.dtype, leaf.shape):
             left_out.append((leaf.key, f"images, {leaf.kind}"))
         elif leaf.features is None:
-            left_out.append((leaf.key, _unmeasured(leaf)))
+            left_out.append((leaf.key, _why_not_measured(leaf)))
         elif prod(leaf.shape):
             (observations if leaf.key in observed else actions).append(leaf)
     left_out += [
@@ -201,7 +201,7 @@ def _root(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _unmeasured(leaf: LeafStats) -> str:
+def _why_not_measured(leaf: LeafStats) -> str:
     many = f"more than {MOST_FEATURES:,} numbers a row"
     return f"{leaf.kind}, {'complex numbers' if 'complex' in leaf.dtype else many}"
 
@@ -319,7 +319,7 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
     )
     step = max(_CHUNK_ITEMS // count, 1)
 
-    def standardized() -> Iterator[NDArray[np.float64]]:
+    def read_standardized_rows() -> Iterator[NDArray[np.float64]]:
         for begin in range(0, len(rows), step):
             some = rows[begin : begin + step]
             columns = [_before(reader, leaf.key, some).reshape(len(some), -1) for leaf in fitting]
@@ -328,7 +328,7 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
             yield (whole - mean[kept]) / std[kept]
 
     used, total, products = 0, np.zeros(len(kept)), np.zeros((len(kept), len(kept)))
-    for chunk in standardized():
+    for chunk in read_standardized_rows():
         used, total, products = used + len(chunk), total + chunk.sum(0), products + chunk.T @ chunk
     if not used:
         return None, "every observation has a number that is not finite"
@@ -341,7 +341,7 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
     components[: min(2, len(kept))] = vectors.T[::-1][:2]
     largest = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], 1)
     components *= np.where(largest < 0, -1, 1)  # LAPACK gives either sign
-    points = np.concatenate([(chunk - center) @ components.T for chunk in standardized()])
+    points = np.concatenate([(chunk - center) @ components.T for chunk in read_standardized_rows()])
     low, high = points.min(0), points.max(0)
     high = np.where(high > low, high, low + 1)
     edges = tuple(np.linspace(low[i], high[i], COVERAGE_BINS + 1) for i in (0, 1))

@@ -43,7 +43,7 @@ def sampled_leaves(
             columns[key] = np.array(columns[key])
             columns[key][slice_len - 1 :: slice_len] = True
     named = {join_key(key): np.asarray(values) for key, values in columns.items()}
-    return {key: _described(named[key]) for key in sorted(named)}
+    return {key: _describe(named[key]) for key in sorted(named)}
 
 
 def random_rows(
@@ -86,7 +86,7 @@ def _episodes_of(reader: DatasetReader, rows: NDArray[np.int64]) -> NDArray[np.i
     return np.asarray(np.searchsorted(reader.starts, rows, side="right") - 1, np.int64)
 
 
-def _described(values: NDArray[np.generic]) -> SampledLeaf:
+def _describe(values: NDArray[np.generic]) -> SampledLeaf:
     ordered = values.size > 0 and values.dtype.kind in "buif"
     least = values.min().item() if ordered else None
     most = values.max().item() if ordered else None

@@ -112,9 +112,9 @@ class LeafStats:
 
     def __repr__(self) -> str:
         figures = (self.min, self.max, self.mean, self.std, self.nan, self.inf)
-        table = _aligned(["LEAF", "TYPE", *_TITLES], [[self.key, self.kind, *figures]])
+        table = _format_table(["LEAF", "TYPE", *_TITLES], [[self.key, self.kind, *figures]])
         rows = self.feature_rows()
-        each = _aligned(["FEATURE", "FINITE", *_TITLES[:4]], rows)
+        each = _format_table(["FEATURE", "FINITE", *_TITLES[:4]], rows)
         return f"{table}\n\n{each}" if rows else table
 
 
@@ -192,9 +192,9 @@ class DatasetStats:
         counts = f"{plural(self.transitions, 'transition')} in {plural(self.episodes, 'episode')}"
         blocks = [
             f"{self.id}: {counts}, of which {100 * episodes.terminated:.3g} % end terminated",
-            _aligned(["LEAF", "TYPE", *_TITLES], leaves),
-            *([_aligned(["TEXT", "DISTINCT", "MISSING"], texts)] if texts else []),
-            _aligned(["EPISODES", "MIN", "MEDIAN", "MEAN", "MAX"], spreads),
+            _format_table(["LEAF", "TYPE", *_TITLES], leaves),
+            *([_format_table(["TEXT", "DISTINCT", "MISSING"], texts)] if texts else []),
+            _format_table(["EPISODES", "MIN", "MEDIAN", "MEAN", "MAX"], spreads),
         ]
         return "\n\n".join(blocks)
 
@@ -455,7 +455,7 @@ def _observation_chunks(reader: DatasetReader, chosen: _Selection, items: int) -
                 yield key, reader.leaf(OBSERVATIONS, key)[rows]
 
 
-def _aligned(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def _format_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Format a table: text left-aligned, numbers right-aligned with four digits, None as `-`."""
     cells = [list(map(str, titles)), *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -59,7 +59,7 @@ class Audit:
             return
         chosen = self.choose(batch)
         found = reader.transitions_at(chosen + first_row)
-        for key, values in expected(batch, chosen, first_episode).items():
+        for key, values in expected_columns(batch, chosen, first_episode).items():
             column = reader.as_text(key, found.pop(key))
             _compare(key, values, column, batch, chosen)
             images = as_encoded(column)
@@ -106,7 +106,7 @@ class Audit:
         }
 
 
-def expected(
+def expected_columns(
     batch: EpisodeBatch, rows: NDArray[np.int64], first_episode: int
 ) -> dict[Key, NDArray[Any]]:
     """Return the TED columns of `rows` of a batch, computed from the batch alone."""

@@ -140,7 +140,7 @@ class EncodedColumn:
 
     def images(self) -> list[bytes]:
         """Return the encoded images; raises `FormatError`."""
-        begins, ends = (one.tolist() for one in self.bounds())
+        begins, ends = (bound.tolist() for bound in self.bounds())
         return [self._data[a:b].tobytes() for a, b in zip(begins, ends, strict=True)]
 
     def runs(self) -> Iterator[NDArray[np.uint8]]:
@@ -162,15 +162,15 @@ class EncodedColumn:
         numbers, first, of = np.unique(self._numbers, return_index=True, return_inverse=True)
         order, stops = np.argsort(of, kind="stable"), np.cumsum(np.bincount(of, minlength=1))
 
-        def one(number: int) -> None:
+        def decode_group(number: int) -> None:
             row = int(first[number])
             same = order[stops[number - 1] if number else 0 : stops[number]]
             data = self._data[begins[row] : ends[row]].tobytes()
-            decode_into(data, self.encoding, places[same[0]], self._named(row))
+            decode_into(data, self.encoding, places[same[0]], self._name_row(row))
             for other in same[1:]:
                 np.copyto(places[other], places[same[0]])
 
-        in_threads(one, len(numbers), threads)
+        in_threads(decode_group, len(numbers), threads)
 
     def check_decoding(self) -> None:
         """Decode all rows, a few at a time, to check them; raises `FormatError`."""
@@ -190,7 +190,7 @@ class EncodedColumn:
                 row = int(wrong.argmax())
                 told = "{} x {} pixels, {} channels of {} bits".format(*found[row].tolist())
                 raise FormatError(
-                    f"{part._named(row)} is not a {self.encoding} image of {self.dtype} "
+                    f"{part._name_row(row)} is not a {self.encoding} image of {self.dtype} "
                     f"{list(self.shape[1:])}: "
                     + (f"its header says {told}" if found[row].any() else "it has no such header")
                 )
@@ -213,7 +213,7 @@ class EncodedColumn:
         if wrong.any():
             row = int(wrong.argmax())
             raise FormatError(
-                f"{self._named(row)} is said to be bytes {begins[row]} to {ends[row]} of "
+                f"{self._name_row(row)} is said to be bytes {begins[row]} to {ends[row]} of "
                 f"{len(self._data)}",
                 hint="`offline-data verify ID` names every damaged file of a dataset",
             )
@@ -224,7 +224,7 @@ class EncodedColumn:
         rows = self._rows
         return np.arange(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
 
-    def _named(self, row: int) -> str:
+    def _name_row(self, row: int) -> str:
         return f"{self._where}, row {self._rows[row]},"
 
 

@@ -52,7 +52,7 @@ def space_of(reader: DatasetReader, root: str) -> Any:
     declared = reader.manifest.spaces.get(root)
     if isinstance(declared, dict) and "type" in declared:
         try:
-            return _declared(spaces, declared)
+            return _space_of_json(spaces, declared)
         except (
             ArithmeticError,  # an integer beyond int64
             AssertionError,  # Gymnasium's own checks
@@ -71,16 +71,18 @@ def space_of(reader: DatasetReader, root: str) -> Any:
         leaves = leaves or observed_leaves(reader)
     if not leaves:
         raise NotFoundError(f"{reader.manifest.id} has no {root}, nor a space of it")
-    return _stored(spaces, leaves)
+    return _space_of_leaves(spaces, leaves)
 
 
-def _declared(spaces: ModuleType, space: Mapping[str, Any]) -> Any:
+def _space_of_json(spaces: ModuleType, space: Mapping[str, Any]) -> Any:
     """Return a space from Minari's serialized form; bounds and `start` may be absent."""
     kind = space["type"]
     if kind == "Dict":
-        return spaces.Dict({name: _declared(spaces, s) for name, s in space["subspaces"].items()})
+        return spaces.Dict(
+            {name: _space_of_json(spaces, s) for name, s in space["subspaces"].items()}
+        )
     if kind == "Tuple":
-        return spaces.Tuple([_declared(spaces, part) for part in space["subspaces"]])
+        return spaces.Tuple([_space_of_json(spaces, part) for part in space["subspaces"]])
     if kind == "Box":
         return _box(spaces, space["shape"], space["dtype"], space.get("low"), space.get("high"))
     if kind == "Discrete":
@@ -112,13 +114,15 @@ def _box(spaces: ModuleType, shape: Sequence[int], dtype: str, low: Any, high: A
     return spaces.Box(*bounds, tuple(shape), kind.type)
 
 
-def _stored(spaces: ModuleType, leaves: Mapping[Key, LeafSpec]) -> Any:
+def _space_of_leaves(spaces: ModuleType, leaves: Mapping[Key, LeafSpec]) -> Any:
     """Return the space of leaves, by the rest of their keys, from dtypes and shapes."""
     leaf = leaves.get(())
     if leaf is None:
         names = sorted({key[0] for key in leaves})
         parts = ({k[1:]: leaf for k, leaf in leaves.items() if k[0] == name} for name in names)
-        return spaces.Dict({n: _stored(spaces, p) for n, p in zip(names, parts, strict=True)})
+        return spaces.Dict(
+            {n: _space_of_leaves(spaces, p) for n, p in zip(names, parts, strict=True)}
+        )
     if leaf.dtype == "bool":
         return _box(spaces, leaf.shape, "uint8", 0, 1)
     if np.dtype(leaf.dtype).kind not in "fiu":

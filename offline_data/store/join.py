@@ -218,11 +218,11 @@ def _check_same(first: Manifest, other: Manifest, first_name: str, name: str) ->
             if ours.get(key) != theirs.get(key):
                 raise FormatError(
                     f"{name} does not fit {first_name}: {join_key(key)!r} of {table} is "
-                    f"{_shown(theirs.get(key))}, expected {_shown(ours.get(key))}"
+                    f"{_describe_leaf(theirs.get(key))}, expected {_describe_leaf(ours.get(key))}"
                 )
 
 
-def _shown(leaf: LeafSpec | None) -> str:
+def _describe_leaf(leaf: LeafSpec | None) -> str:
     if leaf is None:
         return "absent"
     kind = "text" if leaf.text else leaf.encoding or leaf.dtype

@@ -112,7 +112,7 @@ class DatasetReader:
         possible = lengths.min() >= 1 and max(lengths.max(), ends.max()) <= count
         if not possible or ends[-1] != count or (starts != ends - lengths).any():
             name = self.manifest.tables[EPISODES][("start",)].file
-            raise _damaged(self.path, name, "its episodes are not the rows of the dataset")
+            raise _damage_error(self.path, name, "its episodes are not the rows of the dataset")
         return lengths
 
     @cached_property
@@ -133,10 +133,10 @@ class DatasetReader:
         try:
             words = _vocabularies(read_json(self.path / TEXT, max_bytes=MAX_TEXT_BYTES))
         except (NotFoundError, FormatError, ValueError) as error:
-            raise _damaged(self.path, TEXT, str(error)) from error
+            raise _damage_error(self.path, TEXT, str(error)) from error
         for table, key in texts:
             if _words_of(words.get(table, {}), key) is None:
-                raise _damaged(self.path, TEXT, f"it lacks {shown(join_key(key))} of {table}")
+                raise _damage_error(self.path, TEXT, f"it lacks {shown(join_key(key))} of {table}")
         return words
 
     def leaf(self, table: str, key: Key) -> NDArray[np.generic]:
@@ -183,7 +183,9 @@ class DatasetReader:
         found = rows + self.step(EPISODE)[rows].astype(np.int64) + int(after)
         values = self.leaf(OBSERVATIONS, key)
         if found.size and not 0 <= found.min() <= found.max() < len(values):
-            raise _damaged(self.path, OBSERVATIONS, "a step row names an episode that is not there")
+            raise _damage_error(
+                self.path, OBSERVATIONS, "a step row names an episode that is not there"
+            )
         return values[found]
 
     def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
@@ -226,7 +228,7 @@ class DatasetReader:
         for name, entry in self.manifest.digests.items():
             problem = file_problem(self.path, name, entry["size"], plain)
             if problem:
-                raise _damaged(self.path, name, f"it {problem}")
+                raise _damage_error(self.path, name, f"it {problem}")
 
     def _observation_run(
         self, key: Key, rows: NDArray[np.int64], lengths: NDArray[np.int64], first: int
@@ -254,7 +256,7 @@ class DatasetReader:
             try:
                 self._mapped[file] = np.memmap(self.path / file, np.uint8, mode="r")
             except (FileNotFoundError, ValueError) as error:
-                raise _damaged(self.path, file, str(error)) from error
+                raise _damage_error(self.path, file, str(error)) from error
             except OSError as error:
                 raise AccessError(f"{self.path / file} cannot be read: {error.strerror}") from error
         return self._mapped[file]
@@ -334,7 +336,7 @@ def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
     return np.asarray(table[codes], dtype=object)
 
 
-def _damaged(folder: Path, name: str, why: str) -> ManifestError:
+def _damage_error(folder: Path, name: str, why: str) -> ManifestError:
     return ManifestError(
         f"The dataset in {folder} is damaged: {name}: {why}",
         hint=f"`offline-data verify {shlex.quote(str(folder))}` names every damaged file and how to get them "

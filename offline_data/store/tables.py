@@ -382,13 +382,13 @@ class LayoutWriter:
     def append(self, batch: EpisodeBatch, first_episode: int) -> None:
         """Append one batch whose first episode has this number."""
         steps, observations = (TED, TED) if TED in self._writers else (STEPS, OBSERVATIONS)
-        rows = self._encoded(steps, batch.steps, self._schema.steps)
+        rows = self._append_encoded(steps, batch.steps, self._schema.steps)
         rows[EPISODE] = (batch.episode_of + first_episode).__getitem__
-        seen = self._encoded(observations, batch.observations, self._schema.observations)
+        seen = self._append_encoded(observations, batch.observations, self._schema.observations)
         if TED in self._writers:
             for key, column in seen.items():
-                rows[key] = _gathered(column, batch.root_rows)
-                rows[next_of(key)] = _gathered(column, batch.next_rows)
+                rows[key] = _take_rows(column, batch.root_rows)
+                rows[next_of(key)] = _take_rows(column, batch.next_rows)
             ended = batch.steps[TERMINATED].astype(bool) | batch.steps[TRUNCATED].astype(bool)
             rows[DONE] = ended.__getitem__
             rows.update(dict.fromkeys(ROOT_FLAGS, lambda _: np.zeros(1, bool)))
@@ -396,7 +396,7 @@ class LayoutWriter:
             self._writers[OBSERVATIONS].append(seen, batch.transitions + len(batch.lengths))
         self._writers[steps].append(rows, batch.transitions)
 
-    def _encoded(
+    def _append_encoded(
         self,
         table: str,
         values: Mapping[Key, NDArray[np.generic]],
@@ -408,7 +408,7 @@ class LayoutWriter:
         }
 
 
-def _gathered(column: Rows, index: NDArray[np.int64]) -> Rows:
+def _take_rows(column: Rows, index: NDArray[np.int64]) -> Rows:
     def rows(part: slice) -> NDArray[Any]:
         wanted = index[part]
         first = int(wanted[0])

@@ -86,27 +86,29 @@ def with_leaves(
         [5, 6]
     """
 
-    def keyed(columns: Mapping[str, Any] | None) -> dict[Key, Any]:
+    def split_keys(columns: Mapping[str, Any] | None) -> dict[Key, Any]:
         return {tuple(name.split(".")): column for name, column in (columns or {}).items()}
 
     return chunk.having(
-        steps={**chunk.batch.steps, **keyed(steps)},
-        observations={**chunk.batch.observations, **keyed(observations)},
-        words={**chunk.words, **keyed(words)},
+        steps={**chunk.batch.steps, **split_keys(steps)},
+        observations={**chunk.batch.observations, **split_keys(observations)},
+        words={**chunk.words, **split_keys(words)},
     )
 
 
 def as_stored(chunk: EpisodeChunk) -> EpisodeChunk:
     """Return the same episodes as read from a dataset's files: read-only, strided views."""
     return chunk.having(
-        steps={key: _packed(column) for key, column in chunk.batch.steps.items()},
-        observations={key: _packed(column) for key, column in chunk.batch.observations.items()},
+        steps={key: _pack_in_record(column) for key, column in chunk.batch.steps.items()},
+        observations={
+            key: _pack_in_record(column) for key, column in chunk.batch.observations.items()
+        },
     )
 
 
 def episodes_of(chunk: EpisodeChunk) -> list[EpisodeChunk]:
     """Return a separate chunk for each episode."""
-    return [_one(chunk, e) for e in range(len(chunk.episodes))]
+    return [_take_episode(chunk, e) for e in range(len(chunk.episodes))]
 
 
 def transitions_of(chunk: EpisodeChunk) -> EpisodeChunk:
@@ -126,7 +128,7 @@ def transitions_of(chunk: EpisodeChunk) -> EpisodeChunk:
     )
 
 
-def joined(chunks: Sequence[EpisodeChunk]) -> EpisodeChunk:
+def join_chunks(chunks: Sequence[EpisodeChunk]) -> EpisodeChunk:
     """Concatenate chunks with the same leaves, types and vocabularies."""
     words = {key: list(text) for key, text in chunks[0].words.items()}
     for one in chunks:
@@ -151,7 +153,7 @@ def assert_same_chunk(found: EpisodeChunk, expected: EpisodeChunk) -> None:
     assert mine == theirs, f"words: {mine} but expected {theirs}"
 
 
-def _packed(column: NDArray[Any]) -> NDArray[Any]:
+def _pack_in_record(column: NDArray[Any]) -> NDArray[Any]:
     """Copy a column into one field of records, followed by eight bytes of another field."""
     fields = [("leaf", column.dtype, column.shape[1:]), ("other", np.uint8, 8)]
     rows = np.full(len(column), 0, np.dtype(fields))
@@ -165,7 +167,7 @@ def _types(chunk: EpisodeChunk) -> list[dict[Key, np.dtype[Any]]]:
     return [{key: column.dtype for key, column in table.items()} for table in tables]
 
 
-def _one(chunk: EpisodeChunk, e: int) -> EpisodeChunk:
+def _take_episode(chunk: EpisodeChunk, e: int) -> EpisodeChunk:
     batch = chunk.batch
     first, stop = int(batch.starts[e]), int(batch.starts[e] + batch.lengths[e])
     rows, after, own = slice(first, stop), slice(first + e, stop + e + 1), slice(e, e + 1)

@@ -26,7 +26,7 @@ from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,
     episodes_of,
-    joined,
+    join_chunks,
     toy_chunk,
     transitions_of,
 )
@@ -56,7 +56,7 @@ class StepContract:
     @pytest.fixture
     def ready(self, step: Step, chunk: EpisodeChunk) -> Step:
         """Return the step after it was settled on single transitions, and fitted if it measures."""
-        return prepared(step, chunk)
+        return prepare_step(step, chunk)
 
     def test_example_is_read(self, step: Step) -> None:
         """`example` starts with the name and can be parsed by the class itself."""
@@ -116,9 +116,9 @@ class StepContract:
     def test_other_episodes_do_not_matter(self, ready: Step, chunk: EpisodeChunk) -> None:
         """All at once, one by one, and in two parts."""
         whole, alone = ready.apply(chunk), episodes_of(chunk)
-        assert_same_chunk(joined([ready.apply(one) for one in alone]), whole)
-        parts = [joined(alone[:1]), joined(alone[1:])]
-        assert_same_chunk(joined([ready.apply(part) for part in parts]), whole)
+        assert_same_chunk(join_chunks([ready.apply(one) for one in alone]), whole)
+        parts = [join_chunks(alone[:1]), join_chunks(alone[1:])]
+        assert_same_chunk(join_chunks([ready.apply(part) for part in parts]), whole)
 
     def test_single_transitions_have_the_same_schema(
         self, ready: Step, chunk: EpisodeChunk
@@ -168,7 +168,7 @@ class StepContract:
             np.testing.assert_array_equal(first, again)
 
 
-def prepared(step: Step, chunk: EpisodeChunk) -> Step:
+def prepare_step(step: Step, chunk: EpisodeChunk) -> Step:
     """Return the step ready to be applied: settled on single transitions, fitted on all episodes.
 
     Example:

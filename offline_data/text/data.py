@@ -74,9 +74,10 @@ class PairwiseDataset:
         half = data.shape[0] // 2
         leaves = data.select("input_ids", "attention_mask")
         chosen, rejected = (
-            _made(RewardData, **part, batch_size=[half]) for part in (leaves[:half], leaves[half:])
+            _construct(RewardData, **part, batch_size=[half])
+            for part in (leaves[:half], leaves[half:])
         )
-        return _made(cls, chosen_data=chosen, rejected_data=rejected, batch_size=[half])
+        return _construct(cls, chosen_data=chosen, rejected_data=rejected, batch_size=[half])
 
 
 @tensorclass
@@ -96,7 +97,7 @@ class PromptData:
         """Return the tokens before `prompt_rindex`, with padding in place of all others."""
         places = torch.arange(self.input_ids.shape[-1], device=self.prompt_rindex.device)
         mask = places < self.prompt_rindex[:, None]
-        return _made(
+        return _construct(
             type(self),
             input_ids=torch.where(mask, self.input_ids, pad_token_id),
             attention_mask=mask.to(torch.int64),
@@ -133,10 +134,10 @@ class PromptData:
         )
         data = loader.load()
         leaves = data.select("input_ids", "attention_mask", "prompt_rindex")
-        return _made(cls, **leaves, labels=data["input_ids"], batch_size=data.shape)
+        return _construct(cls, **leaves, labels=data["input_ids"], batch_size=data.shape)
 
 
-def _made(kind: type[T], **fields: Any) -> T:
+def _construct(kind: type[T], **fields: Any) -> T:
     """Call the constructor of a tensorclass, which type checkers do not know."""
     constructor: Any = kind
     made: T = constructor(**fields)

@@ -24,7 +24,7 @@ from offline_data.plurals import plural
 from offline_data.processes.limits import limited
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.text_options import ROLES
-from offline_data.text.forms import documents, resolved
+from offline_data.text.forms import documents, resolve_form
 from offline_data.text.rows import column_names, read_rows
 from offline_data.text.tokenizer import CHAT_LIMITS, Encoded, load_tokenizer
 
@@ -71,7 +71,7 @@ class TextDataset(RawDataset):
         tokenizer = self._tokenizer()
         first = raw / self._files[0][0]
         names = column_names(first)
-        self._options = options = self._resolved(first, names)
+        self._options = options = self._resolve_form(first, names)
         self._scored = options.column("score") in names
         text = {
             "form": options.form,
@@ -97,7 +97,7 @@ class TextDataset(RawDataset):
         """Read and tokenize a file, `rows.ROWS` rows at a time."""
         path = self._raw / shard.files[0]
         tokenizer, row, empty, seen, other = self._tokenizer(), 0, 0, 0, 0
-        options = self._resolved(path, column_names(path))
+        options = self._resolve_form(path, column_names(path))
         needed = {options.column(role) for role in (*ROLES[options.form or "text"], "score")}
         for columns in read_rows(path, needed):
             with limited(*CHAT_LIMITS):
@@ -128,9 +128,9 @@ class TextDataset(RawDataset):
             said = f"{plural(empty, 'row has', 'rows have')} no text, or text without tokens"
             yield EpisodeBatch.without_episodes(Skipped(shard.name, said))
 
-    def _resolved(self, path: Path, names: Sequence[str]) -> TextOptions:
+    def _resolve_form(self, path: Path, names: Sequence[str]) -> TextOptions:
         """Return the options with the form of a file, by its columns, if that has rows."""
-        return resolved(self._options, self._name, names, str(path)) if names else self._options
+        return resolve_form(self._options, self._name, names, str(path)) if names else self._options
 
     def _tokenizer(self) -> Tokenizer:
         options = self._options
@@ -177,13 +177,11 @@ def _episodes(
     episodes = {key: column[kept] for key, column in columns.items()}
     if options.max_length is not None and options.pad:
         size = (len(parts[1]), options.max_length)
-        return _padded(
-            *parts, episodes, options.form, np.full(size, tokenizer.pad, np.int32)
-        ), without
-    return _packed(*parts, episodes, options.form), without
+        return _pad(*parts, episodes, options.form, np.full(size, tokenizer.pad, np.int32)), without
+    return _pack(*parts, episodes, options.form), without
 
 
-def _packed(
+def _pack(
     whole: Encoded,
     prompts: NDArray[np.int64],
     scores: NDArray[np.float32],
@@ -206,7 +204,7 @@ def _packed(
     return _batch(lengths, steps, rewards, ended, cut, episodes)
 
 
-def _padded(
+def _pad(
     whole: Encoded,
     prompts: NDArray[np.int64],
     scores: NDArray[np.float32],

@@ -121,7 +121,7 @@ class Documents:
         if not isinstance(index, slice):
             index = np.asarray(index, None if np.size(index) else np.int64)
         numbers = np.atleast_1d(self.numbers[index])
-        found = self._packed(numbers) if self.packed else self._padded(numbers)
+        found = self._pack(numbers) if self.packed else self._pad(numbers)
         single = not isinstance(index, slice) and np.ndim(index) == 0
         return found[0] if single and not self.packed else found
 
@@ -176,7 +176,7 @@ class Documents:
             labels = np.where(reader.step(_MASK)[rows], tokens, IGNORED)
         return tokens, labels, positions, lengths
 
-    def _padded(self, numbers: NDArray[np.int64]) -> TensorDict:
+    def _pad(self, numbers: NDArray[np.int64]) -> TensorDict:
         tokens, labels, _, lengths = self._tokens(numbers)
         width = self.pad_to or int(lengths.max(initial=0))
         mask = np.arange(width) < lengths[:, None]
@@ -190,7 +190,7 @@ class Documents:
             {name: torch.from_numpy(values) for name, values in batch.items()}, [len(numbers)]
         )
 
-    def _packed(self, numbers: NDArray[np.int64]) -> TensorDict:
+    def _pack(self, numbers: NDArray[np.int64]) -> TensorDict:
         tokens, labels, positions, lengths = self._tokens(numbers)
         labels = np.where(positions > 0, labels, IGNORED)
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -101,7 +101,9 @@ PRESETS: dict[str, Preset] = {
 """Datasets whose form is known; any other can be named, too."""
 
 
-def resolved(options: TextOptions, name: str, columns: Sequence[str], where: str) -> TextOptions:
+def resolve_form(
+    options: TextOptions, name: str, columns: Sequence[str], where: str
+) -> TextOptions:
     """Return options with a form, columns and separator: the user's, the preset's, or by names.
 
     Args:

@@ -137,7 +137,7 @@ def _json(path: Path) -> Iterator[Columns]:
         for i, row in enumerate(some, begin):
             if not isinstance(row, dict):
                 raise FormatError(f"{path}, item {i}, is {shown(row)}; expected an object")
-        yield _joined(some)
+        yield _join_objects(some)
 
 
 def _joined_lines(first: str, lines: Iterator[str], path: Path) -> str:
@@ -159,7 +159,7 @@ def _json_lines(path: Path) -> Iterator[Columns]:
         for some in _some(enumerate(lines, 1), lambda one: len(one[1])):
             rows = [_object(line, path, n) for n, line in some if line.strip()]
             if rows:
-                yield _joined(rows)
+                yield _join_objects(rows)
 
 
 def _object(line: str, path: Path, number: int) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _object(line: str, path: Path, number: int) -> dict[str, Any]:
     return value
 
 
-def _joined(rows: list[dict[str, Any]]) -> Columns:
+def _join_objects(rows: list[dict[str, Any]]) -> Columns:
     """Return columns of objects; None where an object lacks one."""
     # without a column, objects that have no field would not be counted
     names = dict.fromkeys(name for row in rows for name in row) or {"": None}
@@ -219,7 +219,7 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
     opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            yield _bounded(file, path)
+            yield _read_lines(file, path)
     except UnicodeDecodeError as error:
         head = error.object[error.start : error.start + 8]
         raise FormatError(
@@ -231,7 +231,7 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
         ) from error
 
 
-def _bounded(file: TextIO, path: Path) -> Iterator[str]:
+def _read_lines(file: TextIO, path: Path) -> Iterator[str]:
     number = 0
     while line := file.readline(MAX_LINE):
         number += 1

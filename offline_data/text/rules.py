@@ -331,7 +331,7 @@ class MostTruncated(Rule):
             )
 
 
-class _Marked(NamedTuple):
+class _SpecialTokens(NamedTuple):
     """Special tokens inside of documents."""
 
     roles: frozenset[str]
@@ -360,7 +360,7 @@ class SpecialTokensInside(Rule):
         """Return the leaves of tokens, if the marks are known."""
         return token_leaves(reader) if _marks(reader.manifest) else ()
 
-    def measure(self, block: RowBlock, key: Key) -> _Marked | None:
+    def measure(self, block: RowBlock, key: Key) -> _SpecialTokens | None:
         """Look for marks anywhere, then where they are in their documents."""
         marks, tokens = _marks(block.reader.manifest), TokenBlock.of(block, key)
         at = np.isin(tokens.ids, list(marks)) & tokens.inside
@@ -375,11 +375,13 @@ class SpecialTokensInside(Rule):
         if not at.any():
             return None
         roles = frozenset(marks[int(one)] for one in np.unique(tokens.ids[at]))
-        return _Marked(roles, int(at.sum()), block.row_place(key, int(np.argwhere(at)[0][0])))
+        return _SpecialTokens(
+            roles, int(at.sum()), block.row_place(key, int(np.argwhere(at)[0][0]))
+        )
 
-    def merge(self, first: _Marked, second: _Marked) -> _Marked:
+    def merge(self, first: _SpecialTokens, second: _SpecialTokens) -> _SpecialTokens:
         """Add up; the first place stays."""
-        return _Marked(first.roles | second.roles, first.number + second.number, first.first)
+        return _SpecialTokens(first.roles | second.roles, first.number + second.number, first.first)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         """Yield a finding for each leaf of tokens."""
@@ -451,7 +453,7 @@ class NoEndOfText(Rule):
         found, known = token_leaves(reader), _end_token(reader.manifest) is not None
         return found if found and known and not refused and not _has_turns(reader) else ()
 
-    def measure(self, block: RowBlock, key: Key) -> _Marked | None:
+    def measure(self, block: RowBlock, key: Key) -> _SpecialTokens | None:
         """Look at the last tokens of documents that are whole."""
         reader, tokens = block.reader, TokenBlock.of(block, key)
         cut = np.asarray(reader.episodes[("truncated",)])[block.episodes]
@@ -461,7 +463,7 @@ class NoEndOfText(Rule):
         if not missing.any():
             return None
         first = block.row_place(key, int(np.argwhere(missing)[0][0]))
-        return _Marked(frozenset(), int(missing.sum()), first)
+        return _SpecialTokens(frozenset(), int(missing.sum()), first)
 
     merge = SpecialTokensInside.merge
 

@@ -16,7 +16,7 @@ from offline_data.text.dataset import TextDataset
 from offline_data.text.forms import PRESETS, Preset
 from offline_data.text.rows import suffix_of
 from offline_data.text.splits import data_files, files_of_config, files_of_split
-from offline_data.text.tokenizer import TOKENIZER_HINT, pinned
+from offline_data.text.tokenizer import TOKENIZER_HINT, pin_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ class HubText(Source):
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `UsageError` if no tokenizer is named."""
         files = [(file.path, file.size) for file in release.files]
-        return _opened(raw, files, release, _parts(release.name)[0])
+        return _open_files(raw, files, release, _parts(release.name)[0])
 
 
 class TextFiles(Source):
@@ -136,7 +136,7 @@ class TextFiles(Source):
 
     def pin_text(self, options: TextOptions, *, offline: bool) -> TextOptions:
         """Load the tokenizer once; raises as `load_tokenizer`."""
-        return pinned(options, offline=offline)
+        return pin_tokenizer(options, offline=offline)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `UsageError` if no tokenizer is named."""
@@ -149,7 +149,7 @@ class TextFiles(Source):
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
         if is_folder(raw):
             names = files_of_split(names, None, release.text.split, str(raw))
-        return _opened(
+        return _open_files(
             folder, [(name, (folder / name).stat().st_size) for name in names], release, ""
         )
 
@@ -165,7 +165,7 @@ def _parts(name: str) -> tuple[str, str]:
     return f"{owner}/{repository}", config
 
 
-def _opened(
+def _open_files(
     folder: Path, files: Sequence[tuple[str, int | None]], release: Release, name: str
 ) -> TextDataset:
     options = release.text or TextOptions()

@@ -66,14 +66,14 @@ def published_rows(
     Iterating the rows fetches them; raises NotFoundError, OfflineError, NetworkError, AuthError.
     """
 
-    def fetched() -> list[Path]:
+    def fetch_paths() -> list[Path]:
         source = get_source("hf")
         release = source.with_text(source.resolve(name, None, settings), TextOptions(split=split))
         dataset = DatasetId("hf", name, None)
         folder = settings.downloads / "raw" / dataset.folder / release.revision
         return [folder / f.name for f in fetch_files(release.files, settings, folder, SILENT)]
 
-    return TextRows(fetched, most), f"hf:{name}"
+    return TextRows(fetch_paths, most), f"hf:{name}"
 
 
 def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> tuple[TextRows, str]:

@@ -56,10 +56,12 @@ class _PrivateTensor(MemoryMappedTensor):  # type: ignore[misc]
         """Map a file of this size, all or `rows[0]` to `rows[1]`; also called to unpickle them."""
         begin, end = rows or (0, size[0])
         words = map_file(Path(path), size[0], size[1:].numel() * dtype.itemsize).words
-        return cls._made(words.view(dtype).view(size)[begin:end], str(path), size, begin)
+        return cls._create(words.view(dtype).view(size)[begin:end], str(path), size, begin)
 
     @classmethod
-    def _made(cls, tensor: torch.Tensor, file: str, size: torch.Size, begin: int) -> _PrivateTensor:
+    def _create(
+        cls, tensor: torch.Tensor, file: str, size: torch.Size, begin: int
+    ) -> _PrivateTensor:
         made = cls(tensor)
         made.filename = file if tensor.shape == size else None
         made.index, made.parent_shape, made._handler = None, tensor.shape, None
@@ -73,7 +75,7 @@ class _PrivateTensor(MemoryMappedTensor):  # type: ignore[misc]
         if not isinstance(rows, slice) or rows.step not in {None, 1}:
             return part
         file, size, begin = self._place
-        return self._made(part, file, size, begin + rows.indices(len(self))[0])
+        return self._create(part, file, size, begin + rows.indices(len(self))[0])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle the place, or the values if something was written to this memory."""
@@ -118,9 +120,9 @@ class TensorDictTokenizer:
     def __call__(self, sample: Mapping[str, Any]) -> Any:
         """Return `input_ids` and `attention_mask`, `[max_length]` or `[n, max_length]`."""
         texts = sample[self.key]
-        return self._result(self._tokenized(texts), [] if isinstance(texts, str) else [len(texts)])
+        return self._result(self._tokenize(texts), [] if isinstance(texts, str) else [len(texts)])
 
-    def _tokenized(self, texts: Any) -> Any:
+    def _tokenize(self, texts: Any) -> Any:
         return self.tokenizer(
             texts, max_length=self.max_length, padding=self.padding, truncation=self.truncation
         )
@@ -160,7 +162,7 @@ class PromptTensorDictTokenizer(TensorDictTokenizer):
         """Return `input_ids`, `attention_mask`, `prompt_rindex` and `valid_sample`, `[n, …]`."""
         prompts = sample[self.key]
         alone = self.tokenizer(prompts, max_length=self.max_length, truncation=True)["input_ids"]
-        tokens = self._tokenized(
+        tokens = self._tokenize(
             [p + label for p, label in zip(prompts, sample["label"], strict=True)]
         )
         tokens["prompt_rindex"] = [len(ids) - 1 for ids in alone]

@@ -103,7 +103,7 @@ class Tokenizer:
         self.special = frozenset(
             token.content for token in backend.get_added_tokens_decoder().values() if token.special
         )
-        self.before, self.after = _find_added(backend)
+        self.before, self.after = _added_tokens(backend)
         """Token ids that the tokenizer adds before and after each text."""
         marks = self._marks()
         if max(self.pad, *marks.values(), 0) > _MOST_ID:
@@ -157,7 +157,7 @@ class Tokenizer:
         memory += _BYTES_PER_CHARACTER * size
         seconds += size / _CHARACTERS_PER_SECOND
         what = f"Tokenizer {self.about.get('name')} cannot tokenize a text"
-        with _failure_named(what), limited(memory, seconds):
+        with _name_failure(what), limited(memory, seconds):
             if max_length is None:
                 self._backend.no_truncation()
             else:
@@ -218,7 +218,7 @@ class Tokenizer:
         return text
 
 
-def pinned(options: TextOptions, *, offline: bool = False) -> TextOptions:
+def pin_tokenizer(options: TextOptions, *, offline: bool = False) -> TextOptions:
     """Return options with the digest of their tokenizer, which then may not change.
 
     One on the hub is pinned to its commit, a path is made absolute, and `eos` is None where neither
@@ -285,7 +285,7 @@ def _load(name: str, revision: str | None, *, offline: bool) -> Tokenizer:
         return _of_file(path)
     if looks_like_path(name) and not path.is_dir():
         raise NotFoundError(f"There is no tokenizer at {path}")
-    return _pretrained(path if path.is_dir() else name, revision, offline=offline)
+    return _load_pretrained(path if path.is_dir() else name, revision, offline=offline)
 
 
 def _of_file(path: Path) -> Tokenizer:
@@ -295,11 +295,11 @@ def _of_file(path: Path) -> Tokenizer:
         raise _missing("tokenizers") from error
     data = read_whole(path, _MAX_FILE)
     hint = "name the file that `tokenizer.save` or `save_pretrained` writes"
-    with _failure_named(f"{path} is not a tokenizer.json", hint):
+    with _name_failure(f"{path} is not a tokenizer.json", hint):
         return Tokenizer(Backend.from_buffer(data), about={"name": path.name})
 
 
-def _find_added(backend: Any) -> tuple[list[int], list[int]]:
+def _added_tokens(backend: Any) -> tuple[list[int], list[int]]:
     """Return the token ids that a `tokenizers.Tokenizer` adds before and after a text."""
     from tokenizers import Tokenizer as Backend
     from tokenizers.models import WordLevel
@@ -314,7 +314,7 @@ def _find_added(backend: Any) -> tuple[list[int], list[int]]:
 
 
 @contextmanager
-def _failure_named(what: str, hint: str | None = None) -> Iterator[None]:
+def _name_failure(what: str, hint: str | None = None) -> Iterator[None]:
     """Turn what `tokenizers` raises, also for a bug of its own, into a `FormatError`."""
     try:
         yield
@@ -324,7 +324,7 @@ def _failure_named(what: str, hint: str | None = None) -> Iterator[None]:
         raise FormatError(f"{what}: {shown(str(error), 200)}", hint=hint) from error
 
 
-def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tokenizer:
+def _load_pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tokenizer:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -368,7 +368,7 @@ def _pretrained(name: str | Path, revision: str | None, *, offline: bool) -> Tok
     told = name.name if isinstance(name, Path) else str(found.name_or_path)
     about = {"name": told, "revision": commit}
     pad = found.pad_token_id if found.pad_token_id is not None else found.eos_token_id
-    with _failure_named(f"{name} is not a tokenizer"):
+    with _name_failure(f"{name} is not a tokenizer"):
         return Tokenizer(found.backend_tokenizer, found, pad, about)
 
 

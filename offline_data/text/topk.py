@@ -115,10 +115,10 @@ class TopKRewardSelector(Transform):  # type: ignore[misc]
                 hint="write whole dialogs at once",
             )
         ends = [0, *(last.nonzero()[:, 0] + 1).tolist()]
-        chosen = [one for begin, end in pairwise(ends) for one in self._chosen(rows[begin:end])]
+        chosen = [one for begin, end in pairwise(ends) for one in self._take_best(rows[begin:end])]
         return torch.cat(chosen) if chosen else None
 
-    def _chosen(self, dialog: TensorDictBase) -> list[TensorDictBase]:
+    def _take_best(self, dialog: TensorDictBase) -> list[TensorDictBase]:
         """Let a dialog wait; return those to write, best first."""
         prompt = dialog[0][self.prompt_key]
         if not isinstance(prompt, str):

@@ -291,7 +291,7 @@ def test_convert_foresees_offers_and_explains(
 def test_a_resumed_transfer_s_speed_counts_new_bytes() -> None:
     with Bars().task("fetch", 400 << 20, "B") as bar:
         received = ByteProgress(bar, [400 << 20])
-        received.resumed(0, 300 << 20)
+        received.add_resumed(0, 300 << 20)
         assert str(bar) == "300.0 MiB/400.0 MiB 0 B/s"
         received.at(0, 400 << 20)
         assert str(bar).startswith("400.0 MiB/400.0 MiB ")

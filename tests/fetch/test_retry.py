@@ -80,7 +80,7 @@ def test_a_file_that_starts_over_is_counted_back(tally: Any) -> None:
         if seen == 0:
             assert tally.seen == 0
     assert (tally.seen, tally.total) == (10, None)
-    progress.sized(1, 5)
+    progress.set_size(1, 5)
     assert tally.total == 15
 
 
@@ -98,7 +98,7 @@ def test_bytes_are_told_now_and_then_and_all_of_them_in_the_end(tally: Any) -> N
     progress.at(0, 1_000)
     progress.at(1, 60)
     assert tally.seen == 1_050
-    progress.sized(1, 60)
+    progress.set_size(1, 60)
     assert tally.seen == 1_060
 
 
@@ -113,7 +113,7 @@ def test_large_files_among_others_are_told_apart_too(tally: Any) -> None:
             progress.at(0, 5)
             progress.at(1, LARGE - 1)
             progress.at(2, 9)
-            progress.sized(2, 9)
+            progress.set_size(2, 9)
             progress.at(0, 3)
             assert list(tally.inside) == ["large", "unknown"]
             assert (tally.inside["large"].seen, tally.inside["large"].total) == (3, LARGE)

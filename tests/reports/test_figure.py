@@ -120,7 +120,7 @@ def test_formats_and_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
             figure.check_format(Path(name))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError) as missing:
-        figure.check_installed()
+        figure.require_matplotlib()
     assert missing.value.hint == "pip install 'offline-data[plots]'"
 
 

@@ -22,7 +22,7 @@ from offline_data.sources import atari_dqn
 from offline_data.sources.openx.webdataset import REPO
 from offline_data.sources.registry import _BUILT_IN
 from offline_data.sources.text_options import TextOptions
-from offline_data.text.tokenizer import pinned
+from offline_data.text.tokenizer import pin_tokenizer
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.gen_dgrl import toy_files, write_archive
@@ -161,7 +161,7 @@ def test_each_file_goes_wrong(
     dataset, right = parse_id(name), server.answer
     options = Options()
     if dataset.source == "hf":
-        options = Options(text=pinned(TextOptions(str(write_tokenizer(tmp_path)))))
+        options = Options(text=pin_tokenizer(TextOptions(str(write_tokenizer(tmp_path)))))
 
     def get(root: str) -> Stored:
         folder = tmp_path / root

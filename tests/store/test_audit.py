@@ -20,7 +20,7 @@ from offline_data.testing.toy import toy_batch, write_toy
 
 def broken(monkeypatch: pytest.MonkeyPatch, table: str, key: Key, kind: str) -> None:
     """Make the writer lose, shift or swap one leaf."""
-    whole = LayoutWriter._encoded
+    whole = LayoutWriter._append_encoded
 
     def encoded(self: LayoutWriter, name: str, *args: Any) -> Any:
         rows = whole(self, name, *args)
@@ -34,7 +34,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, table: str, key: Key, kind: str) -> 
             rows[key] = bad.__getitem__
         return rows
 
-    monkeypatch.setattr(LayoutWriter, "_encoded", encoded)
+    monkeypatch.setattr(LayoutWriter, "_append_encoded", encoded)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

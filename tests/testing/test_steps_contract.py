@@ -19,11 +19,11 @@ from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,
     episodes_of,
-    joined,
+    join_chunks,
     toy_chunk,
     transitions_of,
 )
-from offline_data.testing.steps import StepContract, prepared
+from offline_data.testing.steps import StepContract, prepare_step
 
 ACTION, VELOCITY = ("action",), ("observation", "velocity")
 
@@ -187,7 +187,7 @@ def fails(test: Callable[..., None], step: Step) -> bool:
     known: dict[str, Any] = {"step": step, "chunk": chunk}
     try:
         if "ready" in wanted:
-            known["ready"] = prepared(step, chunk)
+            known["ready"] = prepare_step(step, chunk)
         test(**{name: known[name] for name in wanted})
     except (Exception, pytest.fail.Exception):  # noqa: BLE001 -- whatever a wrong step raises
         return True
@@ -226,7 +226,7 @@ def test_a_wrong_step_fails(step: Step, tests: str) -> None:
 
 def test_chunks_taken_apart_are_the_same_episodes() -> None:
     chunk = toy_chunk([2, 1, 3], first_episode=2, unknown_final=[3])
-    assert_same_chunk(joined(episodes_of(chunk)), chunk)
+    assert_same_chunk(join_chunks(episodes_of(chunk)), chunk)
     assert_same_chunk(as_stored(chunk), chunk)
     apart = transitions_of(chunk)
     places = [(e, t) for e, n in zip((2, 3, 4), (2, 1, 3), strict=True) for t in range(n)]

@@ -29,7 +29,7 @@ from offline_data.sources.text_options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS
 from offline_data.text.source import HubText
-from offline_data.text.tokenizer import pinned
+from offline_data.text.tokenizer import pin_tokenizer
 from tests.processes.waiting import wait_for_end, wait_until
 from tests.toys.servers import Answer, HubServer, Request
 
@@ -68,7 +68,7 @@ def get(
         name: str = f"hf:{REPO}", root: str = "root", workers: int = 1, **options: object
     ) -> Stored:
         settings = Settings(tmp_path / root, hub_endpoint=server.url, workers=workers)
-        text = pinned(TextOptions(str(tokenizer_file), keep_text=True, **options))  # type: ignore[arg-type]
+        text = pin_tokenizer(TextOptions(str(tokenizer_file), keep_text=True, **options))  # type: ignore[arg-type]
         executor = InProcess() if workers == 1 else None
         return download(parse_id(name), settings, Options(text=text), executor=executor)
 
@@ -227,7 +227,7 @@ def test_a_lock_file_says_how_text_is_tokenized(
     api.lock(project, settings=online, progress=False)
     (one,) = read_lock(project.with_suffix(".lock")).values()
     assert one.options.text is not None
-    known = pinned(TextOptions(str(project.parent / "tok.json")))
+    known = pin_tokenizer(TextOptions(str(project.parent / "tok.json")))
     assert one.options.text.tokenizer == "./tok.json"
     assert one.options.text.tokenizer_sha256 == known.tokenizer_sha256
     assert str(tmp_path) not in project.with_suffix(".lock").read_text()

@@ -21,7 +21,7 @@ import offline_data
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.sources.text_options import TextOptions
 from offline_data.store.reader import DatasetReader
-from offline_data.text.tokenizer import pinned
+from offline_data.text.tokenizer import pin_tokenizer
 from tests.text.conftest import Convert
 from tests.toys.text import CHAT_TEMPLATE, train_tokenizer
 
@@ -402,12 +402,12 @@ def test_options_that_change_nothing_keep_their_dataset(tmp_path: Path) -> None:
         ("masks.json", "text", None),
     )
     for file, form, eos in cases:
-        options = pinned(TextOptions(str(tmp_path / file), form))
+        options = pin_tokenizer(TextOptions(str(tmp_path / file), form))
         assert options.eos == eos
         before = {k: v for k, v in options.recorded().items() if k != "eos"}
         assert options.are_recorded_as(before) == (eos is None)
         assert TextOptions.from_record(json.loads(json.dumps(options.to_json()))) == options
-    assert pinned(TextOptions(str(same), eos="no")).eos == "no"
+    assert pin_tokenizer(TextOptions(str(same), eos="no")).eos == "no"
 
 
 def test_special_tokens_of_the_tokenizer(convert: Convert, tmp_path: Path) -> None:

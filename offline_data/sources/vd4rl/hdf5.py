@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes import Dropped, EpisodeBatch, Skipped
-from offline_data.episodes.joining import join_episodes, located
+from offline_data.episodes.joining import join_episodes, with_place
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.hdf5 import open_hdf5
@@ -106,7 +106,7 @@ class Hdf5Episodes(RawDataset):
         groups = series_of(paths)
         missing = [name for group in groups for name in _missing(group)]
         if missing and not skip_bad:
-            raise located(FormatError("there is no such file, and one after it"), missing[0])
+            raise with_place(FormatError("there is no such file, and one after it"), missing[0])
         skipped = tuple(
             Skipped(name, "there is no such file, and one after it") for name in missing
         )

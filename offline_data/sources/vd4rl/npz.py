@@ -16,7 +16,7 @@ import numpy as np
 
 from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 from offline_data.episodes.cut import runs_within
-from offline_data.episodes.joining import join_episodes, located
+from offline_data.episodes.joining import join_episodes, with_place
 from offline_data.errors import FormatError
 from offline_data.files import check_magic
 from offline_data.plurals import plural
@@ -113,7 +113,7 @@ class NpzEpisodes(RandomAccess):
                 found.append(header)
             except FormatError as error:
                 if not skip_bad:
-                    raise located(error, path.name) from error
+                    raise with_place(error, path.name) from error
                 skipped.append(Skipped(path.name, error.message))
         if not found:
             raise FormatError(

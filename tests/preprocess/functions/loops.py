@@ -16,7 +16,7 @@ from offline_data.preprocess.functions.episodes import EpisodeStep
 from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.recipe import Recipe, recipe_of
 from offline_data.preprocess.steps.base import Revised
-from offline_data.testing.chunks import episodes_of, joined, toy_chunk, transitions_of
+from offline_data.testing.chunks import episodes_of, join_chunks, toy_chunk, transitions_of
 
 Row = dict[Key, NDArray[Any]]
 Fn = Callable[[Any], Any]
@@ -89,7 +89,7 @@ def probe_of(chunk: EpisodeChunk, count: int = 12) -> EpisodeChunk:
     """Return some transitions of a chunk, each alone, as the engine tries functions on."""
     alone = episodes_of(transitions_of(chunk))
     chosen = np.unique(np.linspace(0, len(alone) - 1, min(count, len(alone))).astype(int))
-    return joined([alone[i] for i in chosen])
+    return join_chunks([alone[i] for i in chosen])
 
 
 def ready(fn: Fn, chunk: EpisodeChunk, **calling: Any) -> Any:

@@ -17,7 +17,7 @@ from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,
     episodes_of,
-    joined,
+    join_chunks,
     toy_chunk,
     with_leaves,
 )
@@ -179,7 +179,7 @@ def test_all_left_out() -> None:
         assert {k: (v.dtype, v.shape[1:]) for k, v in mine.items()} == {
             k: (v.dtype, v.shape[1:]) for k, v in theirs.items()
         }
-    assert_same_chunk(joined([step.apply(one) for one in episodes_of(CHUNK)]), kept)
+    assert_same_chunk(join_chunks([step.apply(one) for one in episodes_of(CHUNK)]), kept)
 
 
 def test_all_of_the_probe_left_out() -> None:

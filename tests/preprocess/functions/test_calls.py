@@ -15,7 +15,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, tensorclass
 
 from offline_data.errors import StepError
-from offline_data.testing.chunks import assert_same_chunk, episodes_of, joined, toy_chunk
+from offline_data.testing.chunks import assert_same_chunk, episodes_of, join_chunks, toy_chunk
 from tests.preprocess.functions.loops import Fn, big_chunk, ready, run, ted_rows
 
 ONE = toy_chunk([1])
@@ -245,7 +245,7 @@ def test_rows_do_not_depend_on_what_else_is_there() -> None:
         if not calling.get("batched"):
             step = ready(fn, CHUNK, seed=7, **calling)
             parts = [step.apply(one) for one in reversed(episodes_of(CHUNK))]
-            assert_same_chunk(joined(parts[::-1]), step.apply(CHUNK))
+            assert_same_chunk(join_chunks(parts[::-1]), step.apply(CHUNK))
 
 
 def test_observations_and_blocks_have_their_own() -> None:

@@ -20,7 +20,13 @@ from offline_data.preprocess.functions.vectorize import NotVectorized, compare
 from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.recipe import recipe_of
 from offline_data.preprocess.steps.base import Step
-from offline_data.testing.chunks import as_stored, assert_same_chunk, episodes_of, joined, toy_chunk
+from offline_data.testing.chunks import (
+    as_stored,
+    assert_same_chunk,
+    episodes_of,
+    join_chunks,
+    toy_chunk,
+)
 from offline_data.testing.steps import StepContract
 from tests.preprocess.functions.loops import (
     ACTION,
@@ -232,7 +238,7 @@ def test_a_block_that_differs_is_run_by_rows_in_its_place() -> None:
     """The probe cannot tell, for it has small values alone; a later block can."""
     fn = on_action(lambda a: otherwise(a, 3000))
     chunk = big_chunk()
-    step = ready(fn, joined(episodes_of(chunk)[:2]))
+    step = ready(fn, join_chunks(episodes_of(chunk)[:2]))
     assert (step.run, step.checked) == ("vectorised", 32)
     found = step.apply(chunk)
     assert_same_as_loop(fn, chunk, found)
@@ -243,7 +249,7 @@ def test_a_block_that_differs_is_run_by_rows_in_its_place() -> None:
         "'action' has another value for many rows at once, first seen near row"
     )
     assert sum(rows for rows, _, _ in found.by_rows) >= int((ted_actions(chunk)[:, 0] > 3000).sum())
-    assert not step.apply(joined(episodes_of(chunk)[:2])).by_rows
+    assert not step.apply(join_chunks(episodes_of(chunk)[:2])).by_rows
 
 
 def test_a_block_that_was_written_into_before_it_failed() -> None:
@@ -252,7 +258,7 @@ def test_a_block_that_was_written_into_before_it_failed() -> None:
         return td.set("action", otherwise(td["action"], 6000))
 
     chunk = big_chunk()
-    found = ready(fn, joined(episodes_of(chunk)[:2])).apply(chunk)
+    found = ready(fn, join_chunks(episodes_of(chunk)[:2])).apply(chunk)
     assert found.by_rows
     assert_same_as_loop(fn, chunk, found)
 
@@ -318,7 +324,7 @@ def test_required_leaves_are_kept() -> None:
 def test_no_rows_at_all() -> None:
     """A step before it may have left out every episode of a chunk."""
     chunk = toy_chunk([3, 2])
-    empty = joined(episodes_of(chunk)[:1])
+    empty = join_chunks(episodes_of(chunk)[:1])
     empty = replace(
         empty,
         batch=replace(

@@ -16,8 +16,8 @@ from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.parse import usage_error
 from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
 from offline_data.store.reader import decode, open_reader
-from offline_data.testing.chunks import episodes_of, joined
-from offline_data.testing.steps import prepared
+from offline_data.testing.chunks import episodes_of, join_chunks
+from offline_data.testing.steps import prepare_step
 from offline_data.testing.toy import write_toy
 from tests.preprocess.runs import Shuffled
 
@@ -73,11 +73,11 @@ def episodes_on_disk(folder: Path) -> EpisodeChunk:
 
 def done(name: str, chunk: EpisodeChunk) -> EpisodeChunk:
     """Return what a step makes of all episodes at once."""
-    step = prepared(parse_step(example_of(name)), chunk)
+    step = prepare_step(parse_step(example_of(name)), chunk)
     if not isinstance(step, Selection):
         return step.apply(chunk)
     chosen = step.choose({**step.measure(chunk), ("length",): chunk.batch.lengths}, chunk.words)
-    return joined([one for one, keep in zip(episodes_of(chunk), chosen, strict=True) if keep])
+    return join_chunks([one for one, keep in zip(episodes_of(chunk), chosen, strict=True) if keep])
 
 
 def assert_same_rows(found: EpisodeChunk, expected: EpisodeChunk) -> None:

@@ -27,7 +27,7 @@ from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
 from offline_data.store.statistics import Moments, item_moments
 from offline_data.testing.chunks import toy_chunk, with_leaves
-from offline_data.testing.steps import prepared
+from offline_data.testing.steps import prepare_step
 from offline_data.testing.toy import write_toy
 
 
@@ -41,14 +41,14 @@ def mean_and_std(values: Any) -> tuple[float, float]:
 def normalized(values: Any, text: str = "normalize:observation.x,eps=0") -> Any:
     """Return what the step makes of `observation.x`, and the step."""
     chunk = with_leaves(toy_chunk([len(values) - 1]), observations={"observation.x": values})
-    step = prepared(parse_step(text), chunk)
+    step = prepare_step(parse_step(text), chunk)
     return step.apply(chunk).batch.observations["observation", "x"], step
 
 
 @pytest.mark.parametrize("eps", [0, 1e-3, 0.5])
 def test_values_row_by_row(eps: float) -> None:
     chunk = toy_chunk([3, 1, 4], unknown_final=[1])
-    step = prepared(Normalize(("observation", "action"), eps=eps), chunk)
+    step = prepare_step(Normalize(("observation", "action"), eps=eps), chunk)
     result = step.apply(chunk)
     assert step.notes() == ()
     for table in ("observations", "steps"):
@@ -94,11 +94,11 @@ def test_types(values: Any, becomes: str) -> None:
 def test_a_parent_takes_floats_and_a_leaf_is_taken_as_it_is() -> None:
     count = np.array([3, 5, 8, 9], np.int64)
     chunk = with_leaves(toy_chunk([3]), observations={"observation.count": count})
-    parent = prepared(parse_step("normalize:observation"), chunk)
+    parent = prepare_step(parse_step("normalize:observation"), chunk)
     assert parent.apply(chunk).batch.observations["observation", "count"] is count
-    both = prepared(parse_step("normalize:observation,observation.count"), chunk)
+    both = prepare_step(parse_step("normalize:observation,observation.count"), chunk)
     assert set(both.state()["leaves"]) == {*parent.state()["leaves"], "observation/count"}
-    root = prepared(parse_step("normalize:info"), chunk)  # it has one leaf, of whole numbers
+    root = prepare_step(parse_step("normalize:info"), chunk)  # it has one leaf, of whole numbers
     assert list(root.state()["leaves"]) == ["info/code"]
     whole = with_leaves(chunk, observations={"info.more": np.arange(1, 5)})
     with pytest.raises(StepError, match="info/code is int64, info/more is int64"):
@@ -110,7 +110,7 @@ def test_next_of_another_shape_is_not_scaled_by_its_root() -> None:
     chunk = with_leaves(toy_chunk([3]), steps=steps)
     with pytest.raises(StepError, match=r"'next/seen/x' \[1\] by the statistics of 'seen/x' \[2\]"):
         parse_step("normalize:seen").settled(chunk)
-    own = prepared(parse_step("normalize:next.seen,eps=0"), chunk).apply(chunk).batch.steps
+    own = prepare_step(parse_step("normalize:next.seen,eps=0"), chunk).apply(chunk).batch.steps
     assert own["seen", "x"].tolist() == steps["seen.x"].tolist()
     assert own["next", "seen", "x"][:, 0] == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
 
@@ -143,7 +143,7 @@ def test_statistics_go_through_json_exactly() -> None:
     chunk = toy_chunk([3, 4, 2])
     odd: Any = {("observation", "a.b"): chunk.batch.observations["observation", "velocity"]}
     chunk = chunk.having(observations={**chunk.batch.observations, **odd})
-    step = prepared(parse_step("normalize:observation,action"), chunk)
+    step = prepare_step(parse_step("normalize:observation,action"), chunk)
     again = parse_step("normalize:observation,action").with_state(
         json.loads(json.dumps(step.state(), allow_nan=False))
     )
@@ -155,7 +155,7 @@ def test_statistics_go_through_json_exactly() -> None:
 
 def test_the_derived_leaf_takes_the_statistics_and_gives_the_same() -> None:
     chunk = toy_chunk([3, 5])
-    step = prepared(parse_step("normalize:observation.velocity,action"), chunk)
+    step = prepare_step(parse_step("normalize:observation.velocity,action"), chunk)
     leaves = step.state()["leaves"]
     statistics = {key: (one["mean"], one["std"]) for key, one in leaves.items()}
     derived, found = normalize(list(leaves), statistics), step.apply(chunk).batch

@@ -18,7 +18,7 @@ from offline_data.preprocess.steps.normalize import NormalizeReturn
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.preprocess.steps.rewards import discounted
 from offline_data.testing.chunks import assert_same_chunk, toy_chunk, with_leaves
-from offline_data.testing.steps import prepared
+from offline_data.testing.steps import prepare_step
 
 REWARD = ("next", "reward")
 TYPES = [("f2", "f2"), ("f4", "f4"), ("f8", "f8"), ("i8", "f4"), ("u1", "f4")]
@@ -168,7 +168,7 @@ def test_the_leaf(dtype: str, becomes: str) -> None:
 
 def test_truncated_episodes_are_not_continued() -> None:
     chunk = toy_chunk([2, 2])  # the second one ends truncated
-    step = prepared(parse_step("return_to_go"), chunk)
+    step = prepare_step(parse_step("return_to_go"), chunk)
     found = step.apply(chunk).batch.steps["return_to_go",][:, 0]
     reward = chunk.batch.steps[REWARD][:, 0]
     assert found.tolist() == [reward[0] + reward[1], reward[1], reward[2] + reward[3], reward[3]]
@@ -218,7 +218,7 @@ def iql(lengths: list[int], rewards: list[float]) -> list[float]:
 def test_returns_are_normalized_as_iql_does() -> None:
     lengths, rewards = [3, 1, 4], [1.5, -2.0, 4.25, -3.0, 0.5, 0.25, 8.0, 1.0]
     chunk = with_rewards(rewards, "f4", lengths)
-    result = prepared(parse_step("normalize_return"), chunk).apply(chunk)
+    result = prepare_step(parse_step("normalize_return"), chunk).apply(chunk)
     found: Any = result.batch.steps[REWARD]
     np.testing.assert_allclose(found[:, 0], iql(lengths, rewards), rtol=1e-6)
     assert np.ptp(result.batch.returns) == pytest.approx(1000, rel=1e-6)
@@ -230,7 +230,7 @@ def test_returns_are_normalized_as_iql_does() -> None:
 @pytest.mark.parametrize(("dtype", "becomes"), TYPES)
 def test_normalized_returns_have_the_type_of_rewards(dtype: str, becomes: str) -> None:
     chunk = with_rewards([3, 4, 5], dtype, [2, 1])
-    step = prepared(parse_step("normalize_return:scale=2"), chunk)
+    step = prepare_step(parse_step("normalize_return:scale=2"), chunk)
     found: Any = step.apply(chunk).batch.steps[REWARD]
     assert found.dtype == np.dtype(becomes)
     np.testing.assert_allclose(found[:, 0], [3, 4, 5])
@@ -241,7 +241,7 @@ def test_normalized_returns_have_the_type_of_rewards(dtype: str, becomes: str) -
 
 def test_returns_that_are_not_finite_do_not_count() -> None:
     chunk = with_rewards([3.0, np.nan, 4.0, np.inf, 7.0], "f4", [1, 2, 1, 1])
-    step = prepared(parse_step("normalize_return:scale=8"), chunk)
+    step = prepare_step(parse_step("normalize_return:scale=8"), chunk)
     assert step.state() == {"minimum": 3.0, "maximum": 7.0, "not_finite": 2}
     np.testing.assert_array_equal(
         step.apply(chunk).batch.steps[REWARD][:, 0], [6, np.nan, 8, np.inf, 14]
@@ -258,7 +258,7 @@ def test_returns_that_are_not_finite_do_not_count() -> None:
 )
 def test_no_range(lengths: list[int], rewards: list[float], told: str) -> None:
     with pytest.raises(StepError, match=told) as caught:
-        prepared(parse_step("normalize_return"), with_rewards(rewards, "f4", lengths))
+        prepare_step(parse_step("normalize_return"), with_rewards(rewards, "f4", lengths))
     assert "reward_scale" in str(caught.value.hint)
     with pytest.raises(StepError, match="no return is finite"):
         NormalizeReturn().fitted([])
@@ -268,6 +268,6 @@ def test_no_range(lengths: list[int], rewards: list[float], told: str) -> None:
 
 def test_a_reward_that_becomes_too_large() -> None:
     chunk = with_rewards([3.0, 5.0, 600.0], "f2", [1, 2])
-    step = prepared(parse_step("normalize_return:scale=1e5"), chunk)
+    step = prepare_step(parse_step("normalize_return:scale=1e5"), chunk)
     with pytest.raises(StepError, match=r"row 2 \(episode 1, step 1\) .* float16 cannot hold"):
         step.apply(chunk)

@@ -22,7 +22,7 @@ from offline_data.preprocess.steps.episodes import DIGEST, Dedupe, Filter
 from offline_data.preprocess.steps.expressions import HINT, Expression
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
-from offline_data.testing.chunks import as_stored, episodes_of, joined, toy_chunk, with_leaves
+from offline_data.testing.chunks import as_stored, episodes_of, join_chunks, toy_chunk, with_leaves
 from offline_data.testing.toy import toy_batch, write_toy
 
 
@@ -39,7 +39,7 @@ def kept(chunk: EpisodeChunk) -> Any:
 def repeated(*numbers: int) -> EpisodeChunk:
     """Episodes of a toy chunk in any order, each as often as it is named."""
     alone = episodes_of(toy_chunk([3, 1, 3, 2]))
-    return joined([alone[number] for number in numbers])
+    return join_chunks([alone[number] for number in numbers])
 
 
 @pytest.mark.parametrize(
