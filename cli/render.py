@@ -270,6 +270,10 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
+        from offline_data.ids import DatasetId
+
+        if isinstance(value, DatasetId):
+            return str(value)
         return {field.name: _jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}

@@ -1,12 +1,17 @@
-"""Results of commands, which `render.py` prints for people, scripts and pipes."""
+"""Results of commands, which `render.py` prints for people, scripts and pipes.
+
+A spec says once what is shown of a value: words `label[=key][:kind]`, of which the key is that of the
+JSON, or the path of it (`episodes.same`), and `_` in a label is a space. Without a key, the label is it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from offline_data.errors import OfflineDataError
 
@@ -26,18 +31,39 @@ class TableColumn:
     """Whether other columns are omitted before it in a narrow terminal."""
 
 
-def columns(*specs: str) -> tuple[TableColumn, ...]:
-    """Parse columns from `TITLE` or `TITLE:kind`."""
-    parts = (spec.partition(":") for spec in specs)
-    return tuple(TableColumn(title, cast("Kind", kind or "text")) for title, _, kind in parts)
-
-
 class Table(NamedTuple):
     """Rows of raw values; None for unknown values."""
 
     columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Any]]
     title: str = ""
+
+
+def table(
+    spec: str, items: Iterable[Any], title: str = "", **computed: Callable[[Any], Any]
+) -> Table:
+    """Return a table with a row for each item: an object, a mapping, or a tuple of the values.
+
+    A word of the spec may end with `:clip` or `:keep`; see `TableColumn`. `computed` has functions
+    of an item, by key.
+    """
+    words = list(_words(spec))
+    columns = [
+        TableColumn(label.upper(), kind, "clip" in marks, "keep" in marks)
+        for label, _, kind, marks in words
+    ]
+    rows = [
+        item
+        if isinstance(item, tuple)
+        else [computed[key](item) if key in computed else _value(item, key) for _, key, *_ in words]
+        for item in items
+    ]
+    return Table(columns, rows, title)
+
+
+def non_empty(*tables: Table) -> list[Table]:
+    """Return the tables that have rows."""
+    return [table for table in tables if table.rows]
 
 
 class Field(NamedTuple):
@@ -53,6 +79,32 @@ class Fields:
 
     def __init__(self, *fields: Field, title: str = "") -> None:
         self.fields, self.title = fields, title
+
+
+def card(item: Any, spec: str, **computed: Any) -> Fields:
+    """Return values of an object or a mapping, or `computed` ones, as named values."""
+    return Fields(
+        *(
+            Field(label, computed[key] if key in computed else _value(item, key), kind)
+            for label, key, kind, _ in _words(spec)
+        )
+    )
+
+
+def _words(spec: str) -> Iterator[tuple[str, str, Kind, list[str]]]:
+    """Yield label, key, kind and marks of the words of a spec."""
+    for word in spec.split():
+        name, *marks = word.split(":")
+        label, _, key = name.partition("=")
+        kind = next((mark for mark in marks if mark not in {"clip", "keep"}), "text")
+        yield label.replace("_", " "), key or label, cast("Kind", kind), marks
+
+
+def _value(item: Any, path: str) -> Any:
+    """Return a value of an object or a mapping; None if a mapping lacks it."""
+    for key in path.split("."):
+        item = item.get(key) if isinstance(item, Mapping) else getattr(item, key)
+    return item
 
 
 class Lines(NamedTuple):

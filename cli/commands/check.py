@@ -11,7 +11,7 @@ from offline_data_cli import complete
 from offline_data_cli.commands.manage import verify
 from offline_data_cli.names import dataset_id
 from offline_data_cli.options import AllDatasets, Context, SomeDatasets, option
-from offline_data_cli.result import Block, Lines, Result, Table, TableColumn, columns
+from offline_data_cli.result import Block, Lines, Result, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data.checks.baseline import Comparison
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from offline_data.checks.formats import CheckOutcome
 
 _SUFFIXES = {".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown"}
-_STATISTICS = columns("CODE", "RULE", "SEVERITY", "FINDINGS:count", "DATASETS:count")
-_RULES = (*columns("CODE", "RULE", "SEVERITY"), TableColumn("LOOKS FOR", clip=True))
-_THRESHOLDS = columns("THRESHOLD", "DEFAULT:number", "MEANING")
 
 
 class FailLevel(str, Enum):
@@ -205,9 +202,8 @@ def _result(
         text = render(outcome, form)
         blocks.append(Lines([[(line, "")] for line in text.splitlines()], wrap=False))
     elif statistics:
-        rows = outcome.statistics()
-        blocks += [Table(_STATISTICS, [(c, n, s, f, d) for c, n, s, f, d in rows])] * bool(rows)
-        blocks.append(outcome.summary)
+        spec = "code rule severity findings:count datasets:count"
+        blocks += [*non_empty(table(spec, outcome.statistics())), outcome.summary]
     else:
         blocks.append(Lines(list(human_lines(outcome.findings, outcome.summary))))
     ids = list(dict.fromkeys(one.dataset for one in outcome.findings))

@@ -16,7 +16,7 @@ from offline_data_cli.options import (
     argument,
     option,
 )
-from offline_data_cli.result import Field, Fields, Result, combine
+from offline_data_cli.result import Result, card, combine
 
 if TYPE_CHECKING:
     from offline_data.preprocess.job import RunOptions
@@ -45,13 +45,7 @@ def cp(context: Context, dataset: Dataset, name: NewName, force: Force = False) 
 
 def _result(old: "Entry", new: "Entry") -> Result:
     data = {"id": str(new.id), "path": new.path, "from": str(old.id), "bytes": new.bytes}
-    fields = Fields(
-        Field("id", data["id"]),
-        Field("path", new.path),
-        Field("from", data["from"]),
-        Field("size", new.bytes, "bytes"),
-    )
-    return Result(data, (fields,), (str(new.id),))
+    return Result(data, (card(data, "id path from size=bytes:bytes"),), (str(new.id),))
 
 
 def filter_(
@@ -113,7 +107,7 @@ def split(
         seed=seed,
         options=_options(layout, workers, force=force),
     )
-    results = [stored_result(one) for one in stored_parts.values()]
+    results = list(map(stored_result, stored_parts.values()))
     data = [
         {"part": part, **result.data[0]} for part, result in zip(stored_parts, results, strict=True)
     ]

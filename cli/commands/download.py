@@ -1,7 +1,7 @@
 """`download` and `convert`: a dataset from a source, or from a local file or folder."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,20 +47,19 @@ from offline_data_cli.options import (
     option,
 )
 from offline_data_cli.render import choose
-from offline_data_cli.result import Field, Fields, Result, Table, columns, combine
+from offline_data_cli.result import Result, card, combine, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data import ingest
     from offline_data.executors.base import Executor
     from offline_data.ingest.shard_plan import ShardPlan
+    from offline_data.preprocess.worker import JobPlan
     from offline_data.sources.text_options import TextOptions
 
 _transfer = partial(option, rich_help_panel="Transfer")
 _MOST_NAMED = 20
-_FILES = columns("FILE", "ACTION", "BYTES:bytes", "REASON")
 EXISTS = "yes; nothing to do"
-_STORED_DATA = ["id", "path", "layout", "transitions", "episodes", "bytes", "existed", "seconds"]
-_STORED = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "SECONDS:number")
+_STORED = ["id", "path", "layout", "transitions", "episodes", "bytes", "existed", "seconds"]
 
 
 def download(
@@ -155,9 +154,9 @@ def download(
             made = ingest.plan_for_workers(
                 dataset, user_path(plan, "--plan"), settings, options, progress
             )
-            return shard_plan_result(made)
+            return plan_result(made)
         if dry_run:
-            return _plan_result(ingest.plan_download(dataset, settings, options))
+            return _download_plan_result(ingest.plan_download(dataset, settings, options))
         if not raw_only:
             return stored_result(
                 api.download(
@@ -169,8 +168,8 @@ def download(
                 )
             )
         folder = ingest.fetch_raw(dataset, settings, options, progress)
-        fields = Fields(Field("id", str(dataset)), Field("raw files", folder))
-        return Result([{"id": str(dataset), "raw": folder}], (fields,), (str(dataset),))
+        data = {"id": str(dataset), "raw": folder}
+        return Result([data], (card(data, "id raw_files=raw"),), (str(dataset),))
 
     from offline_data.store.library import parse_known
 
@@ -189,7 +188,7 @@ def download(
     return combine([item for result in results for item in result.data], results, code)
 
 
-def _plan_result(plan: "ingest.DownloadPlan") -> Result:
+def _download_plan_result(plan: "ingest.DownloadPlan") -> Result:
     files = [
         {"file": step.file.path, "action": step.action, "bytes": step.wanted, "reason": step.reason}
         for step in (plan.fetch.steps if plan.fetch else ())
@@ -205,17 +204,15 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
         "dry_run": True,
     }
     unknown = plan.fetch.unknown if plan.fetch else 0
-    fields = Fields(
-        Field("id", data["id"]),
-        Field("destination", plan.destination),
-        Field("already exists", plan.existing),
-        Field("to download", data["bytes"] or (None if unknown else 0), "bytes"),
-        Field("files of unknown size", unknown or None, "count"),
-        Field("shards", plan.shards, "count"),
-        Field("free disk space", plan.free_bytes, "bytes"),
+    fields = card(
+        data,
+        "id destination already_exists=existing to_download:bytes files_of_unknown_size:count "
+        "shards:count free_disk_space=free_bytes:bytes",
+        to_download=data["bytes"] or (None if unknown else 0),
+        files_of_unknown_size=unknown or None,
     )
-    table = (Table(_FILES, [tuple(file.values()) for file in files]),) if files else ()
-    return Result([data], (fields, *table), (data["id"],))
+    listed = table("file action bytes:bytes reason", files)
+    return Result([data], (fields, *non_empty(listed)), (data["id"],))
 
 
 def convert(
@@ -281,7 +278,7 @@ def convert(
             made = ingest.plan_convert_for_workers(
                 place, name, file, settings, options, context.progress, source=source
             )
-            return shard_plan_result(made)
+            return plan_result(made)
         if dry_run:
             return _convert_plan_result(
                 ingest.plan_convert(place, name, settings, options, source=source)
@@ -323,35 +320,16 @@ def convert(
 
 
 def _convert_plan_result(found: "ingest.ConvertPlan") -> Result:
-    """Return the result of `convert --dry-run`."""
-    data = {
-        "id": str(found.id),
-        "from": found.source,
-        "layout": found.layout,
-        "destination": found.destination,
-        "existing": found.existing,
-        "replaces": None if found.replaces is None else str(found.replaces),
-        "files": found.files,
-        "bytes": found.bytes,
-        "transitions": found.transitions,
-        "episodes": found.episodes,
-        "free_bytes": found.free_bytes,
-        "dry_run": True,
-    }
-    fields = Fields(
-        Field("id", data["id"]),
-        Field("format", found.source),
-        Field("layout", found.layout),
-        Field("destination", found.destination),
-        Field("already exists", EXISTS if found.existing else None),
-        Field("replaces", data["replaces"]),
-        Field("files", found.files, "count"),
-        Field("size of files", found.bytes, "bytes"),
-        Field("transitions", found.transitions, "count"),
-        Field("episodes", found.episodes, "count"),
-        Field("free disk space", found.free_bytes, "bytes"),
+    data = {("from" if key == "source" else key): value for key, value in vars(found).items()}
+    del data["warnings"]
+    fields = card(
+        found,
+        "id format=source layout destination already_exists replaces files:count "
+        "size_of_files=bytes:bytes transitions:count episodes:count "
+        "free_disk_space=free_bytes:bytes",
+        already_exists=EXISTS if found.existing else None,
     )
-    return Result(data, (fields,), (str(found.id),), found.warnings)
+    return Result({**data, "dry_run": True}, (fields,), (str(found.id),), found.warnings)
 
 
 def _with_workers(context: Context, workers: int | None) -> Settings:
@@ -389,30 +367,32 @@ def executor_of(
     return RayExecutor(address, workers=workers)
 
 
-def shard_plan_result(planned: "ShardPlan") -> Result:
+def plan_result(
+    planned: "ShardPlan | JobPlan",
+    parent: str | None = None,
+    recipe: Sequence[Any] | None = None,
+    functions: Sequence[str] = (),
+) -> Result:
     """Return the result of writing a plan for workers."""
     data = {
         "id": planned.id,
         "plan": planned.file,
+        "parent": parent,
         "destination": planned.destination,
         "existed": planned.published,
+        "recipe": recipe,
         "tasks": planned.tasks,
     }
-    fields = Fields(
-        Field("id", planned.id),
-        Field("plan", planned.file),
-        Field("destination", planned.destination),
-        Field("already exists", EXISTS if planned.published else None),
-        Field("tasks", planned.tasks, "count"),
+    data = {key: value for key, value in data.items() if value is not None}
+    fields = card(
+        data,
+        "id plan destination already_exists functions tasks:count",
+        already_exists=EXISTS if planned.published else None,
+        functions=functions,
     )
-    notes = () if planned.published else (worker_note(planned.file),)
-    return Result(data, (fields,), (planned.id,), notes)
-
-
-def worker_note(plan: Path) -> str:
-    """Return how to start the workers of a plan."""
-    run = f"offline-data worker --plan {shlex.quote(str(plan))} --rank I --world N"
-    return f"run this for every I from 0 to N - 1: {run}"
+    run = f"offline-data worker --plan {shlex.quote(str(planned.file))} --rank I --world N"
+    note = f"run this for every I from 0 to N - 1: {run}"
+    return Result(data, (fields,), (planned.id,), () if planned.published else (note,))
 
 
 def _options(
@@ -473,9 +453,9 @@ def stored_result(stored: "ingest.Stored") -> Result:
     from offline_data.store.manifest import dropped_lines
 
     manifest = stored.manifest
-    data = {name: getattr(stored, name) for name in _STORED_DATA}
+    data = {name: getattr(stored, name) for name in _STORED}
     data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}
-    row = [data[name] for name in ("id", "transitions", "episodes", "bytes", "seconds")]
+    counts = table("id transitions:count episodes:count size=bytes:bytes seconds:number", [data])
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
     # what a dataset made of others lacks was said when those were converted
     dropped, skipped = ((), ()) if manifest.parents else (manifest.dropped, manifest.skipped)
@@ -485,4 +465,4 @@ def stored_result(stored: "ingest.Stored") -> Result:
     if len(left_out) < len(skipped):
         more = len(skipped) - len(left_out)
         notes.append(f"skipped {more} more; `offline-data info` lists all")
-    return Result([data], (Table(_STORED, [row]),), (str(stored.id),), notes)
+    return Result([data], (counts,), (str(stored.id),), notes)

@@ -9,9 +9,7 @@ from offline_data.ids import unknown
 from offline_data_cli import complete
 from offline_data_cli.complete import SCRIPTS
 from offline_data_cli.options import Context, argument
-from offline_data_cli.result import Result, Table, columns
-
-_SETTINGS = columns("KEY", "VALUE", "FROM")
+from offline_data_cli.result import Result, non_empty, table
 
 
 class Shell(str, Enum):
@@ -50,7 +48,7 @@ def get(
         for name, found in shown.items()
         for value in (found if isinstance(found, list) else [found])
     ]
-    return Result(shown, [Table(_SETTINGS, rows)] if rows else [], [str(row[1]) for row in rows])
+    return Result(shown, non_empty(table("key value from", rows)), [str(row[1]) for row in rows])
 
 
 def set_(

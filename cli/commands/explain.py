@@ -10,24 +10,10 @@ from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import did_you_mean
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, option
-from offline_data_cli.result import (
-    Block,
-    Field,
-    Fields,
-    Lines,
-    Result,
-    Table,
-    TableColumn,
-    columns,
-)
+from offline_data_cli.result import Block, Field, Fields, Lines, Result, card, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data.checks.reference import RuleText
-
-_RULES = (*columns("CODE", "RULE", "SEVERITY"), TableColumn("LOOKS FOR", clip=True))
-_THRESHOLDS = columns("THRESHOLD", "DEFAULT:number", "MEANING")
-_ARGUMENTS = columns("ARGUMENT", "TYPE", "DEFAULT", "MEANING")
-_STEPS = (*columns("STEP"), TableColumn("DOES", clip=True))
 
 
 def explain(
@@ -48,9 +34,9 @@ def explain(
     if not names:
         rules = rule(context)
         described = [describe_step(name) for name in steps]
-        table = Table(_STEPS, [(about["name"], about["does"]) for about in described])
+        listed = table("step=name does:clip", described)
         everything = {"rules": rules.data, "steps": described}
-        return Result(everything, (*rules.blocks, table), [*rules.ids, *steps])
+        return Result(everything, (*rules.blocks, listed), [*rules.ids, *steps])
     results = [
         step(context, name) if name in steps else _explain_rule(context, name) for name in names
     ]
@@ -90,26 +76,26 @@ def rule(
     if all_ and rules:
         raise UsageError("Give rules or --all, not both")
     texts = rule_texts_of(rules) if rules else list(rule_texts().values())
-    ids = [one.code for one in texts]
+    ids = [text.code for text in texts]
     if all_:
         page = reference_page().splitlines()
         return Result(texts, (Lines([[(line, "")] for line in page], wrap=False),), ids)
     if not rules:
-        rows = [(one.code, one.name, one.severity, one.summary) for one in texts]
-        return Result(texts, (Table(_RULES, rows),), ids)
-    return Result(texts, [block for one in texts for block in _explained(one)], ids)
+        listed = table("code rule=name severity looks_for=summary:clip", texts)
+        return Result(texts, (listed,), ids)
+    return Result(texts, [block for text in texts for block in _explain_text(text)], ids)
 
 
-def _explained(text: "RuleText") -> list[Block]:
+def _explain_text(text: "RuleText") -> list[Block]:
     heading = [(f"{text.code} {text.name}", "id"), (", ", ""), (text.severity, text.severity)]
     paragraphs = [text.summary, *text.details]
     lines: list[list[tuple[str, str]]] = [heading]
     for paragraph in paragraphs:
         lines += [[], *([(line, "")] for line in paragraph.splitlines())]
     blocks: list[Block] = [Lines(lines)]
-    if text.thresholds:
-        rows = [(one.name, one.default, one.means) for one in text.thresholds]
-        blocks.append(Table(_THRESHOLDS, rows))
+    blocks += non_empty(
+        table("threshold=name default:number meaning=means", text.thresholds),
+    )
     if text.hint:
         blocks.append(Lines([[("hint:", "hint"), (f" {text.hint}", "")]]))
     return blocks
@@ -124,35 +110,34 @@ def step(
     """Show what steps do and take: arguments, types, defaults, and an example."""
     from offline_data.preprocess.steps.registry import describe_step, step_names
 
-    described = [describe_step(one) for one in ([name] if name else step_names())]
     if name is not None:
-        (one,) = described
-        about = Fields(
-            Field("step", one["name"]),
-            Field("does", one["does"]),
-            Field("example", f"--step {shlex.quote(one['example'])}"),
-        )
-        blocks: list[Block] = [about]
-        if one["arguments"]:
-            rows = [(a["name"], a["type"], _default(a), a["text"]) for a in one["arguments"]]
-            blocks.append(Table(_ARGUMENTS, rows))
-        if one["details"]:
-            # paragraphs are wrapped for the terminal; lists and indented lines stay
-            blocks.append(re.sub(r"(?<!\n)\n(?![\n\s-])", " ", one["details"]))
-        return Result(one, blocks, (one["name"],))
-    fields = []
-    for one in described:
-        arguments = [
-            f"{a['name']}: {a['type']}, {_default(a)}" + f". {a['text']}" * bool(a["text"])
-            for a in one["arguments"]
+        about = describe_step(name)
+        spec = "argument=name type default meaning=text"
+        blocks: list[Block] = [
+            card(about, "step=name does example", example=_format_example(about)),
+            *non_empty(table(spec, about["arguments"], default=_format_default)),
         ]
-        example = f"--step {shlex.quote(one['example'])}"
-        fields.append(Field(one["name"], (one["does"], *arguments, example)))
+        if about["details"]:
+            # paragraphs are wrapped for the terminal; lists and indented lines stay
+            blocks.append(re.sub(r"(?<!\n)\n(?![\n\s-])", " ", about["details"]))
+        return Result(about, blocks, (about["name"],))
+    described = list(map(describe_step, step_names()))
+    fields = []
+    for about in described:
+        arguments = [
+            f"{a['name']}: {a['type']}, {_format_default(a)}" + f". {a['text']}" * bool(a["text"])
+            for a in about["arguments"]
+        ]
+        fields.append(Field(about["name"], (about["does"], *arguments, _format_example(about))))
     note = "one step in full: offline-data step NAME; functions are steps too: --step fn:FILE.py:FN"
-    return Result(described, (Fields(*fields),), [one["name"] for one in described], (note,))
+    return Result(described, (Fields(*fields),), [about["name"] for about in described], (note,))
 
 
-def _default(argument: Mapping[str, Any]) -> str:
+def _format_example(about: Mapping[str, Any]) -> str:
+    return f"--step {shlex.quote(about['example'])}"
+
+
+def _format_default(argument: Mapping[str, Any]) -> str:
     if argument["required"]:
         return "required"
     value = argument["default"]

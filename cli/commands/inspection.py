@@ -11,7 +11,7 @@ from offline_data.plurals import plural
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
 from offline_data_cli.render import nested, number
-from offline_data_cli.result import Field, Fields, Result, Table, columns
+from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
@@ -30,19 +30,8 @@ Rows = Annotated[int, count("Number of transitions.", "-n")]
 Seed = Annotated[int | None, option("Draw the same rows each time.", metavar="N", min=0)]
 OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
 
-_SCHEMA = columns("LEAF", "TYPE", "SHAPE", "ROWS PER EPISODE")
-_LEAVES = columns("LEAF", "TYPE", "SHAPE", "MIN:number", "MAX:number")
-_STATISTICS = columns(
-    "LEAF", "TYPE", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD", "NAN", "INF"))
-)
-_FEATURES = columns(
-    "FEATURE", "FINITE:count", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD"))
-)
 _QUANTILES = {"P5": 0.05, "P25": 0.25, "P50": 0.5, "P75": 0.75, "P95": 0.95}
 """Quantiles in the output; `--json` has more."""
-_QUANTILE_COLUMNS = columns("QUANTILES OF", *(f"{title}:number" for title in _QUANTILES))
-_TEXTS = columns("TEXT", "DISTINCT:count", "MISSING:count", "COMMON")
-_EPISODES = columns("EPISODES", "MIN:number", "MEDIAN:number", "MEAN:number", "MAX:number")
 
 
 def info(context: Context, dataset: AnyDataset) -> Result:
@@ -56,26 +45,29 @@ def info(context: Context, dataset: AnyDataset) -> Result:
 
 def info_result(found: "DatasetInfo") -> Result:
     """Return the result for a dataset on this disk."""
-    summary = Fields(
-        *(Field(name, getattr(found, name)) for name in ("id", "path", "layout")),
-        Field("transitions", found.transitions, "count"),
-        Field("valid transitions", found.counts.get("valid_transitions"), "count"),
-        Field("episodes", found.episodes, "count"),
-        Field("terminated", found.counts.get("terminated"), "count"),
-        Field("truncated", found.counts.get("truncated"), "count"),
-        Field("size", found.bytes, "bytes"),
+    summary = card(
+        found,
+        "id path layout transitions:count valid_transitions=counts.valid_transitions:count "
+        "episodes:count terminated=counts.terminated:count truncated=counts.truncated:count "
+        "size=bytes:bytes",
     )
-    schema = []
-    for key, leaf in found.schema.items():
+
+    def describe_type(leaf: Mapping[str, Any]) -> str:
         encoding = f" ({leaf['encoding']})" if "encoding" in leaf else ""
-        kind = "text" if leaf["text"] else leaf["dtype"] + encoding
-        rows = "steps" if leaf["rows"] == "steps" else "steps + 1"
-        schema.append((key, kind, str(list(leaf["shape"])), rows))
-    blocks = (summary, Table(_SCHEMA, schema), _provenance(found))
+        return "text" if leaf["text"] else leaf["dtype"] + encoding
+
+    schema = table(
+        "leaf type shape rows_per_episode=rows",
+        [{**leaf, "leaf": key} for key, leaf in found.schema.items()],
+        type=describe_type,
+        shape=lambda leaf: str(list(leaf["shape"])),
+        rows=lambda leaf: "steps" if leaf["rows"] == "steps" else "steps + 1",
+    )
+    blocks = (summary, schema, _card_of_provenance(found))
     return Result({**vars(found), "remote": False}, blocks, (found.id,))
 
 
-def _provenance(found: "DatasetInfo") -> Fields:
+def _card_of_provenance(found: "DatasetInfo") -> Fields:
     from offline_data.reports.info import compared_with_source
     from offline_data.store.manifest import dropped_lines
 
@@ -101,17 +93,17 @@ def _provenance(found: "DatasetInfo") -> Fields:
         Field("failed hosts", list(failed)),
         Field("values", [f"{key}: {values}" for key, values in found.values.items()]),
         Field("environment", _compact(found.environment)),
-        *(Field(name, _about(value)) for name, value in found.about.items()),
+        *(Field(name, _format_about(value)) for name, value in found.about.items()),
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
         Field("compared with source", compared_with_source(found.audit)),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
         Field("dropped", dropped_lines(found.dropped)),
-        Field("skipped", [f"{one['where']}: {one['reason']}" for one in found.skipped]),
+        Field("skipped", [f"{part['where']}: {part['reason']}" for part in found.skipped]),
         Field("notes", found.notes),
     )
 
 
-def _about(value: Any) -> str | None:
+def _format_about(value: Any) -> str | None:
     """Format a list of names (authors, algorithms)."""
     names = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
     return ", ".join(value) or None if names else _compact(value)
@@ -123,16 +115,11 @@ def _compact(value: Any) -> str | None:
 
 
 def _remote(found: "CatalogDataset") -> Result:
-    fields = Fields(
-        Field("id", found.id),
-        Field("on this disk", "another revision" if found.here else "no"),
-        Field("summary", found.summary),
-        Field("transitions", found.transitions, "count"),
-        Field("episodes", found.episodes, "count"),
-        Field("download", found.bytes, "bytes"),
-        Field("licence", found.licence),
-        Field("citation", found.citation),
-        Field("notes", found.notes),
+    fields = card(
+        found,
+        "id on_this_disk summary transitions:count episodes:count download=bytes:bytes licence "
+        "citation notes",
+        on_this_disk="another revision" if found.here else "no",
     )
     data = {**asdict(found), "remote": True, "command": found.command}
     return Result(data, (fields,), (found.id,), (f"to download it: {found.command}",))
@@ -292,12 +279,13 @@ def sample_result(
     seconds = time.perf_counter() - begin
     data = {"id": str(entry.id), "batch": batch, "slices": slices, "seed": seed}
     data |= {"seconds": seconds, "leaves": leaves}
-    rows = [
-        (key, leaf.dtype, str(list(leaf.shape)), leaf.min, leaf.max) for key, leaf in leaves.items()
-    ]
+    shown = table(
+        "leaf type shape min:number max:number",
+        [(key, v.dtype, str(list(v.shape)), v.min, v.max) for key, v in leaves.items()],
+    )
     of = f" in slices of {slices}" if slices else ""
     note = f"{plural(batch, 'transition')}{of} sampled in {number(1000 * seconds)} ms (first batch)"
-    return Result(data, (Table(_LEAVES, rows),), (str(entry.id),), (note,))
+    return Result(data, (shown,), (str(entry.id),), (note,))
 
 
 def stats(
@@ -320,35 +308,37 @@ def stats(
 
 def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool = False) -> Result:
     """Return the statistics of a dataset as a result; its JSON always has those of each feature."""
-    episodes = found.per_episode
-    counts = Fields(
-        Field("id", found.id),
-        Field("transitions", found.transitions, "count"),
-        Field("episodes", found.episodes, "count"),
-        Field("terminated", episodes.terminated, "share"),
-        Field("truncated", episodes.truncated, "share"),
-        Field("no final observation", episodes.without_final_observation, "count"),
+    counts = card(
+        found,
+        "id transitions:count episodes:count terminated=per_episode.terminated:share "
+        "truncated=per_episode.truncated:share "
+        "no_final_observation=per_episode.without_final_observation:count",
     )
-    leaves = []
-    for leaf in found.leaves:
-        figures = (leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf)
-        leaves.append((leaf.key, leaf.kind, *figures))
-    texts = []
-    for text in found.texts:
-        common = ", ".join(f"{word!r} {times}" for word, times in text.most_common)
-        texts.append((text.key, text.distinct, text.missing, common))
-    spreads = [
-        (name, spread.min, spread.median, spread.mean, spread.max)
-        for name, spread in (("length", episodes.length), ("return", episodes.returns))
-        if spread is not None
-    ]
-    each = [row for leaf in found.leaves for row in leaf.feature_rows()] if features else []
+    figures = "min:number max:number mean:number std:number"
     places = [0, *(1 + found.quantile_levels.index(level) for level in _QUANTILES.values())]
-    cut = [
-        [row[place] for place in places]
-        for leaf in found.leaves
-        for row in (leaf.quantile_rows() if quantiles else ())
+    tables = [
+        table(f"leaf=key type=kind {figures} nan:number inf:number", found.leaves),
+        table(
+            f"feature finite:count {figures}",
+            [row for leaf in found.leaves for row in (leaf.feature_rows() if features else ())],
+        ),
+        table(
+            f"quantiles_of {' '.join(f'{title}:number' for title in _QUANTILES)}",
+            [
+                tuple(row[place] for place in places)
+                for leaf in found.leaves
+                for row in (leaf.quantile_rows() if quantiles else ())
+            ],
+        ),
+        table(
+            "text=key distinct:count missing:count common",
+            found.texts,
+            common=lambda text: ", ".join(f"{word!r} {n}" for word, n in text.most_common),
+        ),
     ]
-    more = ((_FEATURES, each), (_QUANTILE_COLUMNS, cut), (_TEXTS, texts))
-    tables = (Table(_STATISTICS, leaves), *(Table(titles, rows) for titles, rows in more if rows))
-    return Result(found, (counts, *tables, Table(_EPISODES, spreads)), (found.id,))
+    spreads = {"length": found.per_episode.length, "return": found.per_episode.returns}
+    episodes = table(
+        "episodes min:number median:number mean:number max:number",
+        [{"episodes": name, **vars(spread)} for name, spread in spreads.items() if spread],
+    )
+    return Result(found, (counts, tables[0], *non_empty(*tables[1:]), episodes), (found.id,))

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from offline_data.errors import UsageError
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, count, option
-from offline_data_cli.result import Field, Fields, Result, Table, TableColumn, columns
+from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
+    from offline_data.reports.environment import SourceReport
     from offline_data.reports.listing import Listing
 
-_LOCAL = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "LAYOUT")
-_REMOTE = (*_LOCAL[:-1], TableColumn("LOCAL"), TableColumn("SUMMARY", clip=True, keep=True))
-_SOURCES = columns("SOURCE", "DATASETS:count", "REQUIRES", "CONTENT")
-_SETTINGS = columns("SETTING", "VALUE", "FROM")
+_DATASET = "id transitions:count episodes:count size=bytes:bytes"
 
 
 class Sort(str, Enum):
@@ -57,12 +55,11 @@ def list_(
             api.list_datasets(source, remote=True, prefix=prefix, sort=order, settings=settings)
         )
     found = api.list_datasets(source, prefix=prefix, sort=order, settings=settings)
-    rows = [(d.id, d.transitions, d.episodes, d.bytes, d.layout) for d in found]
     notes = list(found.notes)
-    if not (rows or notes or source or prefix):
+    if not (found or notes or source or prefix):
         notes = [f"no datasets in {settings.root} yet; find some with `offline-data search WORDS`"]
-    table = [Table(_LOCAL, rows)] if rows else []
-    return Result(found.datasets, table, [d.id for d in found], notes)
+    listed = non_empty(table(f"{_DATASET} layout", found))
+    return Result(found.datasets, listed, [d.id for d in found], notes)
 
 
 def search(
@@ -99,12 +96,10 @@ def search(
 
 
 def _catalog_result(found: "Listing[CatalogDataset]", code: int = 0) -> Result:
-    rows = [
-        (d.id, d.transitions, d.episodes, d.bytes, "yes" if d.here else "", d.summary)
-        for d in found
-    ]
-    table = [Table(_REMOTE, rows)] if rows else []
-    return Result(found.datasets, table, [d.id for d in found], found.notes, code)
+    listed = table(
+        f"{_DATASET} local summary:clip:keep", found, local=lambda d: "yes" if d.here else ""
+    )
+    return Result(found.datasets, non_empty(listed), [d.id for d in found], found.notes, code)
 
 
 def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a context
@@ -112,16 +107,16 @@ def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a
     from offline_data.reports.environment import source_reports
 
     reports = source_reports()
-    rows = []
-    for report in reports:
-        requires = [
-            f"{need} ({'missing' if need in report.missing else 'installed'})"
-            for need in report.needs
-        ]
-        content = ", ".join(requires) or "nothing"
-        rows.append((report.name, report.datasets, content, report.title))
+
+    def list_needs(report: "SourceReport") -> str:
+        missing = report.missing
+        needs = [f"{n} ({'missing' if n in missing else 'installed'})" for n in report.needs]
+        return ", ".join(needs) or "nothing"
+
+    spec = "source=name datasets:count requires content=title"
     notes = [f"{r.name}: {r.install}" for r in reports if r.install]
-    return Result(reports, (Table(_SOURCES, rows),), [r.name for r in reports], notes)
+    listed = table(spec, reports, requires=list_needs)
+    return Result(reports, (listed,), [r.name for r in reports], notes)
 
 
 def env(context: Context) -> Result:
@@ -130,13 +125,13 @@ def env(context: Context) -> Result:
 
     found = environment(context.settings)
     place, origins = found.settings["config_place"], found.settings["origins"]
-    system = Fields(
-        Field("offline-data", found.version or "not installed"),
-        Field("python", found.python),
-        Field("platform", found.platform),
-        Field("compiled gather", "yes" if found.compiled_gather else "no (sampling is slower)"),
-        Field("free disk space", found.free_bytes, "bytes"),
-        Field("config file", str(found.settings["config"] or f"none ({place} does not exist)")),
+    system = card(
+        found,
+        "offline-data=version python platform compiled_gather free_disk_space=free_bytes:bytes "
+        "config_file",
+        version=found.version or "not installed",
+        compiled_gather="yes" if found.compiled_gather else "no (sampling is slower)",
+        config_file=str(found.settings["config"] or f"none ({place} does not exist)"),
     )
     settings = [
         (name, item, origins.get(item if name == "mirrors" else name, "default"))
@@ -149,7 +144,7 @@ def env(context: Context) -> Result:
     offered = sources(context)
     blocks = (
         system,
-        Table(_SETTINGS, settings, "settings"),
+        table("setting value from", settings, "settings"),
         Fields(*packages, title="packages"),
         *offered.blocks,
     )

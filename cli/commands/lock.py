@@ -9,13 +9,8 @@ from offline_data.errors import UsageError
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, DryRun, argument, option
-from offline_data_cli.result import Block, Field, Fields, Result, Table, columns
+from offline_data_cli.result import Result, card, non_empty, table
 
-_LOCKED = columns("NAME", "ID", "TRANSITIONS:count", "EPISODES:count", "FILES:bytes")
-_SYNCED = columns("NAME", "ID", "ACTION", "FILES:bytes")
-_LEAVES = columns("LEAF", "A", "B")
-_VALUES = columns("VALUES OF", "EPISODES:count", "ROWS:count", "MAX DIFFERENCE:number")
-_FIGURES = columns("STATISTICS OF", "FIGURE", "A:number", "B:number")
 _MOST_RUNS = 8
 """Runs of episodes that are named; `--json` has all."""
 
@@ -49,14 +44,18 @@ def lock(
         settings=context.settings,
         progress=context.progress,
     )
-    rows = [(d.name, str(d.stored_id), d.transitions, d.episodes, d.bytes) for d in found.datasets]
-    named = ("name", "stored_id", "transitions", "episodes", "bytes", "content", "converter")
-    datasets = [{name: getattr(one, name) for name in named} for one in found.datasets]
-    data = {**vars(found), "datasets": [{"id": str(d.pop("stored_id")), **d} for d in datasets]}
-    ids, fresh = [row[1] for row in rows], f"{found.path.name} is up to date"
+    named = ("name", "transitions", "episodes", "bytes", "content", "converter")
+    ids = [str(dataset.stored_id) for dataset in found.datasets]
+    datasets = [
+        {"id": text, **{name: getattr(dataset, name) for name in named}}
+        for text, dataset in zip(ids, found.datasets, strict=True)
+    ]
+    data, changes = {**vars(found), "datasets": datasets}, found.changes
+    changes = changes or (f"{found.path.name} is up to date",)
     if check:
-        return Result(data, found.changes or (fresh,), ids, code=1 if found.changes else 0)
-    return Result(data, (Table(_LOCKED, rows),), ids, found.changes or (fresh,))
+        return Result(data, changes, ids, code=1 if found.changes else 0)
+    listed = table("name id transitions:count episodes:count files=bytes:bytes", datasets)
+    return Result(data, (listed,), ids, changes)
 
 
 def sync(
@@ -80,9 +79,9 @@ def sync(
         settings=context.settings,
         progress=context.progress,
     )
-    rows = [(one.name, str(one.id), one.action, one.bytes) for one in found]
-    data = [{**vars(one), "id": str(one.id), "dry_run": dry_run} for one in found]
-    return Result(data, (Table(_SYNCED, rows),), [row[1] for row in rows])
+    data = [{**vars(dataset), "dry_run": dry_run} for dataset in found]
+    listed = table("name id action files=bytes:bytes", found)
+    return Result(data, (listed,), [str(dataset.id) for dataset in found])
 
 
 def diff(
@@ -99,33 +98,35 @@ def diff(
     paths = [entry_named(context, text).path for text in (a, b)]
     found = api.diff(*paths, settings=context.settings, progress=context.progress)
     episodes = found.episodes
-    blocks: list[Block] = [
-        Fields(
-            Field("A", found.a),
-            Field("B", found.b),
-            Field("transitions", "{:,} in A, {:,} in B".format(*found.transitions)),
-            Field("same episodes", episodes.same, "count"),
-            Field("at another place", episodes.moved or None, "count"),
-            Field("only in A", _runs(episodes.removed)),
-            Field("only in B", _runs(episodes.added)),
-            Field(f"changed, by {episodes.matched_by}", _runs([a for a, _ in episodes.changed])),
-        )
-    ]
-    values = [
-        (f"{v.table} {v.key}", v.episodes, v.rows, v.max_abs_difference) for v in found.values
-    ]
-    for titles, rows in (
-        (_LEAVES, [(f"{leaf.table} {leaf.key}", leaf.a, leaf.b) for leaf in found.leaves]),
-        (_VALUES, values),
-        (_FIGURES, [(one.key, one.figure, one.a, one.b) for one in found.figures]),
-    ):
-        blocks += [Table(titles, rows)] if rows else []
+    fields = card(
+        found,
+        f"A=a B=b transitions same_episodes=episodes.same:count at_another_place:count "
+        f"only_in_A only_in_B changed,_by_{episodes.matched_by}=changed",
+        transitions="{:,} in A, {:,} in B".format(*found.transitions),
+        at_another_place=episodes.moved or None,
+        only_in_A=_format_runs(episodes.removed),
+        only_in_B=_format_runs(episodes.added),
+        changed=_format_runs([a for a, _ in episodes.changed]),
+    )
+
+    def name_leaf(difference: Any) -> str:
+        return f"{difference.table} {difference.key}"
+
+    tables = non_empty(
+        table("leaf a b", found.leaves, leaf=name_leaf),
+        table(
+            "values_of episodes:count rows:count max_difference=max_abs_difference:number",
+            found.values,
+            values_of=name_leaf,
+        ),
+        table("statistics_of=key figure a:number b:number", found.figures),
+    )
     data: dict[str, Any] = {**vars(found), "equal": found.equal}
     notes = ("the content is the same",) if found.equal else ()
-    return Result(data, blocks, (), notes, code=0 if found.equal else 1)
+    return Result(data, [fields, *tables], (), notes, code=0 if found.equal else 1)
 
 
-def _runs(numbers: Sequence[int]) -> str | None:
+def _format_runs(numbers: Sequence[int]) -> str | None:
     """Show ascending numbers as runs, `3: 0, 7-8`."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -29,7 +29,7 @@ from offline_data_cli.options import (
     option,
 )
 from offline_data_cli.render import confirm, say
-from offline_data_cli.result import Block, Result, Table, TableColumn, columns, combine
+from offline_data_cli.result import Block, Result, combine, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data.store.cache import CacheItem
@@ -43,9 +43,6 @@ Kept: TypeAlias = "Sequence[tuple[CacheItem, str]]"
 MOST_NAMED = 5
 """Maximum number of names in a warning; `--json` has them all."""
 
-_PROBLEMS = columns("FILE", "PROBLEM")
-_DATASETS = columns("ID", "SIZE:bytes", "PATH")
-_ITEMS = (*columns("KIND", "SIZE:bytes", "DOWNLOADABLE", "CONTENT"), TableColumn("PATH", keep=True))
 _NO_CHECKSUM = (
     "the manifest has no checksum of its own (an older version wrote it): changes to it cannot "
     "be detected"
@@ -108,8 +105,7 @@ def verify_result(found: "Verification", parents: Sequence[str] = ()) -> Result:
     error = IntegrityError(
         f"{of} {'is' if count == 1 else 'are'} damaged", hint=f"to replace it: {command}"
     )
-    table = Table(_PROBLEMS, [(problem.file, problem.problem) for problem in found.problems])
-    return Result(data, (table,), failures=(error,))
+    return Result(data, (table("file problem", found.problems),), failures=(error,))
 
 
 def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
@@ -119,10 +115,10 @@ def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
     # what is shown is what is deleted, also where a newer revision comes meanwhile
     paths = [entry_named(context, text, exact=True).path for text in datasets]
     plan = api.remove(*paths, dry_run=True, settings=context.settings)
-    table = Table(_DATASETS, [(one.id, one.bytes, one.path) for one in plan.removed])
+    listed = table("id size=bytes:bytes path", plan.removed)
     what = f"{plural(len(plan.removed), 'dataset')}, {human_bytes(plan.bytes)}"
     lost = list(plan.cannot_be_fetched_again)
-    if not _confirm(context, (table,), what, lost, dry_run=dry_run):
+    if not _confirm(context, (listed,), what, lost, dry_run=dry_run):
         return _NOTHING_DELETED
     done = plan if dry_run else api.remove(*paths, settings=context.settings)
     notes = [f"kept, not part of the dataset: {path}" for path in done.kept[:MOST_NAMED]]
@@ -130,7 +126,7 @@ def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
         more = len(done.kept) - MOST_NAMED
         notes.append(f"kept {more} more files that are not part of the dataset")
     line = f"{'would delete' if dry_run else 'deleted'} {what}"
-    blocks = (table, line) if dry_run else (line,)
+    blocks = (listed, line) if dry_run else (line,)
     return Result(done, blocks, [one.id for one in done.removed], notes)
 
 
@@ -287,17 +283,16 @@ def _kept_notes(kept: Kept) -> list[str]:
 
 def _table(items: Items, root: Path) -> Sequence[Block]:
     """Return items as a table; paths are relative to the root, as `cache rm` accepts them."""
-    rows = [
-        (
-            item.kind,
-            item.bytes,
-            "yes" if item.refetchable else "no",
-            ", ".join(filter(None, (item.detail, item.wanted, "in use" if item.in_use else ""))),
-            item.path.relative_to(root),
-        )
-        for item in items
-    ]
-    return [Table(_ITEMS, rows)] if rows else []
+    found = table(
+        "kind size=bytes:bytes downloadable content path:keep",
+        items,
+        downloadable=lambda item: "yes" if item.refetchable else "no",
+        content=lambda item: ", ".join(
+            filter(None, (item.detail, item.wanted, "in use" if item.in_use else ""))
+        ),
+        path=lambda item: item.path.relative_to(root),
+    )
+    return non_empty(found)
 
 
 def _paths(items: Items) -> list[str]:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from offline_data_cli.commands.download import (
     EXISTS,
     check_plan,
     executor_of,
+    plan_result,
     stored_result,
-    worker_note,
 )
 from offline_data_cli.commands.inspection import how_run
 from offline_data_cli.names import entry_named
@@ -36,16 +37,14 @@ from offline_data_cli.options import (
     count,
     option,
 )
-from offline_data_cli.result import Field, Fields, Result, columns
+from offline_data_cli.result import Field, Fields, Result, card
 from offline_data_cli.watched import run_watched
 
 if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
     from offline_data.ingest.planned import Share
     from offline_data.preprocess.engine import DryRun as WouldMake
-    from offline_data.preprocess.worker import JobPlan
 
-_ARGUMENTS = columns("ARGUMENT", "TYPE", "DEFAULT", "WHAT")
 _MOST_NAMED = 20
 """Maximum number of task numbers in a message; `--json` has them all."""
 
@@ -169,7 +168,9 @@ def preprocess(
     if plan is not None:
         from offline_data.preprocess.worker import plan_job
 
-        return _plan_result(plan_job(job, plan, context.settings, context.progress))
+        planned = plan_job(job, plan, context.settings, context.progress)
+        functions = _list_functions(planned.recipe)
+        return plan_result(planned, str(planned.job.parent), planned.recipe, functions)
     if dry_run:
         return _dry_run_result(plan_run(job, context.settings, context.progress))
     return _stored_result(run(job, context.settings, context.progress))
@@ -234,11 +235,9 @@ def _share_result(share: "Share", rank: int | None) -> Result:
     }
     if share.result is not None:
         by_recipe = "recipe" in share.result.manifest.converter.get("options", {})
-        if by_recipe:
-            made = _stored_result(share.result)
-            return Result({**made.data, **about}, made.blocks, made.ids, made.notes)
-        made = stored_result(share.result)
-        return Result({**made.data[0], **about}, made.blocks, made.ids, made.notes)
+        made = _stored_result(share.result) if by_recipe else stored_result(share.result)
+        data = made.data if by_recipe else made.data[0]
+        return replace(made, data={**data, **about})
     data = {"id": share.plan.id, "path": None, "existed": False, **about}
     missing = len(share.missing)
     if rank is None:
@@ -264,19 +263,18 @@ def _stored_result(stored: "Stored") -> Result:
     (counts,) = shown.data
     recipe = stored.manifest.converter["options"]["recipe"]
     info = entry_info(Entry(stored.id, stored.path, stored.manifest))
-    functions = _functions(recipe)
-    blocks = (*shown.blocks, Fields(functions)) if functions.value else shown.blocks
-    return Result({**vars(info), **counts, "recipe": recipe}, blocks, shown.ids, shown.notes)
+    functions = _list_functions(recipe)
+    blocks = [*shown.blocks, *([Fields(Field("functions", functions))] if functions else [])]
+    return replace(shown, data={**vars(info), **counts, "recipe": recipe}, blocks=blocks)
 
 
 def _dry_run_result(found: "WouldMake") -> Result:
-    """Return the result of `--dry-run`: the dataset, its size and the estimated time."""
     data: dict[str, Any] = {
         "id": str(found.id),
         "parent": str(found.parent),
         "destination": found.destination,
         "existed": found.plan is None,
-        "replaces": [str(one) for one in found.replaces],
+        "replaces": found.replaces,
         "free_bytes": found.free_bytes,
     }
     if found.plan is not None:
@@ -298,28 +296,21 @@ def _dry_run_result(found: "WouldMake") -> Result:
         }
     data["dry_run"] = True
     most = "" if data.get("same_lengths", True) else " at most"
-    counts = [
-        Field(name, f"{data[name]:,}{most}") for name in ("transitions", "episodes") if name in data
-    ]
-    fields = Fields(
-        Field("id", data["id"]),
-        Field("made from", data["parent"]),
-        Field("destination", found.destination),
-        Field("already exists", None if found.plan else EXISTS),
-        Field("replaces", data["replaces"]),
-        _functions(data.get("recipe", ())),
-        *counts,
-        Field("tasks", data.get("tasks"), "count"),
-        Field("tasks finished", data.get("finished") or None, "count"),
-        Field("size", data.get("bytes"), "bytes"),
-        Field("free disk space", found.free_bytes, "bytes"),
-        Field("estimated time", _time(data["estimated_seconds"]) if found.plan else None),
-        Field("executor", data.get("executor")),
+    fields = card(
+        data,
+        "id made_from=parent destination already_exists replaces functions transitions episodes "
+        "tasks:count tasks_finished:count size=bytes:bytes free_disk_space=free_bytes:bytes "
+        "estimated_time executor",
+        already_exists=None if found.plan else EXISTS,
+        functions=_list_functions(data.get("recipe", ())),
+        tasks_finished=data.get("finished") or None,
+        estimated_time=_format_time(data["estimated_seconds"]) if found.plan else None,
+        **{name: f"{data[name]:,}{most}" for name in ("transitions", "episodes") if name in data},
     )
     return Result(data, (fields,), (data["id"],))
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """Format an estimated computing time."""
     if seconds < 1:
         return "under a second in one process"
@@ -329,30 +320,7 @@ def _time(seconds: float) -> str:
     return f"about {seconds / size:.1f} {unit} in one process"
 
 
-def _plan_result(planned: "JobPlan") -> Result:
-    """Return the result of writing a plan for workers."""
-    data = {
-        "id": planned.id,
-        "plan": planned.file,
-        "parent": str(planned.job.parent),
-        "destination": planned.destination,
-        "existed": planned.published,
-        "recipe": planned.recipe,
-        "tasks": planned.tasks,
-    }
-    fields = Fields(
-        Field("id", planned.id),
-        Field("plan", planned.file),
-        Field("destination", planned.destination),
-        Field("already exists", EXISTS if planned.published else None),
-        _functions(planned.recipe),
-        Field("tasks", planned.tasks, "count"),
-    )
-    notes = () if planned.published else (worker_note(planned.file),)
-    return Result(data, (fields,), (planned.id,), notes)
-
-
-def _functions(recipe: Iterable[Mapping[str, Any]]) -> Field:
+def _list_functions(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return how the functions of a recipe were called; built-in steps are always batched."""
     lines = []
     for step in recipe:
@@ -371,4 +339,4 @@ def _functions(recipe: Iterable[Mapping[str, Any]]) -> Field:
         if step.get("kept"):
             texts.append(f"{', '.join(step['kept'])} kept as stored (not returned)")
         lines += [f"{step.get('name', 'function')}: {text}" for text in texts]
-    return Field("functions", lines)
+    return lines
