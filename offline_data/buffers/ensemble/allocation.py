@@ -98,11 +98,24 @@ def _edges(weights: tuple[float, ...]) -> Tensor:
     return edges / edges[-1]
 
 
-def random_members(weights: tuple[float, ...], size: int, rng: Generator | None) -> Tensor:
-    """Draw each row's member independently, int64 `[size]`."""
-    # The last edge is exactly 1 and numbers are below it, so no member is out of range.
-    numbers = torch.rand(size, dtype=torch.float64, generator=rng)
-    return torch.searchsorted(_edges(weights), numbers, right=True)
+def draw_members(
+    weights: tuple[float, ...],
+    size: int,
+    rng: Generator | None,
+    owed: list[float] | None,
+    *,
+    mixed: bool,
+) -> Tensor:
+    """Return the member of each row of a batch, int64 `[size]`, in ascending order unless `mixed`.
+
+    `owed`: see `exact_members`; None: each row's member is drawn independently.
+    """
+    if owed is None:  # the last edge is exactly 1 and numbers are below it: none is out of range
+        numbers = torch.rand(size, dtype=torch.float64, generator=rng)
+        source = torch.searchsorted(_edges(weights), numbers, right=True)
+    else:
+        source = exact_members(weights, size, rng, owed)
+    return source if mixed else source.sort().values
 
 
 def exact_members(

@@ -20,7 +20,7 @@ from offline_data.buffers.ensemble.leaves import (
     labelled,
     stacked,
 )
-from offline_data.buffers.ensemble.members import by_buffer, is_plain, members_and_rows
+from offline_data.buffers.ensemble.members import is_plain, members_and_rows, update_priorities
 from offline_data.buffers.ensemble.parts import (
     SamplerEnsemble,
     StorageEnsemble,
@@ -337,9 +337,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             index: `batch["index"]` of any shape: a TensorDict of members and rows.
             priority: One per row, in order, or one for all.
         """
-        source, rows = members_and_rows(index)
-        for member, own, values in by_buffer(self.members, source, rows, priority):
-            member.update_priority(own, values)
+        update_priorities(self.members, *members_and_rows(index), priority, warn=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, including the members; see `ReplayBuffer`."""

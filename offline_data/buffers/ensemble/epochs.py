@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.bridges.loader import EpochBatches
-from offline_data.buffers.ensemble.allocation import exact_members, random_members
+from offline_data.buffers.ensemble.allocation import draw_members
 from offline_data.buffers.samplers.base import ValidRows, nothing_to_draw
 from offline_data.episodes.permutation import EpochOrder
 
@@ -74,7 +74,8 @@ class MixtureBatches(EpochBatches):
             1 + len(counts), np.uint64
         )
         generator = torch.Generator().manual_seed(int(words[0]) >> 1)
-        taken, orders, owed = [0] * len(counts), dict[int, tuple[int, EpochOrder]](), list[float]()
+        taken, orders = [0] * len(counts), dict[int, tuple[int, EpochOrder]]()
+        owed: list[float] | None = [] if mixture.exact else None
 
         def between(source: int, start: int, stop: int) -> NDArray[np.int64]:
             """Return the numbers at positions of a source, whose orders follow each other."""
@@ -90,11 +91,10 @@ class MixtureBatches(EpochBatches):
             return np.concatenate(parts)
 
         for number, size in enumerate(sizes):
-            if mixture.exact:
-                source = exact_members(of.shares, size * world, generator, owed)
-            else:
-                source = random_members(of.shares, size * world, generator)
-            sources = (source if mixture.shuffle else source.sort().values).numpy()
+            drawn_from = draw_members(
+                of.shares, size * world, generator, owed, mixed=mixture.shuffle
+            )
+            sources = drawn_from.numpy()
             drawn = np.bincount(sources, minlength=len(counts)).tolist()
             if number >= begin:
                 rows = np.empty_like(sources)

@@ -306,14 +306,14 @@ def labelled(part: Any, member: int) -> Any:
     """Add the member to the leaf `index` of a sub-batch in place; see `stacked`."""
     index = part.get(INDEX, None) if isinstance(part, TensorDictBase) else None
     if isinstance(index, torch.Tensor):
-        own = {INDEX: index.clone(), MEMBER: torch.full_like(index, member)}
-        part.set(INDEX, TensorDict(own, batch_size=index.shape, device=part.device))
+        part.set(INDEX, with_member(member, index.clone(), part.device))
     return part
 
 
-def with_member(members: Tensor, index: Tensor, device: torch.device | None) -> TensorDict:
-    """Return the leaf `index` of a batch: rows `[K, …]` and their members `[K]`."""
-    of_part = members.to(index.device).reshape(-1, *[1] * (index.ndim - 1))
+def with_member(members: Tensor | int, index: Tensor, device: torch.device | None) -> TensorDict:
+    """Return the leaf `index` of a batch: rows and their member; rows `[K, …]` and members `[K]`."""
+    of_part = torch.as_tensor(members, device=index.device)
+    of_part = of_part.reshape(*of_part.shape, *[1] * (index.ndim - of_part.ndim))
     own = {MEMBER: of_part.expand(index.shape).contiguous(), INDEX: index}
     return level(own, index.shape, device)
 

@@ -12,6 +12,7 @@ from offline_data.buffers.ensemble.leaves import MEMBER
 from offline_data.buffers.gather.native import NativeGather, gather_groups, gather_mixed
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.gather.readahead import around
+from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import UsageError
@@ -19,7 +20,7 @@ from offline_data.plurals import plural
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -159,10 +160,18 @@ def members_and_rows(index: Any) -> tuple[Tensor, Tensor]:
         ) from error
 
 
-def by_buffer(
-    buffers: Sequence[Any], source: Tensor, index: Tensor, priority: Tensor | float
-) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield each buffer with its rows in the batch and their priorities (one for all, or one each)."""
+def update_priorities(
+    buffers: Sequence[Any],
+    source: Tensor,
+    index: Tensor,
+    priority: Tensor | float,
+    *,
+    warn: bool = False,
+) -> None:
+    """Update priorities, one for all rows or one each, in the buffers with prioritized samplers.
+
+    `warn`: also call the other samplers, which warn that they have no priorities.
+    """
     source, index = (torch.as_tensor(numbers).to("cpu").reshape(-1) for numbers in (source, index))
     values = torch.as_tensor(priority).detach().to("cpu").reshape(-1)
     if len(values) not in {1, len(source)}:
@@ -174,5 +183,6 @@ def by_buffer(
         raise UsageError(f"Sources are 0 to {len(buffers) - 1}; found {source.tolist()}")
     values = values.expand(len(source))
     for number in torch.unique(source).tolist():
-        own = source == number
-        yield buffers[number], index[own], values[own]
+        buffer, own = buffers[number], source == number
+        if warn or type(buffer.sampler).update_priority is not Sampler.update_priority:
+            buffer.update_priority(index[own], values[own])

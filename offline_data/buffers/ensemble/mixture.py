@@ -1,4 +1,4 @@
-"""`DatasetMixture`: batches of rows from several buffers in given proportions."""
+"""Batches of rows from several buffers in given proportions: drawn, gathered and resumed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.allocation import (
     Weights,
     count_of,
-    exact_members,
+    draw_members,
     fixed_weights,
-    random_members,
 )
-from offline_data.buffers.ensemble.as_dataset import AsDataset
 from offline_data.buffers.ensemble.leaves import (
     INDEX_KEY,
     SOURCE_KEY,
@@ -34,11 +32,11 @@ from offline_data.buffers.ensemble.leaves import (
 )
 from offline_data.buffers.ensemble.members import (
     GatherMany,
-    by_buffer,
     check_statistics,
     dataset_of,
     is_plain,
     put,
+    update_priorities,
 )
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.keys import KeyLike, as_keys
@@ -46,10 +44,10 @@ from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers.base import (
     GLOBAL,
     OWN,
-    Sampler,
     check_random_state,
     load_random_state,
     random_state,
+    seeded,
 )
 from offline_data.buffers.transforms import LABELS, Chain, Transform, transformed
 from offline_data.errors import UsageError
@@ -81,59 +79,15 @@ class MixtureDraw(NamedTuple):
     by_number: bool = False
 
 
-class DatasetMixture(AsDataset):
-    """Flat batches of any size, mixed row by row from several buffers.
-
-    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture draws the member of each
-    row: with `weights="steps"` rows are distributed as in the concatenation of all members.
-
-    Each member draws with its own sampler, derives its leaves and applies its transforms; then its
-    rows are placed in random order. `index` and `episode` are the member's; the additional leaf
-    `source`, int64 `[B]`, is the member's index in `sources`, where a nested mixture is replaced by
-    its members.
-
-    Drawing (`sample`, iteration, `dataloader`) follows the weights. If all members are datasets or
-    views, `episodes`, `iter_episodes`, `to_numpy` and `split` have every episode of every member
-    once, whatever the weights; an episode that two members share is there twice.
-
-    A member's sampler draws as many rows as its part of the batch. Slices need parts that are
-    multiples of the slice length (`exact=True`, weights that divide the batch), and stay contiguous
-    with `shuffle=False`.
-
-    Args:
-        *members: Datasets, views, growing buffers or mixtures.
-        weights: Share of each member: `"steps"`: its number of drawable rows; `"episodes"`: its
-            number of episodes; `"equal"`; one number per member; or a mapping from member number or
-            dataset id to a number. Only ratios matter. Shares that depend on the data follow a
-            growing buffer, from no rows on.
-        batch_size: Default number of rows in a batch.
-        exact: False: each row's member is drawn independently. True: each batch has the proportions
-            to the nearest row, and rounding errors are compensated in the next ones.
-        keys: Leaves of batches (by the mixture's names), or parents of leaves; None: all, which must
-            then be the same in all members.
-        rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
-            parents of leaves; also applied under `next`, unless that is renamed separately.
-        cast: Whether dtypes may differ; they are promoted (`torch.promote_types`).
-        derived: Functions that add leaves computed from other rows, applied to the rows of every
-            member after its own, with the names of the member. `normalize` uses the joint
-            statistics of all datasets, unless it was fitted.
-        shuffle: False: the rows of a member stay together, in the order of the members.
-        seed: Seed of the order and choice of members, not of the members' samplers; None: torch's
-            global generator.
-        prefetch: Number of batches and threads to prepare them ahead; does not change rows or order.
-        transform: Called with every batch; more can be appended.
-
-    Raises:
-        UsageError: Invalid argument; or, on the first batch or when a member gets its first rows,
-            members whose leaves do not match.
-    """
+class Mixture:
+    """Batches mixed row by row from several buffers; see `DatasetMixture`."""
 
     _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
     """Members have their own locks if they need them."""
 
     def __init__(
         self,
-        *members: ReplayBuffer | DatasetMixture,
+        *members: ReplayBuffer | Mixture,
         weights: Weights = "steps",
         batch_size: int = 256,
         exact: bool = False,
@@ -149,7 +103,7 @@ class DatasetMixture(AsDataset):
         if not members:
             raise UsageError("A mixture needs at least one member")
         for number, member in enumerate(members):
-            if not isinstance(member, ReplayBuffer | DatasetMixture):
+            if not isinstance(member, ReplayBuffer | Mixture):
                 raise UsageError(
                     f"Member {number} is a {type(member).__name__}; expected a buffer of this "
                     "package: of a dataset, a view of one, a ReplayBuffer or a mixture"
@@ -168,11 +122,10 @@ class DatasetMixture(AsDataset):
                 f"{plural(len(members), 'member')}"
             )
         self._cast, self._shuffle = cast, shuffle
-        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
+        self._generator = seeded(seed)
         self._prefetch = positive(prefetch, "prefetch") if prefetch else None
         self._ahead: Any = Prefetcher(self._prefetch or 0)
-        self._agreement: Agreement | None = None
-        self._by_number: Agreement | None = None
+        self._agreements: dict[bool, Agreement] = {}  # of rows drawn, and of rows by number
         self._many = GatherMany()
         self._chain = Chain()
         self._derived: tuple[Derived, ...] = ()
@@ -210,7 +163,7 @@ class DatasetMixture(AsDataset):
     def source_shares(self) -> tuple[float, ...]:
         """Return the current probability of each of `sources`."""
         parts = [
-            member.source_shares() if isinstance(member, DatasetMixture) else (1.0,)
+            member.source_shares() if isinstance(member, Mixture) else (1.0,)
             for member in self.members
         ]
         pairs = zip(self.shares, parts, strict=True)
@@ -233,15 +186,14 @@ class DatasetMixture(AsDataset):
                 of prefetched batches.
         """
         size = self._batch_size if batch_size is None else positive(batch_size, "batch_size")
-        future = None
+        draw, future = None, None
         if size == self._batch_size:
-            draw, future = self._ahead.take(self._next_draw, self._make)
+            draw, future = self._ahead.take(lambda: self._draw(size), self._make)
         elif self._prefetch:
             raise UsageError(
                 f"Batch size is {size}, but batches of {self._batch_size} are prefetched"
             )
-        else:
-            draw = self._draw(size)
+        draw = draw or self._draw(size)
         batch = self._make(draw) if future is None else future.result()
         return (batch, {"source": draw.source}) if return_info else batch
 
@@ -280,10 +232,7 @@ class DatasetMixture(AsDataset):
             batch: Mapping with `batch["source"]` and `batch["index"]`.
             priority: One per row, or one for all.
         """
-        parts = by_buffer(self.sources, batch["source"], batch["index"], priority)
-        for buffer, rows, values in parts:
-            if type(buffer.sampler).update_priority is not Sampler.update_priority:
-                buffer.update_priority(rows, values)
+        update_priorities(self.sources, batch["source"], batch["index"], priority)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, including the members.
@@ -351,7 +300,7 @@ class DatasetMixture(AsDataset):
             one = StateFields(part, "a prefetched batch")
             number = one.integer("member", len(self.members) - 1)
             self.members[number]._check_draw(one.get("draw"), state["members"][number])
-            nested = isinstance(self.members[number], DatasetMixture)
+            nested = isinstance(self.members[number], Mixture)
             counts[number] += len(part["draw"]["source" if nested else "rows"])
         expected = torch.bincount(source, minlength=len(counts)).tolist()
         fields.check("parts", counts == expected, f"{expected} rows of the members")
@@ -367,7 +316,7 @@ class DatasetMixture(AsDataset):
     def __repr__(self) -> str:
         members = ", ".join(type(member).__name__ for member in self.members)
         return (
-            f"DatasetMixture({plural(len(self), 'row')} of {members}, weights={self.weights!r}, "
+            f"{type(self).__name__}({plural(len(self), 'row')} of {members}, weights={self.weights!r}, "
             f"batch_size={self._batch_size})"
         )
 
@@ -379,11 +328,18 @@ class DatasetMixture(AsDataset):
             found |= words_of(member, rename, number)
         return found
 
-    def _of(self, views: Iterator[Any], batch_size: int | None) -> DatasetMixture:
+    def _with(self, members: Iterable[Any]) -> Self:
+        """Return the same mixture of other members, which has drawn nothing yet."""
+        other = copy(self)
+        other.members = tuple(members)
+        other._ahead, other._many = Prefetcher(self._prefetch or 0), GatherMany()
+        other._agreements = {}
+        return other
+
+    def _of(self, views: Iterator[Any], batch_size: int | None) -> Self:
         """Return the same mixture of other buffers, one for each of `sources`."""
-        part = copy(self)
-        part.members = tuple(
-            member._of(views, None) if isinstance(member, DatasetMixture) else next(views)
+        part = self._with(
+            member._of(views, None) if isinstance(member, Mixture) else next(views)
             for member in self.members
         )
         if batch_size is not None:
@@ -391,8 +347,6 @@ class DatasetMixture(AsDataset):
         part._owed = None if self._owed is None else []
         if self._generator is not None:
             part._generator = self._generator.clone_state()
-        part._ahead, part._many = Prefetcher(self._prefetch or 0), GatherMany()
-        part._agreement = part._by_number = None
         return part
 
     def _derive(self, derived: tuple[Derived, ...]) -> None:
@@ -406,10 +360,9 @@ class DatasetMixture(AsDataset):
         self._derived += derived
         members = []
         for member in self.members:
-            if derived and isinstance(member, DatasetMixture):  # the given one stays as it was
-                member = copy(member)
+            if derived and isinstance(member, Mixture):  # the given one stays as it was
+                member = member._with(member.members)
                 member._derive(derived)
-                member._agreement = member._by_number = None
             members.append(member)
         self.members = tuple(members)
 
@@ -417,7 +370,7 @@ class DatasetMixture(AsDataset):
         """Return the derived functions of the mixture and its members, with whose they are."""
         found = [("the mixture", function) for function in self._derived]
         for number, member in enumerate(self.members):
-            nested = isinstance(member, DatasetMixture)
+            nested = isinstance(member, Mixture)
             own = [function for _, function in member._functions()] if nested else member._derived
             found += [(f"member {number}", function) for function in own]
         return found
@@ -431,20 +384,10 @@ class DatasetMixture(AsDataset):
             raise UsageError("No member of the mixture has any rows to sample")
         return weights
 
-    def _next_draw(self) -> MixtureDraw:
-        return self._draw(self._batch_size)
-
     def _draw(self, size: int) -> MixtureDraw:
         weights = self._weights()
-        present = [number for number, weight in enumerate(weights) if weight]
-        if self._agreement is None or not self._agreement.members.keys() >= {*present}:
-            self._agree(present)
-        if self._owed is None:
-            source = random_members(weights, size, self._generator)
-        else:
-            source = exact_members(weights, size, self._generator, self._owed)
-        if not self._shuffle:
-            source = source.sort().values
+        self._agree(number for number, weight in enumerate(weights) if weight)
+        source = draw_members(weights, size, self._generator, self._owed, mixed=self._shuffle)
         counts = torch.bincount(source, minlength=len(weights)).tolist()
         draws = []
         for number, (member, missing) in enumerate(zip(self.members, counts, strict=True)):
@@ -463,33 +406,46 @@ class DatasetMixture(AsDataset):
     def _agree_again(self) -> None:
         """Recompute the common leaves, for draws restored from a state."""
         for member in self.members:
-            if isinstance(member, DatasetMixture):
+            if isinstance(member, Mixture):
                 member._agree_again()
-        self._agree([number for number, weight in enumerate(self._weights()) if weight])
+        self._agreements.clear()
+        self._agree(number for number, weight in enumerate(self._weights()) if weight)
 
-    def _agree(self, present: Sequence[int]) -> None:
-        """Compute the common leaves from batches that are discarded."""
-        probes = {}
+    def _agree(self, present: Iterable[int], *, by_number: bool = False) -> None:
+        """Compute the common leaves of members, unless known, from batches that are discarded."""
+        numbers, known = [*present], self._agreements.get(by_number)
+        if known is not None and known.members.keys() >= {*numbers}:
+            return
+        probes, row = {}, torch.zeros(1, dtype=torch.int64)
         with torch.random.fork_rng(devices=[]):
-            for number in present:
-                member = _copy_with_own_sampler(self.members[number])
-                with member._lock:
-                    draw = member._draw(self._batch_size)
+            for number in numbers:
+                member = self.members[number]
+                if by_number:
+                    draw = _draw_at(member, row, row)
+                else:
+                    member = _copy_with_own_sampler(member)
+                    with member._lock:
+                        draw = member._draw(self._batch_size)
                 probes[number] = self._batch_of(member, draw)
-        self._agreement = self._agreement_of(probes)
+        check_statistics(self._functions())
+        agreement = Agreement(
+            probes,
+            keys=self._keys,
+            renames=self._renames,
+            firsts=self._firsts(),
+            nested=frozenset(m for m in probes if isinstance(self.members[m], Mixture)),
+            cast=self._cast,
+        )
+        check_texts(differing_texts(self.members, self._renames), agreement.keys)
+        self._agreements[by_number] = agreement
 
     def _draw_rows(self, source: Tensor, index: Tensor) -> MixtureDraw:
         """Return the draw of rows chosen by number; see `batch_at`."""
+        self._agree((m for m, member in enumerate(self.members) if len(member)), by_number=True)
         firsts = torch.tensor(self._firsts())
         members = torch.searchsorted(firsts, source, right=True) - 1
-        present = torch.unique(members).tolist()
-        if self._by_number is None or not self._by_number.members.keys() >= {*present}:
-            row = torch.zeros(1, dtype=torch.int64)
-            some = [(number, member) for number, member in enumerate(self.members) if len(member)]
-            probes = {m: self._batch_of(member, _draw_at(member, row, row)) for m, member in some}
-            self._by_number = self._agreement_of(probes)
         draws = []
-        for number in present:
+        for number in torch.unique(members).tolist():
             own = members == number
             chosen = _draw_at(self.members[number], source[own] - firsts[number], index[own])
             draws.append((number, chosen))
@@ -499,23 +455,8 @@ class DatasetMixture(AsDataset):
         """Return the number in `sources` of each member's first buffer, and of an end."""
         return [0, *accumulate(len(getattr(member, "sources", [0])) for member in self.members)]
 
-    def _agreement_of(self, probes: dict[int, Any]) -> Agreement:
-        check_statistics(self._functions())
-        nested = (m for m in probes if isinstance(self.members[m], DatasetMixture))
-        agreement = Agreement(
-            probes,
-            keys=self._keys,
-            renames=self._renames,
-            firsts=self._firsts(),
-            nested=frozenset(nested),
-            cast=self._cast,
-        )
-        check_texts(differing_texts(self.members, self._renames), agreement.keys)
-        return agreement
-
     def _make(self, draw: MixtureDraw) -> Any:
-        agreement = self._by_number if draw.by_number else self._agreement
-        assert agreement is not None  # noqa: S101 - set before rows are drawn
+        agreement = self._agreements[draw.by_number]
         places = None
         if self._shuffle or draw.by_number:  # numpy uses radix sort for 16 bits
             order = draw.source.numpy().astype(np.uint16).argsort(kind="stable")
@@ -567,20 +508,19 @@ class DatasetMixture(AsDataset):
 
 def _draw_at(member: Any, source: Tensor, index: Tensor) -> Draw | MixtureDraw:
     """Return the draw of rows of a member chosen by number."""
-    if isinstance(member, DatasetMixture):
+    if isinstance(member, Mixture):
         return member._draw_rows(source, index)
     return Draw(index, {}, last=False)
 
 
 def _copy_with_own_sampler(member: Any) -> Any:
     """Return a buffer over the same data with a copy of its sampler."""
+    if isinstance(member, Mixture):
+        mixture = member._with(map(_copy_with_own_sampler, member.members))
+        mixture._owed, mixture._generator = deepcopy(member._owed), None
+        return mixture
     other = copy(member)
-    if isinstance(other, DatasetMixture):
-        other.members = tuple(map(_copy_with_own_sampler, member.members))
-        other._owed = deepcopy(member._owed)
-        other._generator = None
-    else:
-        other._sampler = deepcopy(member.sampler)
+    other._sampler = deepcopy(member.sampler)
     return other
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.derived.normalize import Normalizer
-from offline_data.buffers.ensemble.leaves import INDEX, MEMBER, SOURCE_KEY
-from offline_data.buffers.ensemble.members import by_buffer, members_and_rows
+from offline_data.buffers.ensemble.leaves import INDEX, SOURCE_KEY, with_member
+from offline_data.buffers.ensemble.members import members_and_rows, update_priorities
 from offline_data.buffers.keys import path_of
-from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.episodes.fields import DONE, TRUNCATED, join_key
 from offline_data.errors import BufferUsageError, UsageError
@@ -21,8 +20,10 @@ from offline_data.errors import BufferUsageError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tensordict import TensorDict
     from torch import Tensor
 
+    from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.storage import Storage
     from offline_data.buffers.transforms import Transform
 
@@ -158,9 +159,7 @@ class OfflineToOnlineReplayBuffer:
             priority: One per row, or one for all.
         """
         buffers = self.offline_buffer, self.online_buffer
-        for buffer, rows, values in by_buffer(buffers, *members_and_rows(index), priority):
-            if type(buffer.sampler).update_priority is not Sampler.update_priority:
-                buffer.update_priority(rows, values)
+        update_priorities(buffers, *members_and_rows(index), priority)
 
     def anneal(self, step: int, total_steps: int) -> None:
         """Decrease `offline_fraction` linearly from its initial value to 0 at `total_steps`."""
@@ -185,8 +184,7 @@ def _label_index(batch: Any, info: Any, number: int) -> Any:
     own = batch.get(INDEX, None)
     rows = own if isinstance(own, torch.Tensor) else info.get(INDEX, None)
     if isinstance(rows, torch.Tensor) and rows.shape == batch.batch_size:
-        labels = {MEMBER: torch.full_like(rows, number), INDEX: rows}
-        batch.set(INDEX, TensorDict(labels, batch.batch_size, device=batch.device))
+        batch.set(INDEX, with_member(number, rows, batch.device))
     return batch
 
 

@@ -1,4 +1,4 @@
-"""A mixture's members as one dataset: loaders, episodes, arrays, scores, specs and splits."""
+"""`DatasetMixture`: a mixture, and what a dataset has besides batches, of all members."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from typing_extensions import Self
 
 from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.buffers.ensemble.episodes import MixtureEpisodes, split_members
 from offline_data.buffers.ensemble.epochs import MixtureBatches, MixtureRows
 from offline_data.buffers.ensemble.leaves import SOURCE_KEY, renamed
+from offline_data.buffers.ensemble.mixture import Mixture
 from offline_data.buffers.specs import Spaces, check_torchrl, spaces_of, specs_from
 from offline_data.buffers.views.episode import read_episode
 from offline_data.errors import UsageError
@@ -20,43 +20,62 @@ from offline_data.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch import Tensor
+    from typing_extensions import Self
 
     from offline_data.buffers.described import Returns
-    from offline_data.buffers.ensemble.leaves import Rename
     from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.specs import Specs
     from offline_data.buffers.views.episode import Episode
-    from offline_data.episodes import Key
     from offline_data.store.arrays import Style
 
 
-class AsDataset:
-    """Mixin of mixtures: what a dataset has besides batches, if all members are datasets or views.
+class DatasetMixture(Mixture):
+    """Flat batches of any size, mixed row by row from several buffers.
 
-    `dataloader` draws by the weights; all else has every episode of every member once.
+    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture draws the member of each
+    row: with `weights="steps"` rows are distributed as in the concatenation of all members.
+
+    Each member draws with its own sampler, derives its leaves and applies its transforms; then its
+    rows are placed in random order. `index` and `episode` are the member's; the additional leaf
+    `source`, int64 `[B]`, is the member's index in `sources`, where a nested mixture is replaced by
+    its members.
+
+    Drawing (`sample`, iteration, `dataloader`) follows the weights. If all members are datasets or
+    views, `episodes`, `iter_episodes`, `to_numpy` and `split` have every episode of every member
+    once, whatever the weights; an episode that two members share is there twice.
+
+    A member's sampler draws as many rows as its part of the batch. Slices need parts that are
+    multiples of the slice length (`exact=True`, weights that divide the batch), and stay contiguous
+    with `shuffle=False`.
+
+    Args:
+        *members: Datasets, views, growing buffers or mixtures.
+        weights: Share of each member: `"steps"`: its number of drawable rows; `"episodes"`: its
+            number of episodes; `"equal"`; one number per member; or a mapping from member number or
+            dataset id to a number. Only ratios matter. Shares that depend on the data follow a
+            growing buffer, from no rows on.
+        batch_size: Default number of rows in a batch.
+        exact: False: each row's member is drawn independently. True: each batch has the proportions
+            to the nearest row, and rounding errors are compensated in the next ones.
+        keys: Leaves of batches (by the mixture's names), or parents of leaves; None: all, which must
+            then be the same in all members.
+        rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
+            parents of leaves; also applied under `next`, unless that is renamed separately.
+        cast: Whether dtypes may differ; they are promoted (`torch.promote_types`).
+        derived: Functions that add leaves computed from other rows, applied to the rows of every
+            member after its own, with the names of the member. `normalize` uses the joint
+            statistics of all datasets, unless it was fitted.
+        shuffle: False: the rows of a member stay together, in the order of the members.
+        seed: Seed of the order and choice of members, not of the members' samplers; None: torch's
+            global generator.
+        prefetch: Number of batches and threads to prepare them ahead; does not change rows or order.
+        transform: Called with every batch; more can be appended.
+
+    Raises:
+        UsageError: Invalid argument; or, on the first batch or when a member gets its first rows,
+            members whose leaves do not match.
     """
-
-    if TYPE_CHECKING:
-        members: tuple[Any, ...]
-        _renames: tuple[Rename | None, ...]
-        _keys: list[Key] | None
-        _cast: bool
-
-        @property
-        def batch_size(self) -> int:
-            """Default number of rows in a batch."""
-
-        @property
-        def sources(self) -> tuple[Any, ...]:
-            """The buffers that rows are drawn from."""
-
-        def batch_at(self, source: Tensor, index: Tensor) -> Any:
-            """Return the batch of rows chosen by number."""
-
-        def _of(self, views: Iterator[Any], batch_size: int | None) -> Self:
-            """Return the same mixture of other buffers."""
 
     def dataloader(
         self,
@@ -77,23 +96,21 @@ class AsDataset:
         on `(seed, epoch)` alone, and then again in another. So an epoch of a mixture with
         `weights="steps"` and `exact=True` has every row once; with other weights it repeats rows of
         some members and has a part of others'. All ranks together have the proportions; a nested
-        mixture counts by the shares of its members. For the rest, such as resuming, see
-        `BaseDatasetExperienceReplay.dataloader`.
+        mixture counts by the shares of its members.
 
         Args:
-            batch_size: Rows in a batch of each rank; None: the mixture's.
-            num_workers: Number of processes that make batches; 0: this process.
+            batch_size: See `BaseDatasetExperienceReplay.dataloader`, like the others.
+            num_workers: Number of processes that make batches.
             shuffle: Whether to shuffle the rows of each member; False: ascending rows. Proportions
                 are drawn at random unless `exact`.
-            seed: Non-negative seed of all choices; the same in all ranks.
+            seed: Non-negative seed of all choices.
             drop_last: Whether to drop the last batch of an epoch if it is not full.
-            rank: See `BaseDatasetExperienceReplay.dataloader`, like the next.
+            rank: Index of this rank.
             world: Number of ranks.
             **options: Other arguments of `DataLoader`.
 
         Raises:
-            UsageError: Invalid argument, members that do not match, a member that is not a dataset
-                or view, or whose sampler draws slices.
+            UsageError: Also, members that do not match, or one that is not a dataset or view.
         """
         sources = self._datasets("dataloader")
         for number, source in enumerate(sources):
@@ -239,7 +256,7 @@ class AsDataset:
         """Return the union of the members' spaces, by the mixture's names."""
         parts = []
         for number, (member, rename) in enumerate(zip(self.members, self._renames, strict=True)):
-            nested = isinstance(member, AsDataset)
+            nested = isinstance(member, DatasetMixture)
             own = member._spaces() if nested else spaces_of(member._steps_storage.reader)
             new = renamed(own.leaves, rename, number)
             parts.append(own.renamed(dict(zip(own.leaves, new, strict=True))))
