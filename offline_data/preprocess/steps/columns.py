@@ -33,7 +33,7 @@ from offline_data.preprocess.steps.leaves import (
     meant,
     numbers,
     rebuilt,
-    replaced,
+    replace_columns,
     root_of,
 )
 from offline_data.preprocess.steps.parse import (
@@ -94,7 +94,9 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
         wanted: dict[Key, np.dtype[Any]] = {}
         for name, dtype in self.types:
             wanted.update(dict.fromkeys(numbers(chunk, [name], "biufc"), np.dtype(dtype)))
-        return replaced(chunk, {key: self._cast(chunk, key, to) for key, to in wanted.items()})
+        return replace_columns(
+            chunk, {key: self._cast(chunk, key, to) for key, to in wanted.items()}
+        )
 
     def _cast(self, chunk: EpisodeChunk, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
         must = {TERMINATED: "b", TRUNCATED: "b", REWARD: "iuf"}.get(key, dtype.kind)
@@ -151,7 +153,9 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaves clipped."""
         found = numbers(chunk, self.keys)
-        return replaced(chunk, {key: self._clipped(column(chunk, key), key) for key in found})
+        return replace_columns(
+            chunk, {key: self._clipped(column(chunk, key), key) for key in found}
+        )
 
     def _clipped(self, values: NDArray[Any], key: Key) -> NDArray[Any]:
         dtype, low, high = values.dtype, self.low, self.high

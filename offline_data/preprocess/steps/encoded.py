@@ -11,7 +11,7 @@ from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.images import formats_of
-from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced, stored
+from offline_data.preprocess.steps.leaves import column, leaves, matching, replace_columns, stored
 from offline_data.preprocess.steps.parse import is_whole
 from offline_data.readers.images import encode_image
 from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
@@ -51,7 +51,7 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
                 f"Step 'decode' finds no encoded leaf among {', '.join(map(join_key, meant))}",
                 hint="`offline-data info ID` shows which leaves are encoded",
             )
-        return replaced(chunk, {key: column(chunk, key) for key in found})
+        return replace_columns(chunk, {key: column(chunk, key) for key in found})
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
                     "[H, W, 4] and uint16 [H, W]",
                 )
             result[key] = self._encoded(column(chunk, key), kind)
-        return replaced(chunk, result)
+        return replace_columns(chunk, result)
 
     def _encoded(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
         images = [b""] * len(values)

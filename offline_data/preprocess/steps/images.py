@@ -17,7 +17,7 @@ from offline_data.preprocess.steps.leaves import (
     column,
     leaves,
     matching,
-    replaced,
+    replace_columns,
     root_of,
     stored,
 )
@@ -63,6 +63,8 @@ class ImageStep(Step):
 
     formats: ClassVar[tuple[Format, ...]] = FORMATS
     """Supported formats."""
+    matters: ClassVar[Mapping[Format, object]] = {form: form for form in FORMATS}
+    """Part of a format that matters; formats with equal parts are not ambiguous."""
 
     keys: tuple[str, ...]
     """Leaves, or prefixes of keys; none: all that look like images, see `looks_like_images`."""
@@ -74,12 +76,11 @@ class ImageStep(Step):
         self._expect("format", " or ".join(self.formats), fits=self.format in {None, *self.formats})
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with the images changed; raises what `images` raises."""
         changed = {}
         for key, form in self.images(chunk).items():
             values = column(chunk, key)
-            changed[key] = self.change(values, form, _described(key, values))
-        return replaced(chunk, changed)
+            changed[key] = self.change(values, form, _describe_leaf(key, values))
+        return replace_columns(chunk, changed)
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         """Return new images `[n, …]` for those of a leaf, a view or a new array.
@@ -87,10 +88,6 @@ class ImageStep(Step):
         The last axes of a row are `form`. Raises `StepError`, naming the `leaf`, if it cannot.
         """
         raise NotImplementedError
-
-    def distinct(self, form: Format) -> object:
-        """Return the part of a format that matters; formats with equal parts are not ambiguous."""
-        return form
 
     def images(self, chunk: EpisodeChunk) -> dict[Key, Format]:
         """Return the columns to change and their formats, in the order of the chunk.
@@ -109,7 +106,7 @@ class ImageStep(Step):
             named = bool(self.keys) and len({root_of(chunk, key) for key in group}) == 1
             found = group if named else [key for key in group if self._looks_fit(chunk, key)]
             if not found:
-                listed = ", ".join(_described(key, stored(chunk, key)) for key in group)
+                listed = ", ".join(_describe_leaf(key, stored(chunk, key)) for key in group)
                 raise StepError(
                     f"Step {self.name!r} finds no image for it among {listed}",
                     hint="name a leaf and say how its rows are read: format=hwc, chw or hw",
@@ -124,9 +121,9 @@ class ImageStep(Step):
 
     def _format_of(self, chunk: EpisodeChunk, key: Key) -> Format:
         values = stored(chunk, key)
-        what = f"Step {self.name!r}: leaf {_described(key, values)}"
         if key in chunk.words:
             raise StepError(f"Step {self.name!r}: leaf {join_key(key)!r} is text, not an image")
+        what = f"Step {self.name!r}: leaf {_describe_leaf(key, values)}"
         possible = (self.format,) if self.format else formats_of(values.shape[1:])
         if self.format and (len(values.shape) <= len(self.format) or 0 in values.shape[1:]):
             raise StepError(f"{what} has too few axes for format={self.format}, or an empty one")
@@ -138,7 +135,7 @@ class ImageStep(Step):
                 if len(values.shape) > 2
                 else None,
             )
-        if len({self.distinct(form) for form in possible}) > 1:
+        if len({self.matters[form] for form in possible}) > 1:
             raise StepError(
                 f"{what} may be {' or '.join(possible)}",
                 hint="say which with format=…, or name other leaves",
@@ -150,6 +147,8 @@ class ImageStep(Step):
 
 class SizedImageStep(ImageStep):
     """A step for images with a new height and width."""
+
+    matters = _SIDES
 
     height: int
     """Height in pixels."""
@@ -185,10 +184,6 @@ class SizedImageStep(ImageStep):
         keys = tuple(unnamed[len(sizes) :])
         return cls(**{**values, "keys": keys} if keys else values)
 
-    def distinct(self, form: Format) -> object:
-        """Return the axes of height and width."""
-        return _SIDES[form]
-
 
 @dataclass(frozen=True)
 class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8"):
@@ -218,7 +213,6 @@ class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8")
     format: Format | None = None
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
-        """Return the crops, a view of the images."""
         index: list[Any] = [slice(None)] * values.ndim
         sides = zip(
             _SIDES[form], ("height", "width"), self.size, (self.top, self.left), strict=True
@@ -270,7 +264,6 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
         self._expect("channels", "0, 1 or 3", fits=fits)
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
-        """Return new images; a view if they are already gray, or if `channels` is 3."""
         axis = _CHANNELS[form]
         count = values.shape[axis]
         if values.dtype != np.uint8 and values.dtype.kind != "f":
@@ -287,7 +280,7 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
         colours = np.moveaxis(values, axis, -1)
         gray = colours[..., 0]
         if count > 1:
-            gray = by_block(colours, gray.shape[1:], gray.dtype, 16 * gray[:1].size, _luma)
+            gray = by_block(colours, gray.shape[1:], gray.dtype, 16 * gray[:1].size, _fill_luma)
         if self.channels == 0:
             return gray
         gray, shape = np.expand_dims(gray, axis), list(values.shape)
@@ -310,8 +303,8 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
         >>> from offline_data.testing.chunks import toy_chunk
         >>> rows = np.full((3, 8, 10, 3), 51, np.uint8)
         >>> chunk = toy_chunk([2]).having(observations={("pixels",): rows})
-        >>> made = ToChw(scale=True).apply(chunk).batch.observations["pixels",]
-        >>> made.shape, made.dtype.name, float(made[0, 0, 0, 0])
+        >>> scaled = ToChw(scale=True).apply(chunk).batch.observations["pixels",]
+        >>> scaled.shape, scaled.dtype.name, float(scaled[0, 0, 0, 0])
         ((3, 3, 8, 10), 'float32', 0.20000000298023224)
     """
 
@@ -325,7 +318,6 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
         self._expect("scale", "true or false", fits=isinstance(self.scale, bool))
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
-        """Return a view, or new float32 images."""
         moved = values
         if form != "chw":
             moved = moved[..., None, :, :] if form == "hw" else np.moveaxis(moved, -1, -3)
@@ -337,10 +329,10 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
                 hint="name the leaves that are uint8",
             )
 
-        def scaled(values: NDArray[Any], out: NDArray[Any]) -> None:
-            np.divide(values, 255, out=out, dtype=np.float32)
-
-        return by_block(moved, moved.shape[1:], np.dtype(np.float32), 0, scaled)
+        dtype = np.dtype(np.float32)
+        return by_block(
+            moved, moved.shape[1:], dtype, 0, lambda v, out: np.divide(v, 255, out, dtype=dtype)
+        )
 
 
 @dataclass(frozen=True)
@@ -383,7 +375,6 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
         self._expect("mode", ", ".join(MODES), fits=self.mode in MODES)
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
-        """Return resized images; those of this size unchanged."""
         dtype, shape = values.dtype, list(values.shape[1:])
         if self.mode != "nearest" and not (dtype.kind == "f" or dtype in _SMALL_INTEGERS):
             raise StepError(
@@ -398,7 +389,7 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
             shape[axis] = side
 
         def fill(rows: NDArray[Any], out: NDArray[Any]) -> None:
-            out[...] = resampled(rows, form, self.size, self.mode)
+            out[...] = resample(rows, form, self.size, self.mode)
 
         # Four arrays, each with the larger height and width.
         larger = math.prod(map(max, before, self.size)) * values[:1].size // math.prod(before)
@@ -453,7 +444,7 @@ def by_block(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     row_bytes: int,
-    fill: Callable[[NDArray[Any], NDArray[Any]], None],
+    fill: Callable[[NDArray[Any], NDArray[Any]], object],
 ) -> NDArray[Any]:
     """Return a new column `[n, *shape]` computed from `[n, …]`, a few rows at a time.
 
@@ -467,15 +458,13 @@ def by_block(
     return result
 
 
-def resampled(
-    values: NDArray[Any], form: Format, size: tuple[int, int], mode: Mode
-) -> NDArray[Any]:
+def resample(values: NDArray[Any], form: Format, size: tuple[int, int], mode: Mode) -> NDArray[Any]:
     """Return images `[…]` of height and width `size`, of the same type; see `Resize`.
 
     Pixel `i` of `n` covers `i / n` to `(i + 1) / n` of its side, before and after.
 
     Example:
-        >>> resampled(np.array([[10, 20, 60, 70]], np.uint8), "hw", (1, 2), "area").tolist()
+        >>> resample(np.array([[10, 20, 60, 70]], np.uint8), "hw", (1, 2), "area").tolist()
         [[15, 65]]
     """
     if mode == "nearest":
@@ -484,48 +473,42 @@ def resampled(
             values = values.take(middle, axis)
         return values
     if mode == "area":
-        return _as_type(_means(values, form, size), values.dtype)
+        return _round_to(_average_areas(values, form, size), values.dtype)
     if values.dtype == np.uint8 and form == "hwc" and values.shape[-1] in {3, 4}:
         # In their memory layout: same result as plane by plane, twice as fast.
         frames = np.array(values, order="C").reshape(-1, *values.shape[-3:])
-        made = np.moveaxis(_interpolated(np.moveaxis(frames, -1, 1), size, mode), 1, -1)
+        made = np.moveaxis(_interpolate(np.moveaxis(frames, -1, 1), size, mode), 1, -1)
         return np.asarray(made.reshape(*values.shape[:-3], *size, values.shape[-1]))
     planes = np.moveaxis(values, -1, -3) if form == "hwc" else values
     sides, count = planes.shape[-2:], math.prod(planes.shape[:-2])
     four = np.zeros((-(-count // _AT_ONCE), _AT_ONCE, *sides), _working_type(planes.dtype, mode))
     four.reshape(-1, *sides)[:count].reshape(planes.shape)[...] = planes
-    flat = _interpolated(four, size, mode).reshape(-1, *size)[:count]
-    made = _as_type(flat.reshape(*planes.shape[:-2], *size), values.dtype)
+    flat = _interpolate(four, size, mode).reshape(-1, *size)[:count]
+    made = _round_to(flat.reshape(*planes.shape[:-2], *size), values.dtype)
     return np.moveaxis(made, -3, -1) if form == "hwc" else made
 
 
-def _described(key: Key, values: NDArray[Any]) -> str:
+def _describe_leaf(key: Key, values: NDArray[Any]) -> str:
     return f"{join_key(key)!r} ({values.dtype} {list(values.shape[1:])})"
 
 
-def _luma(colours: NDArray[Any], out: NDArray[Any]) -> None:
-    planes = (colours[..., channel] for channel in range(3))
-    if colours.dtype == np.uint8:
-        total = np.full(out.shape, 1 << 15, np.uint32)
-        for plane, part in zip(planes, _LUMA_16, strict=True):
-            total += np.multiply(plane, part, dtype=np.uint32)
-        np.right_shift(total, 16, out=out, casting="unsafe")
-        return
-    exact = np.promote_types(colours.dtype, np.float32)
+def _fill_luma(colours: NDArray[Any], out: NDArray[Any]) -> None:
+    is_bytes = colours.dtype == np.uint8
+    dtype = np.dtype(np.uint32) if is_bytes else np.promote_types(colours.dtype, np.float32)
+    total = np.full(out.shape, 1 << 15 if is_bytes else 0, dtype)
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
-        out[...] = sum(
-            np.multiply(p, part, dtype=exact) for p, part in zip(planes, _LUMA, strict=True)
-        )
+        for channel, weight in enumerate(_LUMA_16 if is_bytes else _LUMA):
+            total += np.multiply(colours[..., channel], weight, dtype=dtype)
+        out[...] = total >> 16 if is_bytes else total
 
 
 def _working_type(dtype: np.dtype[Any], mode: Mode) -> np.dtype[Any]:
-    """Return the type of intermediate values."""
     if mode == "nearest" or (dtype == np.uint8 and mode != "area"):
         return dtype
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> NDArray[Any]:
+def _interpolate(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> NDArray[Any]:
     """Interpolate `[n, channels, height, width]`."""
     import torch
     from torch.nn.functional import interpolate
@@ -534,7 +517,7 @@ def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> ND
     return np.asarray(made.numpy())
 
 
-def _as_type(made: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _round_to(made: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if made.dtype == dtype or dtype.kind == "f":
         with np.errstate(over="ignore"):  # beyond the range of float16 is infinite
             return made.astype(dtype, copy=False)
@@ -542,25 +525,25 @@ def _as_type(made: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.clip(np.floor(made + 0.5), within.min, within.max).astype(dtype)
 
 
-def _means(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray[Any]:
-    """Return the means of the areas of new pixels, one side after the other."""
+def _average_areas(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray[Any]:
     values = values.astype(_working_type(values.dtype, "area"))
     for axis, new in zip(_SIDES[form], size, strict=True):
         ahead, old, behind = values.shape[:axis], values.shape[axis], values.shape[axis:][1:]
         flat = values.reshape(-1, old, math.prod(behind))  # long rows are faster to multiply
-        covered, parts = _covered(old, new)
+        pixels, parts = _find_covered(old, new)
         weights = np.repeat(parts.astype(values.dtype), flat.shape[2], axis=1)
+        # A product with a matrix [new, old] takes 2 to 5 times as long, and would spread NaN.
         with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
-            total = flat.take(covered[0], 1).reshape(len(flat), -1) * weights[0]
-            for pixels, weight in zip(covered[1:], weights[1:], strict=True):
-                part = flat.take(pixels, 1).reshape(total.shape)
+            total = flat.take(pixels[0], 1).reshape(len(flat), -1) * weights[0]
+            for index, weight in zip(pixels[1:], weights[1:], strict=True):
+                part = flat.take(index, 1).reshape(total.shape)
                 part *= weight
                 total += part
         values = total.reshape(*ahead, new, *behind)
     return values
 
 
-def _covered(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _find_covered(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return `[K, new]` the old pixels that each new one covers, and their weights.
 
     Lengths are in units in which an old pixel is `new` long and a new one `old`. A new pixel that

@@ -147,10 +147,10 @@ def changed(
     chunk: EpisodeChunk, keys: Iterable[Key], change: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> EpisodeChunk:
     """Return the chunk with `change` applied to some columns, `[n, …]` to new ones of as many rows."""
-    return replaced(chunk, {key: change(column(chunk, key)) for key in keys})
+    return replace_columns(chunk, {key: change(column(chunk, key)) for key in keys})
 
 
-def replaced(chunk: EpisodeChunk, columns: Mapping[Key, NDArray[Any]]) -> EpisodeChunk:
+def replace_columns(chunk: EpisodeChunk, columns: Mapping[Key, NDArray[Any]]) -> EpisodeChunk:
     """Return the chunk with these columns replaced; all others are unchanged."""
     batch = chunk.batch
     return chunk.having(

@@ -18,7 +18,7 @@ from offline_data.preprocess.steps.leaves import (
     leaves,
     matching,
     numbers,
-    replaced,
+    replace_columns,
     root_of,
     stored,
     without_overflow,
@@ -149,7 +149,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             apart = after in known and root_of(chunk, after) == key
             if apart and join_key(after) not in learnt:
                 made[after] = self._scaled(chunk, after, figures)
-        return replaced(chunk, made)
+        return replace_columns(chunk, made)
 
     def notes(self) -> tuple[str, ...]:
         """Return the number of ignored values."""
@@ -287,7 +287,7 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
             return product.astype(dtype, copy=False)
 
         made = without_overflow(chunk, REWARD, rewards, scaled, self.name)
-        return replaced(chunk, {REWARD: made})
+        return replace_columns(chunk, {REWARD: made})
 
     def notes(self) -> tuple[str, ...]:
         """Return the number of ignored episodes."""

@@ -11,7 +11,12 @@ import numpy as np
 from offline_data.episodes.fields import REWARD, split_key
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.columns import Clip
-from offline_data.preprocess.steps.leaves import overflow, rebuilt, replaced, without_overflow
+from offline_data.preprocess.steps.leaves import (
+    overflow,
+    rebuilt,
+    replace_columns,
+    without_overflow,
+)
 from offline_data.preprocess.steps.parse import is_finite
 
 if TYPE_CHECKING:
@@ -178,11 +183,11 @@ def _with_reward(
             raise overflow(chunk, REWARD, row, reward.dtype, step)
         # Modulo 2**64, so that a result that fits is exact whatever the operands are.
         new = operation(reward.astype(np.uint64), np.array(whole % (1 << 64), np.uint64))
-        return replaced(chunk, {REWARD: np.asarray(new.astype(reward.dtype))})
+        return replace_columns(chunk, {REWARD: np.asarray(new.astype(reward.dtype))})
     dtype = reward.dtype if reward.dtype.kind == "f" else np.dtype(np.float32)
 
     def reals(values: NDArray[Any]) -> NDArray[Any]:
         other = np.array(number, np.float64).astype(dtype)
         return np.asarray(operation(values.astype(dtype, copy=False), other))
 
-    return replaced(chunk, {REWARD: without_overflow(chunk, REWARD, reward, reals, step)})
+    return replace_columns(chunk, {REWARD: without_overflow(chunk, REWARD, reward, reals, step)})

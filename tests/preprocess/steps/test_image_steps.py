@@ -25,7 +25,7 @@ from offline_data.preprocess.steps.images import (
     ImageStep,
     formats_of,
     looks_like_images,
-    resampled,
+    resample,
 )
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.testing.chunks import toy_chunk, with_leaves
@@ -338,7 +338,7 @@ def covered(old: int, new: int) -> NDArray[Any]:
 @pytest.mark.parametrize("dtype", ["uint8", "float64"])
 def test_area_is_the_mean_of_what_is_covered(size: tuple[int, int], dtype: str) -> None:
     values = noise(21, 17, dtype=dtype)
-    result = resampled(values, "hw", size, "area")
+    result = resample(values, "hw", size, "area")
     expected = covered(21, size[0]) @ values.astype(float) @ covered(17, size[1]).T
     assert (result.shape, result.dtype.name) == (expected.shape, dtype)
     if dtype == "uint8":  # halves are rounded up
@@ -349,7 +349,7 @@ def test_area_is_the_mean_of_what_is_covered(size: tuple[int, int], dtype: str) 
 @pytest.mark.parametrize("new", [4, 8, 13, 30])
 def test_pixels_that_an_area_does_not_cover_have_no_part_in_it(new: int) -> None:
     values = np.eye(21, dtype=np.float32)
-    result = resampled(np.where(values == 1, np.inf, values + 2)[:, None], "hw", (1, new), "area")
+    result = resample(np.where(values == 1, np.inf, values + 2)[:, None], "hw", (1, new), "area")
     covers = covered(21, new).T > 0
     np.testing.assert_array_equal(np.isposinf(result[:, 0]), covers)
     np.testing.assert_allclose(result[:, 0][~covers], 2, rtol=1e-6)
