@@ -146,7 +146,7 @@ class BatchSource(Saves, Generic[Batch]):
     @overload
     def sample(
         self, batch_size: int | None = None, *, return_info: Literal[True]
-    ) -> tuple[Batch, dict[Any, Any]]: ...
+    ) -> tuple[Batch, Any]: ...
 
     @overload
     def sample(
@@ -180,7 +180,10 @@ class BatchSource(Saves, Generic[Batch]):
         draw, batch = self._take(self._size(batch_size))
         if not return_info:
             return batch
-        return batch, {**self._sampler.info(batch, draw.info), "index": draw.rows}
+        return batch, self._info(draw, batch)
+
+    def _info(self, draw: Draw, batch: Any) -> Any:
+        return {**self._sampler.info(batch, draw.info), "index": draw.rows}
 
     def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Batch:
         """Return the batch of `rows`, int64 `[B]`, drawn elsewhere, with the sampler's `leaves`."""

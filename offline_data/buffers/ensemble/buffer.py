@@ -85,7 +85,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ensemble[[0, 1], [[1, 2], [3, 4]]]            all four rows of both, [2, 2, 2]
     ```
 
-    `ensemble[0].extend(…)` writes to a member. Iteration never ends.
+    `ensemble[0].extend(…)` writes to a member. Iteration never ends. The info of
+    `sample(return_info=True)` is a TensorDict `[K, B / K]` with `batch["index"]` and the samplers'
+    leaves.
 
     Unlike TorchRL's, batches of slices are `[K, B / K]` too; dtypes are kept; an epoch may end
     within a sub-batch; rows by index are transformed and have `index`; an ensemble of some members
@@ -205,29 +207,14 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Return the number of members."""
         return len(self.members)
 
-    def sample(
-        self,
-        batch_size: int | None = None,
-        return_info: bool = False,
-        include_info: bool | None = None,  # noqa: ARG002
-    ) -> Any:
-        """Return a random batch.
-
-        Args:
-            batch_size: Total number of rows, `B`; None: the ensemble's `batch_size`.
-            include_info: Ignored, for compatibility with TorchRL.
-            return_info: Whether to return `(batch, info)`, info a TensorDict `[K, B / K]` with
-                `batch["index"]` and the samplers' leaves.
-        """
-        if not return_info:
-            return super().sample(batch_size)
-        batch, leaves = super().sample(batch_size, return_info=True)
-        rows = leaves.pop(INDEX)
+    def _info(self, draw: Draw, batch: Any) -> Any:  # noqa: ARG002
+        rows: Any = draw.rows
+        leaves: Any = draw.info
         parts = [
             TensorDict({**leaves.get(number, {}), INDEX: index}, index.shape)
             for number, index in enumerate(rows[INDEX].unbind(0))
         ]
-        return batch, stacked(parts, rows[MEMBER])
+        return stacked(parts, rows[MEMBER])
 
     def __getitem__(self, index: Any) -> Any:
         """Return members, or their rows; those of several members are stacked and transformed."""

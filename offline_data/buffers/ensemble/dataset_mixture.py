@@ -96,21 +96,12 @@ class DatasetMixture(Mixture):
         on `(seed, epoch)` alone, and then again in another. So an epoch of a mixture with
         `weights="steps"` and `exact=True` has every row once; with other weights it repeats rows of
         some members and has a part of others'. All ranks together have the proportions; a nested
-        mixture counts by the shares of its members.
-
-        Args:
-            batch_size: See `BaseDatasetExperienceReplay.dataloader`, like the others.
-            num_workers: Number of processes that make batches.
-            shuffle: Whether to shuffle the rows of each member; False: ascending rows. Proportions
-                are drawn at random unless `exact`.
-            seed: Non-negative seed of all choices.
-            drop_last: Whether to drop the last batch of an epoch if it is not full.
-            rank: Index of this rank.
-            world: Number of ranks.
-            **options: Other arguments of `DataLoader`.
+        mixture counts by the shares of its members. With `shuffle=False` each member gives its rows
+        in ascending order, and proportions are drawn at random unless `exact`. For the arguments, and
+        what else is raised, see `BaseDatasetExperienceReplay.dataloader`.
 
         Raises:
-            UsageError: Also, members that do not match, or one that is not a dataset or view.
+            UsageError: Members that do not match, or one that is not a dataset or view.
         """
         sources = self._datasets("dataloader")
         for number, source in enumerate(sources):
@@ -226,13 +217,8 @@ class DatasetMixture(Mixture):
         """Split the episodes of every member into mixtures: `parts = mixture.split(train=0.9, val=0.1)`.
 
         Each part has the mixture's weights, names and functions. Members of the same dataset are
-        split together, so that no episode is in two parts.
-
-        Args:
-            seed: Non-negative integer.
-            sampler: Function that returns a sampler for each view; None: a `RandomSampler` each.
-            batch_size: Batch size of the parts; None: the mixture's.
-            **shares: Fraction of the episodes by name; they sum to at most 1.
+        split together, so that no episode is in two parts. For the arguments see
+        `BaseDatasetExperienceReplay.split`.
 
         Raises:
             UsageError: Invalid shares, a part without any episode of a member, or members that are

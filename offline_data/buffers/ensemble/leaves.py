@@ -312,10 +312,12 @@ def labelled(part: Any, member: int) -> Any:
 
 def with_member(members: Tensor | int, index: Tensor, device: torch.device | None) -> TensorDict:
     """Return the leaf `index` of a batch: rows and their member; rows `[K, …]` and members `[K]`."""
-    of_part = torch.as_tensor(members, device=index.device)
-    of_part = of_part.reshape(*of_part.shape, *[1] * (index.ndim - of_part.ndim))
-    own = {MEMBER: of_part.expand(index.shape).contiguous(), INDEX: index}
-    return level(own, index.shape, device)
+    if isinstance(members, int):
+        number = torch.full_like(index, members)
+    else:
+        of_part = members.to(index.device).reshape(-1, *[1] * (index.ndim - 1))
+        number = of_part.expand(index.shape).contiguous()
+    return level({MEMBER: number, INDEX: index}, index.shape, device)
 
 
 def _dense(parts: Sequence[Any], members: Tensor | None = None) -> Any:

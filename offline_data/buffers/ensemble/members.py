@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.leaves import MEMBER
 from offline_data.buffers.gather.native import NativeGather, gather_groups, gather_mixed
 from offline_data.buffers.gather.plan import INDEX
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.gather.assemble import Node
     from offline_data.episodes import Key
 
@@ -32,20 +30,6 @@ if TYPE_CHECKING:
 def is_plain(member: Any) -> bool:
     """Return True if a buffer returns what its storage gathers, unchanged."""
     return not (member._derived or member._first or member._chain.outward or member._pin)
-
-
-def check_statistics(functions: Sequence[tuple[str, Derived]]) -> None:
-    """Raise `UsageError` if rows would be normalized by different statistics, each of its own dataset.
-
-    `functions` are the derived ones of a mixture and its members, with whose they are.
-    """
-    own = {id(f): whose for whose, f in functions if isinstance(f, Normalizer) and f.own}
-    if len(own) > 1:
-        raise UsageError(
-            f"Of {' and '.join(own.values())}, each has a normalize with statistics of its own",
-            hint="give one to all of them: scale = normalize(…), and scale.fit(a, b) or "
-            "scale.fit(mixture) for joint statistics",
-        )
 
 
 def dataset_of(storage: Any) -> DatasetStorage | None:

@@ -13,7 +13,7 @@ import torch
 
 from offline_data.buffers.arguments import as_derived, positive
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.checkpoint import check_part, load_tree, owned, save_tree
+from offline_data.buffers.checkpoint import Saves, check_part, load_tree, owned
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.allocation import (
     Weights,
@@ -32,7 +32,6 @@ from offline_data.buffers.ensemble.leaves import (
 )
 from offline_data.buffers.ensemble.members import (
     GatherMany,
-    check_statistics,
     dataset_of,
     is_plain,
     put,
@@ -79,7 +78,7 @@ class MixtureDraw(NamedTuple):
     by_number: bool = False
 
 
-class Mixture:
+class Mixture(Saves):
     """Batches mixed row by row from several buffers; see `DatasetMixture`."""
 
     _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
@@ -305,10 +304,6 @@ class Mixture:
         expected = torch.bincount(source, minlength=len(counts)).tolist()
         fields.check("parts", counts == expected, f"{expected} rows of the members")
 
-    def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write `state_dict()` to a folder; see `ReplayBuffer.dumps`."""
-        save_tree(self.state_dict(), Path(path))
-
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Resume from a folder written by `dumps`; see `ReplayBuffer.loads`."""
         self.load_state_dict(_without_file(load_tree(Path(path))))
@@ -375,6 +370,17 @@ class Mixture:
             found += [(f"member {number}", function) for function in own]
         return found
 
+    def _check_statistics(self) -> None:
+        """Raise `UsageError` if rows would be normalized by statistics each of its own dataset."""
+        functions = ((whose, f) for whose, f in self._functions() if isinstance(f, Normalizer))
+        own = {id(function): whose for whose, function in functions if function.own}
+        if len(own) > 1:
+            raise UsageError(
+                f"Of {' and '.join(own.values())}, each has a normalize with statistics of its own",
+                hint="give one to all of them: scale = normalize(…), and scale.fit(a, b) or "
+                "scale.fit(mixture) for joint statistics",
+            )
+
     def _weights(self) -> tuple[float, ...]:
         if self._fixed is not None:
             return self._fixed
@@ -386,7 +392,7 @@ class Mixture:
 
     def _draw(self, size: int) -> MixtureDraw:
         weights = self._weights()
-        self._agree(number for number, weight in enumerate(weights) if weight)
+        self._agree([number for number, weight in enumerate(weights) if weight])
         source = draw_members(weights, size, self._generator, self._owed, mixed=self._shuffle)
         counts = torch.bincount(source, minlength=len(weights)).tolist()
         draws = []
@@ -409,16 +415,16 @@ class Mixture:
             if isinstance(member, Mixture):
                 member._agree_again()
         self._agreements.clear()
-        self._agree(number for number, weight in enumerate(self._weights()) if weight)
+        self._agree([number for number, weight in enumerate(self._weights()) if weight])
 
-    def _agree(self, present: Iterable[int], *, by_number: bool = False) -> None:
+    def _agree(self, present: Sequence[int], *, by_number: bool = False) -> None:
         """Compute the common leaves of members, unless known, from batches that are discarded."""
-        numbers, known = [*present], self._agreements.get(by_number)
-        if known is not None and known.members.keys() >= {*numbers}:
+        known = self._agreements.get(by_number)
+        if known is not None and known.members.keys() >= {*present}:
             return
         probes, row = {}, torch.zeros(1, dtype=torch.int64)
         with torch.random.fork_rng(devices=[]):
-            for number in numbers:
+            for number in present:
                 member = self.members[number]
                 if by_number:
                     draw = _draw_at(member, row, row)
@@ -427,7 +433,7 @@ class Mixture:
                     with member._lock:
                         draw = member._draw(self._batch_size)
                 probes[number] = self._batch_of(member, draw)
-        check_statistics(self._functions())
+        self._check_statistics()
         agreement = Agreement(
             probes,
             keys=self._keys,
@@ -441,7 +447,7 @@ class Mixture:
 
     def _draw_rows(self, source: Tensor, index: Tensor) -> MixtureDraw:
         """Return the draw of rows chosen by number; see `batch_at`."""
-        self._agree((m for m, member in enumerate(self.members) if len(member)), by_number=True)
+        self._agree([m for m, member in enumerate(self.members) if len(member)], by_number=True)
         firsts = torch.tensor(self._firsts())
         members = torch.searchsorted(firsts, source, right=True) - 1
         draws = []
