@@ -22,6 +22,7 @@ from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, check_draw
 from offline_data.buffers.storage import GrowingStorage, TensorStorage
 from offline_data.buffers.storage.rows import across
+from offline_data.buffers.torchrl_dumps import is_torchrl_dump, read_torchrl_dump
 from offline_data.buffers.transforms import Transform
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
@@ -430,13 +431,21 @@ class ReplayBuffer(BatchSource[Batch]):
             save_tree(state, Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Resume from a folder written by `dumps`; executes nothing in it.
+        """Resume from a folder written by `dumps`, or by TorchRL's; executes nothing in it.
+
+        From TorchRL come rows of tensors, the cursor, priorities and the batch size. It must have saved
+        a sampler and a writer of the same kind, without transforms. An epoch without replacement begins
+        anew, with a warning.
 
         Raises:
             NotFoundError, IntegrityError: No state, or an unreadable one.
             UsageError: See `load_state_dict`.
         """
-        state = load_tree(Path(path))
+        folder = Path(path).expanduser().absolute()
+        if is_torchrl_dump(folder):
+            self.load_state_dict(read_torchrl_dump(folder, self))
+            return
+        state = load_tree(folder)
         fields = StateFields(state, type(self).__name__)
         if isinstance(self._storage, GrowingStorage):
             state["storage"] = self._storage.state_of_saved(fields.get("storage"))

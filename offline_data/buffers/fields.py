@@ -107,6 +107,10 @@ class StateFields:
         self.check(name, isinstance(value, Mapping), "a dict")
         return dict(value)
 
+    def mappings(self) -> list[tuple[Any, Mapping[Any, Any]]]:
+        """Return the fields that are dicts, and their names."""
+        return [(name, value) for name, value in self._state.items() if isinstance(value, Mapping)]
+
     def tensor(self, name: str, dtype: torch.dtype, shape: tuple[int | None, ...]) -> Tensor:
         """Return a tensor; None in `shape`: any size."""
         value = self.get(name)

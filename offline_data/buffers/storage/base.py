@@ -392,10 +392,13 @@ class GrowingStorage(Saves):
         content = saved.get("content") if isinstance(saved, dict) else None
         if not (isinstance(content, dict) and "hooked" in content):
             return saved
-        rows = content["hooked"]
+        return {**saved, "content": self._content_of(self.after_load_hooks(content["hooked"]))}
+
+    def after_load_hooks(self, rows: Any) -> Any:
+        """Return rows as the load hooks make them."""
         for hook in self._load_hooks:
             rows = _call_hook(hook, rows, "out")
-        return {**saved, "content": self._content_of(rows)}
+        return rows
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write a folder; see `Saves`."""
