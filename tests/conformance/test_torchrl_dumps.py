@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from tensordict import TensorDict
 import offline_data as ours
 from offline_data.errors import IntegrityError, OfflineDataError, UsageError
 from tests.conformance.test_torchrl_samplers import _trees  # noqa: F401 - a fixture
+from tests.fuzz.cases import generator, instead, spoil_file
+from tests.fuzz.mutations import spoil_json_file
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -400,6 +403,54 @@ def test_hostile_folders_change_nothing(name: str, dump: Path) -> None:
     for key, leaf in before["storage"]["content"]["leaves"].items():
         assert after["storage"]["content"]["leaves"][key].equal(leaf)
     assert after["sampler"]["priorities"].equal(before["sampler"]["priorities"])
+
+
+def spoiled_at_random(seed: int, dump: Path, case: Path, sampler: str) -> str:
+    """Load a copy of which a file is changed: all of it or none; returns what happened."""
+    random = generator("torchrl dump", seed)
+    shutil.copytree(dump, case)
+    files = sorted(path for path in case.rglob("*") if path.is_file())
+    for path in random.sample(files, random.choice((1, 1, 2))):
+        if random.random() < 0.15:
+            instead(random, path)
+        elif path.suffix == ".json":
+            spoil_json_file(random, path)
+        else:
+            spoil_file(random, path)
+    mine, untouched = (make(ours, SAMPLERS[sampler]) for _ in range(2))
+    for buffer in (mine, untouched):
+        buffer.extend(rows(5, 50))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mine.loads(case)
+    except OfflineDataError:
+        same_rows(mine, untouched)
+        assert mine.writer.state_dict() == untouched.writer.state_dict()
+        return "refused"
+    try:
+        mine.sample()
+        mine.extend(mine[:1].exclude("index"))
+    except OfflineDataError:
+        return "loaded, no batch"
+    return "loaded"
+
+
+@pytest.mark.parametrize("sampler", ["random", "epochs", "slices", "prioritized"])
+def test_damage_at_random(sampler: str, tmp_path: Path) -> None:
+    buffer = make(theirs, SAMPLERS[sampler], generator=torch.Generator().manual_seed(1))
+    buffer.extend(rows(7))
+    buffer.extend(rows(6, 7))
+    if sampler == "epochs":
+        buffer.sample()
+    buffer.dumps(tmp_path / "dump")
+    count = int(os.environ.get("TORCHRL_DUMPS", "60"))
+    found = Counter(
+        spoiled_at_random(seed, tmp_path / "dump", tmp_path / f"{seed}", sampler)
+        for seed in range(count)
+    )
+    assert found["loaded"]
+    assert found["refused"] > count / 3
 
 
 def test_nothing_is_unpickled(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
