@@ -3,12 +3,12 @@
 Files that people write or strangers made are read this way: the value is complete and of the stated
 types, or refused with one sentence that names file, place, found and expected.
 
-An annotation is `str`, `bool`, `int`, `float` (an `int` is kept), `Path`, `None`, `Any`, `Literal`, a
-dataclass, a list (`list`, `tuple[X, ...]`, `tuple[X, Y]`), a table (`dict`, `Mapping`), or a union of
+An annotation is `str`, `bool`, `int`, `float` (an `int` is kept), `bytes` (text of hex digits),
+`Path`, `None`, `Any`, `Literal`, a dataclass, a list (`list`, `tuple[X, ...]`, `tuple[X, Y]`), a table (`dict`, `Mapping`), or a union of
 those whose JSON types differ; `Annotated` adds checks and functions that convert:
 `Annotated[DatasetId, str, parse_id]` is a text in the file. Fields with a default may be missing.
-Unknown ones are refused, unless a class has `ignores_unknown = True`; with `dashed = True` their
-names have dashes in the file.
+Unknown ones are refused, unless the file is read as `lenient`; with `dashed = True` the names of a
+class have dashes in the file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,15 @@ Sha256: TypeAlias = Annotated[str, matching("[0-9a-f]{64}", "64 hex digits")]
 _OBJECT = "an object"
 
 
-def decode(kind: type[T], value: object, where: str, place: str = "", *, toml: bool = False) -> T:
+def decode(
+    kind: type[T],
+    value: object,
+    where: str,
+    place: str = "",
+    *,
+    toml: bool = False,
+    lenient: bool = False,
+) -> T:
     """Return a value of a file as `kind`.
 
     Args:
@@ -72,6 +80,7 @@ def decode(kind: type[T], value: object, where: str, place: str = "", *, toml: b
         where: The file, for messages.
         place: Place of the value in the file; empty: it is all of it.
         toml: Whether the file is TOML, which a user writes.
+        lenient: Whether unknown fields are ignored, as those of a later version are.
 
     Raises:
         FormatError: It is of another form; for TOML `UsageError`. InvalidIdError: A wrong id.
@@ -88,7 +97,7 @@ def decode(kind: type[T], value: object, where: str, place: str = "", *, toml: b
         offline_data.errors.FormatError: limits.json: names[1] is 4; expected text
     """
     try:
-        return cast("T", _form(cast("Any", kind)).read(value))
+        return cast("T", _form(cast("Any", kind), lenient).read(value))
     except _WrongError as wrong:
         for part in wrong.place:
             is_plain = isinstance(part, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part)
@@ -156,31 +165,33 @@ _PLAIN: dict[Any, _Form] = {
 }
 _NAME = Check("the path of a file", lambda text: text and "\0" not in text)
 _PLAIN[Path] = _PLAIN[str].then((_NAME, Path))
+_PLAIN[bytes] = _PLAIN[str].then((matching("([0-9a-f]{2})*", "hex digits"), bytes.fromhex))
 
 
 @cache
-def _form(kind: Any) -> _Form:
+def _form(kind: Any, lenient: bool) -> _Form:
     origin, parts = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
         return _PLAIN[kind]
     if is_dataclass(kind):
-        return _form_of_class(cast("type[Any]", kind))
+        return _form_of_class(cast("type[Any]", kind), lenient)
     if origin is Annotated:
         read, *rules = parts[1:] if isinstance(parts[1], type) or get_origin(parts[1]) else parts
-        return _form(read).then(rules)
+        return _form(read, lenient).then(rules)
     if origin is Literal:
         types = tuple({type(choice) for choice in parts})
         words = " or ".join(map(str, parts)) if len(parts) < 3 else f"one of {', '.join(parts)}"
         return _Form(types, words).then((Check(words, parts.__contains__),))
     if origin in {Union, UnionType}:
-        forms = [_form(part) for part in parts]
+        forms = [_form(part, lenient) for part in parts]
         by_type = {each: form for form in reversed(forms) for each in form.types}
         words = " or ".join(form.expected for form in forms if form.types != (NoneType,))
         return _Form(tuple(by_type), words, lambda value: by_type[type(value)].read(value))
     if origin in {dict, Mapping}:
-        return _form_of_table(*map(_form, parts))
+        return _form_of_table(*(_form(part, lenient) for part in parts))
     if origin in {list, tuple, Sequence}:
-        return _form_of_list(origin, parts)
+        forms = [_form(part, lenient) for part in parts if part is not ...]
+        return _form_of_list(origin, forms, fixed=origin is tuple and parts[-1] is not ...)
     raise TypeError(f"{kind} cannot be decoded")
 
 
@@ -197,9 +208,7 @@ def _form_of_table(name: _Form, inner: _Form) -> _Form:
     )
 
 
-def _form_of_list(origin: Any, parts: tuple[Any, ...]) -> _Form:
-    forms = [_form(part) for part in parts if part is not ...]
-    fixed = origin is tuple and parts[-1] is not ...
+def _form_of_list(origin: Any, forms: list[_Form], *, fixed: bool) -> _Form:
     words = f"a list of {len(forms)}" if fixed else "a list"
     size = Check(words, lambda values: not fixed or len(values) == len(forms))
 
@@ -210,16 +219,16 @@ def _form_of_list(origin: Any, parts: tuple[Any, ...]) -> _Form:
     return _Form((list,), words).then((size, convert))
 
 
-def _form_of_class(cls: type[Any]) -> _Form:
-    dashed, is_open = (getattr(cls, name, False) for name in ("dashed", "ignores_unknown"))
+def _form_of_class(cls: type[Any], lenient: bool) -> _Form:
+    dashed = getattr(cls, "dashed", False)
     hints = get_type_hints(cls, include_extras=True)
     known = {f.name.replace("_", "-") if dashed else f.name: f for f in fields(cls)}
-    forms = {name: _form(hints[field.name]) for name, field in known.items()}
+    forms = {name: _form(hints[field.name], lenient) for name, field in known.items()}
     required = [n for n, f in known.items() if f.default is f.default_factory is MISSING]
 
     def convert(table: dict[str, Any]) -> Any:
         unknown = min(table.keys() - known, default="")
-        if unknown in table and not is_open:
+        if unknown in table and not lenient:
             said = f" has the unknown key {shown(unknown)}; expected {', '.join(known)}"
             raise _WrongError(said, did_you_mean(unknown, known))
         for name in required:
@@ -235,4 +244,6 @@ def _call(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
     try:
         return function(*args, **given)
     except OfflineDataError as error:
+        if isinstance(error.__cause__, _WrongError):  # decoded by a conversion
+            raise error.__cause__ from None
         raise _WrongError(f": {error.message}", error.shell_hint) from error

@@ -23,7 +23,6 @@ class File:
 
 @dataclass(frozen=True)
 class Part:
-    ignores_unknown: ClassVar[bool] = True
     at: tuple[int, str] = (0, "")
 
 
@@ -39,6 +38,7 @@ class Described:
     folder: Path | None = None
     part: Part = Part()
     more: Any = None
+    magic: bytes = b""
 
     def __post_init__(self) -> None:
         if self.keep_raw and not self.files:
@@ -56,8 +56,9 @@ def test_a_value_of_every_annotation() -> None:
         "folder": "x/y",
         "part": {"at": [3, "a"], "unknown": 4},
         "more": {"any": [1]},
+        "magic": "89ff",
     }
-    assert decode(Described, value, "f") == Described(
+    assert decode(Described, value, "f", lenient=True) == Described(
         DatasetId("d4rl", "a"),
         (File("x", 3),),
         {"a": 1, "b": 0.5},
@@ -67,7 +68,10 @@ def test_a_value_of_every_annotation() -> None:
         folder=Path("x/y"),
         part=Part((3, "a")),
         more={"any": [1]},
+        magic=b"\x89\xff",
     )
+    with pytest.raises(FormatError, match="f: part has the unknown key 'unknown'; expected at"):
+        decode(Described, value, "f")
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -88,6 +92,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "in a union": ({"names": ["a", 3]}, "f: names[1] is 3; expected text"),
     "path": ({"folder": "a\0"}, "f: folder is 'a\\x00'; expected the path of a file"),
     "length": ({"part": {"at": [3]}}, "f: part.at is [3]; expected a list of 2"),
+    "bytes": ({"magic": "8"}, "f: magic is '8'; expected hex digits"),
     "whole": ({"keep-raw": True}, "f: There are no files to keep"),
     "converted": ({"id": "a"}, "f: id: 'a' is neither"),
 }  # fmt: skip

@@ -9,9 +9,13 @@ import json
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
 
+from offline_data.config import user_path
+from offline_data.decode import decode
 from offline_data.errors import (
     FormatError,
     ManifestError,
@@ -23,21 +27,30 @@ from offline_data.files import disk_errors, file_lock, is_unicode, write_durably
 from offline_data.ingest.options import Stored
 from offline_data.plurals import plural
 from offline_data.store.library import entry_at, has_manifest
-from offline_data.strict_json import read_json, shown
+from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from typing_extensions import Self
 
     from offline_data.config import Settings
     from offline_data.progress import Progress
 
+T = TypeVar("T")
+
 FORMAT_VERSION = 1
+
+UserPath: TypeAlias = Annotated[Path, str, partial(user_path, where="the path")]
+"""An absolute path; see `user_path`."""
 
 MAX_BYTES = 256 << 20
 """Bytes of the largest plan that is read: one of shards has about 500 for each raw file."""
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    format_version: int
 
 
 class PlanFile(ABC):
@@ -45,8 +58,8 @@ class PlanFile(ABC):
 
     command: ClassVar[str]
     """The command that writes such plans."""
-    shape: ClassVar[dict[str, Any]]
-    """Types of the fields of the file; see `check_shape`."""
+    table: ClassVar[type]
+    """The dataclass of the file's fields, each of which the plan has, too; see `decode`."""
     file: Path
     id: str
     """Id of the new dataset."""
@@ -71,27 +84,25 @@ class PlanFile(ABC):
         makes = f"`offline-data {cls.command} … --plan-only --plan FILE`"
         try:
             value = read_json(file, max_bytes=MAX_BYTES)
-            check_shape(value, {"format_version": (int,)}, "it")
-            if value["format_version"] > FORMAT_VERSION:
+            version = decode(_Versioned, value, "it", lenient=True).format_version
+            if version > FORMAT_VERSION:
                 raise NewerFormatError(
-                    f"{file} has format {value['format_version']}; this version reads up to "
-                    f"{FORMAT_VERSION}",
+                    f"{file} has format {version}; this version reads up to {FORMAT_VERSION}",
                     hint="use the offline-data that made it",
                 )
-            check_shape(value, cls.shape, "it")
-            return cls.from_json(file, value)
+            return cls.from_table(file, decode(cls.table, value, "it", lenient=True))
         except NotFoundError as error:
             raise NotFoundError(f"There is no plan {file}", hint=f"{makes} makes one") from error
-        except (ValueError, KeyError, TypeError, FormatError, UsageError) as error:
+        except (FormatError, UsageError) as error:
             raise ManifestError(
-                f"{file} is not a plan of offline-data: {type(error).__name__}: {error}",
+                f"{file} is not a plan of offline-data: {error.message.removeprefix('it: ')}",
                 hint=f"it is what {makes} writes",
             ) from error
 
     def write(self) -> None:
         """Write the file atomically; the caller holds its lock."""
         value = {"format_version": FORMAT_VERSION, **self.to_json()}
-        text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(value, indent=1, ensure_ascii=False, default=_as_json) + "\n"
         if not is_unicode(text):
             raise UsageError(
                 f"A path of {self.id} is not UTF-8, as the plan {self.file} must be",
@@ -102,12 +113,12 @@ class PlanFile(ABC):
 
     @classmethod
     @abstractmethod
-    def from_json(cls, file: Path, value: dict[str, Any]) -> Self:
-        """Return the plan of the fields of a file; raises `KeyError` or `ValueError` if invalid."""
+    def from_table(cls, file: Path, table: Any) -> Self:
+        """Return the plan of the fields of a file; raises `FormatError`, `UsageError` if invalid."""
 
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of the file."""
+        """Return the fields of the file; `write` converts dataclasses, paths and bytes."""
+        return {field.name: getattr(self, field.name) for field in fields(self.table)}
 
     @abstractmethod
     def open(self, settings: Settings, progress: Progress) -> PlannedWork | None:
@@ -227,18 +238,16 @@ def _made(plan: PlanFile, begin: float, *, existed: bool, ran: int = 0) -> Share
     return Share(plan, ran, (), Stored(entry.id, path, entry.manifest, existed, seconds))
 
 
-def check_shape(value: Any, shape: Any, name: str) -> None:
-    """Raise `ValueError` for a value of another type, `KeyError` for a missing one."""
-    kinds = shape if isinstance(shape, tuple) else (type(shape),)
-    if type(value) not in {type(None) if kind is None else kind for kind in kinds}:
-        expected = " or ".join("null" if kind is None else kind.__name__ for kind in kinds)
-        raise ValueError(f"{name} is {shown(value)}, expected {expected}")
-    if isinstance(shape, dict):
-        for field, inner in shape.items():
-            check_shape(value[field], inner, field)
-    elif isinstance(shape, list):
-        for one in value:
-            check_shape(one, shape[0], f"one of {name}")
+def take(kind: type[T], value: object) -> T:
+    """Return a dataclass whose fields are those of the same names of `value`."""
+    return kind(**{field.name: getattr(value, field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def _as_json(value: Any) -> Any:
+    """Return a dataclass, path or bytes as `decode` reads them."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value.absolute()) if isinstance(value, Path) else vars(value)
 
 
 @contextmanager

@@ -6,30 +6,139 @@ of the same dataset finds them, too.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from offline_data.config import user_path
 from offline_data.errors import UsageError
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob
 from offline_data.ingest.options import Options
-from offline_data.ingest.planned import PlanFile, PlannedWork, check_shape, plan_lock
+from offline_data.ingest.planned import PlanFile, PlannedWork, UserPath, plan_lock, take
 from offline_data.ingest.shards import ShardedJob, ShardedRun, convert_shards
 from offline_data.sources.base import Release, Shard
 from offline_data.sources.text_options import TextOptions
+from offline_data.store.layout import AuditMode, LayoutName  # noqa: TC001 (as above)
 from offline_data.store.library import has_manifest
 from offline_data.store.publish import dataset_lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from offline_data.config import Settings
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
-    from offline_data.store.layout import LayoutName
+
+
+@dataclass(frozen=True)
+class _FileTable:
+    path: str
+    urls: tuple[str, ...]
+    size: int | None
+    digest: str | None
+    magic: bytes
+    accepts_changes: bool = False
+
+
+@dataclass(frozen=True)
+class _ShardTable:
+    name: str
+    files: tuple[str, ...]
+    bytes: int | None
+    episodes: int | None
+
+
+_File: TypeAlias = Annotated[RemoteFile, _FileTable, lambda table: RemoteFile(**vars(table))]
+_Shard: TypeAlias = Annotated[Shard, _ShardTable, lambda table: Shard(**vars(table))]
+
+
+@dataclass(frozen=True)
+class _ReleaseTable:
+    name: str
+    licence: str | None
+    revision: str
+    keep_episodes: bool
+    skip_bad_episodes: bool
+    local: UserPath | None
+    opening: tuple[str, ...] | None
+    files: tuple[_File, ...]
+
+
+@dataclass(frozen=True)
+class _OptionsTable:
+    layout: LayoutName | None
+    strict: bool
+    audit: AuditMode
+    keep_raw: bool
+    force: bool
+    keep_episodes: bool
+    skip_bad_episodes: bool
+    images: Literal["encoded", "raw"] | None
+
+
+@dataclass(frozen=True)
+class _JobTable:
+    adapter: str
+    layout: LayoutName
+    parents: tuple[str, ...]
+    files: tuple[dict[str, Any], ...]
+    release: _ReleaseTable
+    shards: tuple[_Shard, ...]
+    options: _OptionsTable
+    episodes: tuple[int | None, int | None] | None
+    checkpoints: tuple[int | None, int | None] | None
+    stated: tuple[int | None, int | None]
+    split: str | None = None
+    text: Annotated[TextOptions, dict, TextOptions.from_record] | None = None
+
+    @classmethod
+    def of(cls, job: ShardedJob) -> _JobTable:
+        """Return the table of a job."""
+        build, release, options = job.build, job.release, job.options
+        return cls(
+            build.adapter,
+            build.layout,
+            build.parents,
+            build.files,
+            take(_ReleaseTable, release),
+            job.shards,
+            take(_OptionsTable, options),
+            options.episodes,
+            options.checkpoints,
+            (job.transitions, job.episodes),
+            release.split,
+            release.text,
+        )
+
+    def job(self, dataset: DatasetId, destination: Path) -> ShardedJob:
+        """Return the job that makes a dataset; raises `UsageError`."""
+        how: dict[str, Any] = {
+            name: getattr(self, name) for name in ("checkpoints", "split", "text")
+        }
+        options = Options(**vars(self.options), **how, episodes=self.episodes)
+        build = BuildJob(
+            dataset,
+            self.adapter,
+            self.layout,
+            destination,
+            self.files,
+            self.parents,
+            options.to_json(),
+        )
+        release = Release(**vars(self.release), **how)
+        return ShardedJob(build, release, self.shards, options, *self.stated)
+
+
+@dataclass(frozen=True)
+class _PlanTable:
+    kind: Literal["shards"]
+    id: str
+    destination: UserPath
+    root: UserPath
+    tasks: int
+    published: bool
+    job: _JobTable | None
 
 
 @dataclass(frozen=True)
@@ -38,15 +147,7 @@ class ShardPlan(PlanFile):
 
     command: ClassVar[str] = "download"
     kind: ClassVar[str] = "shards"
-    shape: ClassVar[dict[str, Any]] = {
-        "kind": (str,),
-        "id": (str,),
-        "destination": (str,),
-        "root": (str,),
-        "tasks": (int,),
-        "published": (bool,),
-        "job": (dict, None),
-    }
+    table: ClassVar[type] = _PlanTable
     file: Path
     root: Path
     """Root of datasets, raw files and work folders."""
@@ -58,23 +159,15 @@ class ShardPlan(PlanFile):
     published: bool = False
 
     @classmethod
-    def from_json(cls, file: Path, value: dict[str, Any]) -> ShardPlan:
+    def from_table(cls, file: Path, table: _PlanTable) -> ShardPlan:
         """See `PlanFile`."""
-        root, destination = (user_path(value[name], name) for name in ("root", "destination"))
-        job = None if value["job"] is None else _job(value["job"], value["id"], destination)
-        return cls(file, root, job, value["id"], destination, value["tasks"], value["published"])
+        root, destination = table.root, table.destination
+        job = None if table.job is None else table.job.job(parse_id(table.id), destination)
+        return cls(file, root, job, table.id, destination, table.tasks, table.published)
 
     def to_json(self) -> dict[str, Any]:
         """See `PlanFile`."""
-        return {
-            "kind": self.kind,
-            "id": self.id,
-            "destination": str(self.destination),
-            "root": str(self.root),
-            "tasks": self.tasks,
-            "published": self.published,
-            "job": None if self.job is None else _json_of(self.job),
-        }
+        return {**super().to_json(), "job": self.job and _JobTable.of(self.job)}
 
     def open(self, settings: Settings, progress: Progress) -> _ShardWork | None:
         """Prepare to work at it; returns None if its dataset has been published."""
@@ -188,110 +281,3 @@ def write_plan(
                 )
         plan.write()
     return plan
-
-
-_NUMBER, _TEXT = (int, None), (str, None)
-_FILE = {"path": (str,), "urls": [(str,)], "size": _NUMBER, "digest": _TEXT, "magic": (str,)}
-_SHARD = {"name": (str,), "files": [(str,)], "bytes": _NUMBER, "episodes": _NUMBER}
-_OPTIONS: dict[str, Any] = {
-    "layout": _TEXT,
-    "strict": (bool,),
-    "audit": (float, int, str),
-    "keep_raw": (bool,),
-    "force": (bool,),
-    "keep_episodes": (bool,),
-    "skip_bad_episodes": (bool,),
-    "images": _TEXT,
-}
-_RANGES = ("episodes", "checkpoints")
-_RELEASE: dict[str, Any] = {
-    "name": (str,),
-    "licence": _TEXT,
-    "revision": (str,),
-    "keep_episodes": (bool,),
-    "skip_bad_episodes": (bool,),
-}
-_JOB: dict[str, Any] = {
-    "adapter": (str,),
-    "layout": (str,),
-    "parents": [(str,)],
-    "files": [{}],
-    "release": {
-        **_RELEASE,
-        "local": _TEXT,
-        "opening": (list, None),
-        "files": [_FILE],
-    },
-    "shards": [_SHARD],
-    "options": _OPTIONS,
-    **dict.fromkeys(_RANGES, (list, None)),
-    "split": _TEXT,
-    "text": (dict, None),
-    "stated": [_NUMBER],
-}
-"""Types of the fields of the file."""
-
-
-def _json_of(job: ShardedJob) -> dict[str, Any]:
-    build, release = job.build, job.release
-    return {
-        "adapter": build.adapter,
-        "layout": build.layout,
-        "parents": build.parents,
-        "files": build.files,
-        "release": {
-            **{name: getattr(release, name) for name in _RELEASE},
-            "local": None if release.local is None else str(release.local.absolute()),
-            "opening": release.opening,
-            "files": [{**asdict(file), "magic": file.magic.hex()} for file in release.files],
-        },
-        "shards": [asdict(shard) for shard in job.shards],
-        "options": {name: getattr(job.options, name) for name in _OPTIONS},
-        **{name: getattr(job.options, name) for name in _RANGES},
-        "split": release.split,
-        "text": release.text.to_json() if release.text else None,
-        "stated": [job.transitions, job.episodes],
-    }
-
-
-def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
-    """Read the job of a file; raises `KeyError`, `TypeError` or `ValueError` if invalid."""
-    value = {"split": None, **value}  # not in plans of before
-    check_shape(value, _JOB, "job")
-    told = value["release"]
-    ranges: dict[str, Any] = {
-        name: None if value[name] is None else (value[name][0], value[name][1]) for name in _RANGES
-    }
-    release = Release(
-        **{name: told[name] for name in _RELEASE},
-        files=tuple(
-            RemoteFile(
-                one["path"],
-                tuple(one["urls"]),
-                one["size"],
-                one["digest"],
-                bytes.fromhex(one["magic"]),
-                one.get("accepts_changes", False),
-            )
-            for one in told["files"]
-        ),
-        opening=None if told["opening"] is None else tuple(map(str, told["opening"])),
-        local=None if told["local"] is None else user_path(told["local"], "local"),
-        checkpoints=ranges["checkpoints"],
-        split=value["split"],
-        text=None if value["text"] is None else TextOptions.from_record(value["text"]),
-    )
-    given: dict[str, Any] = {name: value["options"][name] for name in _OPTIONS}
-    options = Options(**given, **ranges, split=release.split, text=release.text)
-    shards = tuple(Shard(**{**one, "files": tuple(one["files"])}) for one in value["shards"])
-    build = BuildJob(
-        parse_id(name),
-        value["adapter"],
-        cast("LayoutName", value["layout"]),
-        destination,
-        tuple(value["files"]),
-        tuple(value["parents"]),
-        options.to_json(),
-    )
-    transitions, episodes = value["stated"]
-    return ShardedJob(build, release, shards, options, transitions, episodes)

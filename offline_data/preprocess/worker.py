@@ -6,24 +6,28 @@ import re
 import secrets
 import shutil
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from offline_data.config import user_path
-from offline_data.errors import ManifestError, OfflineDataError, UsageError
+from offline_data.errors import FormatError, ManifestError, OfflineDataError, UsageError
 from offline_data.files import disk_errors, require_bytes
 from offline_data.ingest.planned import (
     MAX_BYTES,
     PlanFile,
     PlannedWork,
     Share,
+    UserPath,
     finish_plan,
     plan_lock,
     run_plan,
+    take,
 )
 from offline_data.ingest.shard_plan import ShardPlan
 from offline_data.plurals import plural
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
+from offline_data.preprocess.functions.ted import On  # noqa: TC001 (as above)
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
 from offline_data.preprocess.recipe import function_in
@@ -31,6 +35,7 @@ from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import write_task
 from offline_data.preprocess.workdir import WorkDir
 from offline_data.progress import SILENT
+from offline_data.store.layout import AuditMode, LayoutName  # noqa: TC001 (as above)
 from offline_data.store.library import entry_at, has_manifest
 from offline_data.store.publish import dataset_lock, recover
 from offline_data.store.writer import with_margin
@@ -38,66 +43,56 @@ from offline_data.strict_json import read_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from offline_data.config import Settings
     from offline_data.progress import Progress
 
-_CALLING = {
-    "batched": (int, None),
-    "by": (str,),
-    "on": (str,),
-    "vectorize": (str, bool),
-    "seed": (int,),
-}
-_OPTIONS = {
-    "num_frames": (int, None),
-    "layout": (str, None),
-    "audit": (float, int, str),
-    "chunksize": (int, None),
-    "force": (bool,),
-}
-_PLAIN = ("id", "fingerprint", "place", "generation", "tasks", "published")
-_PATHS = ("root", "parent", "destination", "dest")
-_SHAPE = {
-    **dict.fromkeys(("id", "destination", "parent", "fingerprint", "root", "place"), (str,)),
-    **dict.fromkeys(("name", "dest"), (str, None)),
-    **dict.fromkeys(("generation", "tasks"), (int,)),
-    "published": (bool,),
-    "stages": [{"text": (str,), "sha256": (str, None), "source": (str, None)}],
-    "calling": _CALLING,
-    "options": _OPTIONS,
-    "states": [{}],
-    "recipe": [{}],
-}
-"""Types of the fields of the file."""
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage of a plan."""
+
+    text: str
+    sha256: str | None
+    """Digest of a stage that is a function; None for other steps."""
+    source: str | None
+    """Digest of the files that importing the function runs; see `source_digest`."""
 
 
 @dataclass(frozen=True)
-class JobPlan(PlanFile):
-    """The file of a planned job and its progress.
+class _Calling:
+    batched: int | None
+    by: Literal["row", "episode"]
+    on: On
+    vectorize: Literal["auto"] | bool
+    seed: int
 
-    The folder `FILE.work` beside it has a new folder for every plan, so that a task that still
-    works at an older one does not interfere.
-    """
 
-    command: ClassVar[str] = "preprocess"
-    shape: ClassVar[dict[str, Any]] = _SHAPE
-    file: Path
-    job: Job
-    """The request, with absolute paths."""
-    root: Path
-    """Root of datasets and locks."""
+@dataclass(frozen=True)
+class _Options:
+    num_frames: int | None
+    layout: LayoutName | None
+    audit: AuditMode
+    chunksize: int | None
+    force: bool
+
+
+@dataclass(frozen=True)
+class _PlanTable:
     id: str
     """Id of the new dataset."""
-    destination: Path
-    """Its dataset directory."""
     fingerprint: str
     """Identifies parent and recipe."""
-    digests: tuple[str | None, ...]
-    """Digest of each stage that is a function; None for other steps."""
-    sources: tuple[str | None, ...]
-    """Digest of the files that importing the function runs; see `source_digest`."""
+    destination: UserPath
+    """The new dataset directory."""
+    parent: UserPath
+    stages: tuple[PlannedStage, ...]
+    calling: _Calling
+    name: str | None
+    dest: UserPath | None
+    root: UserPath
+    """Root of datasets and locks."""
+    options: _Options
     place: str = ""
     """Folder in `FILE.work` of the tasks' output; unique to each plan."""
     generation: int = 0
@@ -111,57 +106,34 @@ class JobPlan(PlanFile):
     published: bool = False
     """Whether the dataset has been published."""
 
-    @classmethod
-    def from_json(cls, file: Path, value: dict[str, Any]) -> JobPlan:
-        """See `PlanFile`."""
-        stages, states = value["stages"], value["states"]
-        if not value["published"] or value["place"]:
-            if not stages or len(states) != len(stages):
-                raise ValueError(f"there are {len(stages)} stages and {len(states)} states")
-            if value["tasks"] < 1 or not re.fullmatch(r"\d+-[0-9a-f]+", value["place"]):
-                raise ValueError(f"tasks is {value['tasks']}, place {shown(value['place'])}")
-        paths = {
-            name: None if value[name] is None else user_path(value[name], name) for name in _PATHS
-        }
-        job = Job(
-            cast("Path", paths["parent"]),
-            tuple(stage["text"] for stage in stages),
-            value["name"],
-            paths["dest"],
-            RunOptions(
-                **{name: value["calling"][name] for name in _CALLING},
-                **{name: value["options"][name] for name in _OPTIONS},
-            ),
-        )
-        return cls(
-            file,
-            job,
-            cast("Path", paths["root"]),
-            destination=cast("Path", paths["destination"]),
-            digests=tuple(stage["sha256"] for stage in stages),
-            sources=tuple(stage["source"] for stage in stages),
-            states=tuple(states),
-            recipe=tuple(value["recipe"]),
-            **{name: value[name] for name in _PLAIN},
-        )
 
-    def to_json(self) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class JobPlan(_PlanTable, PlanFile):
+    """The file of a planned job and its progress.
+
+    The folder `FILE.work` beside it has a new folder for every plan, so that a task that still
+    works at an older one does not interfere.
+    """
+
+    command: ClassVar[str] = "preprocess"
+    table: ClassVar[type] = _PlanTable
+    file: Path
+    job: Job
+    """The request, with absolute paths."""
+
+    @classmethod
+    def from_table(cls, file: Path, table: _PlanTable) -> JobPlan:
         """See `PlanFile`."""
-        job = self.job
-        stages = zip(job.stages, self.digests, self.sources, strict=True)
-        return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "destination": str(self.destination),
-            "parent": str(job.parent),
-            "stages": [{"text": text, "sha256": sha, "source": own} for text, sha, own in stages],
-            "calling": {name: getattr(job.options, name) for name in _CALLING},
-            "name": job.name,
-            "dest": None if job.dest is None else str(job.dest),
-            "root": str(self.root),
-            "options": {name: getattr(job.options, name) for name in _OPTIONS},
-            "states": list(self.states),
-            "recipe": list(self.recipe),
-        }
+        stages, states, tasks, place = table.stages, table.states, table.tasks, table.place
+        if not table.published or place:
+            if not stages or len(states) != len(stages):
+                raise FormatError(f"there are {len(stages)} stages and {len(states)} states")
+            if tasks < 1 or not re.fullmatch(r"\d+-[0-9a-f]+", place):
+                raise FormatError(f"tasks is {tasks}, place {shown(place)}")
+        texts = tuple(stage.text for stage in stages)
+        options = RunOptions(**vars(table.calling), **vars(table.options))
+        job = Job(table.parent, texts, table.name, table.dest, options)
+        return cls(**vars(table), file=file, job=job)
 
     @property
     def folder(self) -> Path:
@@ -178,17 +150,11 @@ class JobPlan(PlanFile):
         A file that has changed is not imported, since that would run it.
         """
         hint = "plan again: `offline-data preprocess … --plan-only --plan FILE --force`"
-        stages = self.job.stages
-        changed = [
-            stage
-            for stage, was in zip(stages, self.sources, strict=True)
-            if _source_of(stage) != was
-        ]
+        changed = [stage.text for stage in self.stages if _source_of(stage.text) != stage.source]
         if not changed:
             run = Run.of(self.job, replace(settings, root=self.root), progress)
-            made = (step.describe().get("sha256") for step in run.recipe.steps)
-            pairs = zip(stages, self.digests, made, strict=True)
-            changed = [stage for stage, was, digest in pairs if digest != was]
+            pairs = zip(self.stages, _digests(run), strict=True)
+            changed = [stage.text for stage, digest in pairs if digest != stage.sha256]
         if changed:
             raise UsageError(
                 f"The function {changed[0]} has changed since {self.file} was made", hint=hint
@@ -283,15 +249,20 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
             f"{run.recipe.unknown}, and other programs cannot follow this plan",
             hint="close over arrays or paths instead, and open files inside the function",
         )
+    texts = [str(stage) for stage in job.stages]
     plan = JobPlan(
-        file,
-        job,
-        settings.root.absolute(),
-        str(target.id),
-        target.destination,
-        run.fingerprint,
-        tuple(step.describe().get("sha256") for step in run.recipe.steps),
-        tuple(map(_source_of, job.stages)),
+        file=file,
+        job=job,
+        id=str(target.id),
+        fingerprint=run.fingerprint,
+        destination=target.destination,
+        parent=job.parent,
+        stages=tuple(map(PlannedStage, texts, _digests(run), map(_source_of, texts))),
+        calling=take(_Calling, options),
+        name=job.name,
+        dest=job.dest,
+        root=settings.root.absolute(),
+        options=take(_Options, options),
     )
     target.check(entry_at(run.reader.path))
     with plan_lock(file, progress):
@@ -317,9 +288,13 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
         return plan
 
 
-def _source_of(stage: Any) -> str | None:
+def _digests(run: Run) -> list[str | None]:
+    return [step.describe().get("sha256") for step in run.recipe.steps]
+
+
+def _source_of(stage: str) -> str | None:
     """Return the digest of the files of a stage that names a function."""
-    function = function_in(stage) if isinstance(stage, str) else None
+    function = function_in(stage)
     if function is None:
         return None
     from offline_data.preprocess.functions.reference import source_digest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.decode import Count, Sha256, decode, matching
 from offline_data.errors import UsageError
@@ -106,13 +106,11 @@ class LockedDataset(_LockedTable):
 
 @dataclass(frozen=True)
 class _Versioned:
-    ignores_unknown: ClassVar[bool] = True
     version: Count
 
 
 @dataclass(frozen=True)
 class _LockFile(_Versioned):
-    ignores_unknown: ClassVar[bool] = False
     datasets: Mapping[Name, _LockedTable]
 
 
@@ -169,7 +167,7 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
     """
     try:
         value = read_toml(file, MAX_BYTES)
-        version = decode(_Versioned, value, str(file), toml=True).version
+        version = decode(_Versioned, value, str(file), toml=True, lenient=True).version
         if version == VERSION:
             tables = decode(_LockFile, value, str(file), toml=True).datasets
             return {n: LockedDataset(**vars(table), name=n) for n, table in sorted(tables.items())}

@@ -23,7 +23,7 @@ from offline_data.decode import Check, decode, matching
 from offline_data.errors import FormatError, UsageError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.ingest.options import Options, format_range, parse_range
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.text_options import TextOptions  # noqa: TC001 (as above)
 from offline_data.store.layout import LayoutName  # noqa: TC001 (`decode` reads annotations)
 from offline_data.strict_json import check_depth, read_whole
 
@@ -55,7 +55,7 @@ class OptionsTable:
     keep_episodes: bool = False
     skip_bad_episodes: bool = False
     allow_changed: bool = False
-    text: Annotated[TextOptions, dict, TextOptions.from_json] | None = None
+    text: TextOptions | None = None
 
     def options(self) -> Options:
         """Return them as `download` takes them; raises `UsageError`."""

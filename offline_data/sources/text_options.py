@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
+from dataclasses import asdict, dataclass, fields
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
+from offline_data.decode import decode
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, unknown
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
 """Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
@@ -34,14 +33,6 @@ ROLES: dict[Form, tuple[str, ...]] = {
 
 MAX_LENGTH = 1 << 20
 """Greatest `max_length`."""
-
-_TYPES: dict[str, tuple[type, str]] = {
-    "columns": (dict, "names of columns by role"),
-    "max_length": (int, "a whole number"),
-    "pad": (bool, "true or false"),
-    "keep_text": (bool, "true or false"),
-}
-"""Types of fields that are not text, in Python and in words."""
 
 _PLACES = ("tokenizer", "tokenizer_revision")
 """Location of a tokenizer, in place of its identity."""
@@ -126,22 +117,12 @@ class TextOptions:
         return looks_like_path(self.tokenizer) or self.tokenizer.endswith(".json")
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> TextOptions:
-        """Read what `to_json` returned; raises `UsageError` for unknown options."""
-        known = sorted(field.name for field in fields(cls))
-        for name, given in value.items():
-            if name not in known:
-                raise unknown(UsageError, "There is no text option", name, known)
-            words = [*given, *given.values()] if isinstance(given, dict) else []
-            kind, expected = _TYPES.get(name, (str, "text"))
-            if type(given) is not kind or not all(type(word) is str for word in words):
-                raise UsageError(f"The text option {name} is {shown(given)}; expected {expected}")
-        return cls(**value)
-
-    @classmethod
     def from_record(cls, value: Mapping[str, Any]) -> TextOptions:
-        """Read those of a manifest, plan or lock file; without `eos`, nothing was appended."""
-        return replace(cls.from_json(value), eos=value.get("eos"))
+        """Read what `to_json` returned of a manifest, plan or lock file; raises `FormatError`.
+
+        Without `eos`, nothing was appended.
+        """
+        return decode(cls, {"eos": None, **value}, "text options")
 
     def given(self) -> dict[str, Any]:
         """Return `eos`, and those that are not the defaults, as `from_record` reads them."""

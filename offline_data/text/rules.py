@@ -24,7 +24,7 @@ from offline_data.checks.tokens import (
     token_leaves,
 )
 from offline_data.episodes.fields import join_key
-from offline_data.errors import UsageError
+from offline_data.errors import FormatError, UsageError
 from offline_data.plurals import plural
 from offline_data.sources.text_options import TextOptions
 
@@ -485,7 +485,7 @@ def _describe_repair(manifest: Manifest) -> str:
         return ""
     try:
         arguments = TextOptions.from_record(recorded).arguments()
-    except UsageError:
+    except (FormatError, UsageError):
         return ""
     words = ["convert", "PATH", manifest.name, "--from", "text", *arguments, "--force"]
     if manifest.source == "hf":

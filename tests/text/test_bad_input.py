@@ -327,7 +327,8 @@ def test_options(options: dict[str, object], said: str) -> None:
 
 def test_options_survive_json() -> None:
     options = TextOptions("a/b.json", "pairs", {"chosen": "good"}, max_length=7, pad=True)
-    assert TextOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
+    assert TextOptions.from_record(json.loads(json.dumps(options.to_json()))) == options
     assert options.recorded()["tokenizer"] == "b.json"
-    with pytest.raises(UsageError, match="There is no text option 'max_lenght'"):
-        TextOptions.from_json({"max_lenght": 3})
+    with pytest.raises(FormatError, match="has the unknown key 'max_lenght'") as caught:
+        TextOptions.from_record({"max_lenght": 3})
+    assert caught.value.hint == "did you mean max_length?"

@@ -292,7 +292,7 @@ def test_another_tokenizer_than_the_locked_one_is_refused(
             '{ tokenizer = "t.json", max_length = "x" }',
             "max_length is 'x'; expected a whole number",
         ),
-        ('{ tokenizr = "t.json" }', "no text option 'tokenizr'"),
+        ('{ tokenizr = "t.json" }', "text has the unknown key 'tokenizr'"),
         (
             '{ tokenizer = "t.json", columns = { text = 3 } }',
             "columns is .*expected names of columns by role",
