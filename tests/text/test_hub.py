@@ -295,7 +295,7 @@ def test_another_tokenizer_than_the_locked_one_is_refused(
         ('{ tokenizr = "t.json" }', "text has the unknown key 'tokenizr'"),
         (
             '{ tokenizer = "t.json", columns = { text = 3 } }',
-            "columns is .*expected names of columns by role",
+            r"text\.columns\.text is 3; expected text",
         ),
         ('{ tokenizer = "t.json", pad = true }', "Padded rows need a length"),
         ('"gpt2"', "text is 'gpt2'; expected a table"),
