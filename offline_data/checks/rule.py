@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC
+from operator import add
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from offline_data.checks.finding import Finding
 from offline_data.errors import UsageError
@@ -11,6 +15,8 @@ from offline_data.ids import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from offline_data.checks.block import RowBlock, RowPlace
     from offline_data.checks.finding import Severity
@@ -25,6 +31,34 @@ class Measured(NamedTuple):
     leaves: Mapping[Key, Any]
 
 
+class Tally(SimpleNamespace):
+    """Figures of some rows of a leaf, by name; `+` joins those of the rows after them.
+
+    Numbers, arrays and counters add up; the first `place`, the least `low` and the greatest `high`
+    stay. `number` is how many rows, or values, a finding is about.
+
+    Example:
+        >>> Tally(number=2, place=None, low=5.0) + Tally(number=1, place="row 7", low=4.0)
+        Tally(number=3, place='row 7', low=4.0)
+    """
+
+    @classmethod
+    def of(cls, block: RowBlock, key: Key, at: NDArray[np.intp], /, **figures: Any) -> Tally:
+        """Return a tally of some rows of `block.values(key)`, ascending, with other figures."""
+        place = block.place(key, int(at[0])) if len(at) else None
+        return cls(number=len(at), place=place, **figures)
+
+    def __bool__(self) -> bool:
+        """Return True if there is something to report."""
+        return bool(self.number)
+
+    def __add__(self, other: Tally) -> Tally:
+        """Join the figures; both have the same names."""
+        joined: dict[str, Any] = {"place": lambda a, b: a or b, "low": min, "high": np.fmax}
+        figures = vars(self).items()
+        return Tally(**{k: joined.get(k, add)(v, getattr(other, k)) for k, v in figures})
+
+
 class Rule(ABC):
     """A rule: subclasses set the four class attributes and override what they need.
 
@@ -33,8 +67,9 @@ class Rule(ABC):
 
     A run creates each rule once. It passes each leaf that `leaves` names to `measure`, block by
     block, in several threads, merges the results of a leaf in order of rows, and passes them to
-    `findings`. Rules that need no rows, only the manifest or the table of episodes, override
-    `findings` alone; rules that compare datasets with each other override `across`.
+    `findings`. A rule whose measures are a `Tally` may override `message` instead: it then has one
+    finding for each leaf. Rules that need no rows, only the manifest or the table of episodes,
+    override `findings` alone; rules that compare datasets with each other override `across`.
 
     Args:
         thresholds: Values in place of those of `thresholds`.
@@ -86,8 +121,14 @@ class Rule(ABC):
 
     def findings(self, measured: Measured) -> Iterable[Finding]:
         """Return the findings of one dataset, from what `measure` returned for each leaf."""
-        del measured
-        return ()
+        for key, found in measured.leaves.items():
+            if found and (message := self.message(measured.reader, key, found)):
+                yield self.finding(measured.reader, message, found.place, count=found.number)
+
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        """Return the finding on one leaf, at `found.place` on `found.number` rows; empty: none."""
+        del reader, key, found
+        return ""
 
     def across(self, measured: Sequence[Measured]) -> Iterable[Finding]:
         """Return the findings that concern several datasets of the run, two at least."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from offline_data.checks.block import RowPlace, mixed
+from offline_data.checks.block import mixed
 from offline_data.checks.names import derived, options, related, split, unversioned
-from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.duplicates import listed_copies
 from offline_data.checks.tokens import (
     CONTENT,
@@ -49,7 +50,6 @@ class _DocumentRule(Rule):
     """Rows of `TokenBlock.sums` that it needs; each is 8 bytes of memory per document."""
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of tokens."""
         return token_leaves(reader)
 
     def measure(self, block: RowBlock, key: Key) -> list[tuple[int, Sums]]:
@@ -118,7 +118,6 @@ class ChosenEqualsRejected(_DocumentRule):
     sums: ClassVar = [CONTENT]
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
         reader, totals = measured.reader, self.totals(measured)
         for key in list(totals)[:1]:
             documents, chosen, rejected = _pairs(totals, reader)
@@ -174,7 +173,6 @@ class DuplicateDocuments(_DocumentRule):
         return _Units(content[found], found, "pairs" if len(documents) else "documents")
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding that counts the copies and names the first ones."""
         for key in list(measured.leaves)[:1]:
             units = self.units(measured)
             _, first, group = np.unique(units.hashes, return_index=True, return_inverse=True)
@@ -201,12 +199,9 @@ class TextLeakage(DuplicateDocuments):
     hint = "drop these documents from one of the two in the source, and convert it again"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield nothing: see `across`."""
-        del measured
         return iter(())
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
-        """Yield a finding for each pair of datasets with a common document, on the later one."""
         known = [(one, self.units(one)) for one in measured if one.leaves]
         for (one, of_first), (other, of_second) in combinations(known, 2):
             first, second = one.reader, other.reader
@@ -259,12 +254,10 @@ class PromptNotPrefix(_DocumentRule):
     sums: ClassVar = [PROMPT]
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of tokens, if there are prompts."""
         found = token_leaves(reader)
         return found if found and has_prompts(reader) else ()
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding on documents, and one on pairs."""
         reader, totals = measured.reader, self.totals(measured)
         for key in list(totals)[:1]:
             known = reader.episodes.get(("prompt_is_prefix",))
@@ -294,7 +287,6 @@ class EmptyCompletion(_DocumentRule):
     leaves = PromptNotPrefix.leaves
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf of tokens."""
         for key, (tokens, given) in self.totals(measured).items():
             empty = np.flatnonzero((given == tokens) & (tokens > 0))
             message = f"of {plural(len(tokens), 'document')} have no token after their prompt"
@@ -316,7 +308,6 @@ class MostTruncated(Rule):
     explained: ClassVar = {"share": "Share of the documents, from which on it is reported."}
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
         reader = measured.reader
         cut = np.flatnonzero(reader.episodes[("truncated",)])
         share = len(cut) / reader.episode_count
@@ -329,14 +320,6 @@ class MostTruncated(Rule):
                 row=int(reader.starts[first] + reader.lengths[first] - 1),
                 count=len(cut),
             )
-
-
-class _SpecialTokens(NamedTuple):
-    """Special tokens inside of documents."""
-
-    roles: frozenset[str]
-    number: int
-    first: RowPlace
 
 
 class SpecialTokensInside(Rule):
@@ -357,16 +340,15 @@ class SpecialTokensInside(Rule):
     hint = "remove these from the texts, or choose another tokenizer, and convert again"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of tokens, if the marks are known."""
         return token_leaves(reader) if _marks(reader.manifest) else ()
 
-    def measure(self, block: RowBlock, key: Key) -> _SpecialTokens | None:
+    def measure(self, block: RowBlock, key: Key) -> Tally | None:
         """Look for marks anywhere, then where they are in their documents."""
         marks, tokens = _marks(block.reader.manifest), TokenBlock.of(block, key)
         at = np.isin(tokens.ids, list(marks)) & tokens.inside
         at &= (tokens.places > 0) & (tokens.places < tokens.lengths - 1)
         if _has_turns(block.reader):
-            padding = [one for one, role in marks.items() if role == "pad"]
+            padding = [token for token, role in marks.items() if role == "pad"]
             allowed = at & ~np.isin(tokens.ids, padding)
             twice = np.zeros_like(at)
             for where in np.argwhere(allowed & (tokens.places == 1)):
@@ -374,25 +356,13 @@ class SpecialTokensInside(Rule):
             at &= ~allowed | twice
         if not at.any():
             return None
-        roles = frozenset(marks[int(one)] for one in np.unique(tokens.ids[at]))
-        return _SpecialTokens(
-            roles, int(at.sum()), block.row_place(key, int(np.argwhere(at)[0][0]))
-        )
+        roles = Counter(marks[int(token)] for token in np.unique(tokens.ids[at]))
+        place = block.row_place(key, int(np.argwhere(at)[0][0]))
+        return Tally(number=int(at.sum()), place=place, roles=roles)
 
-    def merge(self, first: _SpecialTokens, second: _SpecialTokens) -> _SpecialTokens:
-        """Add up; the first place stays."""
-        return _SpecialTokens(first.roles | second.roles, first.number + second.number, first.first)
-
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf of tokens."""
-        for found in measured.leaves.values():
-            yield self.finding(
-                measured.reader,
-                f"{plural(found.number, 'token')} of beginning, end or padding inside documents: "
-                f"{', '.join(sorted(found.roles))}",
-                found.first,
-                count=found.number,
-            )
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        marked, roles = plural(found.number, "token"), ", ".join(sorted(found.roles))
+        return f"{marked} of beginning, end or padding inside documents: {roles}"
 
 
 def _before(block: RowBlock, key: Key, where: NDArray[np.int64]) -> int:
@@ -447,13 +417,12 @@ class NoEndOfText(Rule):
     hint = "convert with --eos yes"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of tokens, if documents should have an end."""
         text = options(reader.manifest).get("text")
         refused = isinstance(text, dict) and text.get("eos") == "no"
         found, known = token_leaves(reader), _end_token(reader.manifest) is not None
         return found if found and known and not refused and not _has_turns(reader) else ()
 
-    def measure(self, block: RowBlock, key: Key) -> _SpecialTokens | None:
+    def measure(self, block: RowBlock, key: Key) -> Tally | None:
         """Look at the last tokens of documents that are whole."""
         reader, tokens = block.reader, TokenBlock.of(block, key)
         cut = np.asarray(reader.episodes[("truncated",)])[block.episodes]
@@ -462,19 +431,13 @@ class NoEndOfText(Rule):
         missing &= ~cut.reshape(-1, *[1] * (missing.ndim - 1))
         if not missing.any():
             return None
-        first = block.row_place(key, int(np.argwhere(missing)[0][0]))
-        return _SpecialTokens(frozenset(), int(missing.sum()), first)
+        place = block.row_place(key, int(np.argwhere(missing)[0][0]))
+        return Tally(number=int(missing.sum()), place=place)
 
-    merge = SpecialTokensInside.merge
-
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf of tokens."""
-        reader = measured.reader
-        for found in measured.leaves.values():
-            ended = plural(found.number, "document does", "documents do")
-            message = f"{ended} not end with the end-of-text token"
-            message += _describe_repair(reader.manifest)
-            yield self.finding(reader, message, found.first, count=found.number)
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        ended = plural(found.number, "document does", "documents do")
+        repair = _describe_repair(reader.manifest)
+        return f"{ended} not end with the end-of-text token{repair}"
 
 
 def _describe_repair(manifest: Manifest) -> str:
@@ -510,12 +473,10 @@ class DocumentLengths(_DocumentRule):
     sums: ClassVar = [TOKENS]
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of padded tokens; lengths of episodes are known."""
         found = token_leaves(reader)
         return found if found and not is_packed(reader) else ()
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf of tokens."""
         reader = measured.reader
         totals = {key: total[0].astype(np.int64) for key, total in self.totals(measured).items()}
         for key in token_leaves(reader):

@@ -257,8 +257,9 @@ def test_sketches_belong_to_their_episodes(write: Write) -> None:
     reader = open_reader(write(batch))
     kept = NearDuplicateEpisodes().measure(RowBlock(reader, 0, 18), ("observation",))
     assert kept is not None
+    ((episodes, hashes),) = kept
     seen = batch.observations["observation",]
     parts = (seen[:6], seen[6:8], seen[8:17], seen[18:22])  # one of episode 2 is unknown
     for episode, rows in enumerate(parts):
-        of_episode = kept.hashes[0][kept.episodes[0] == episode]
+        of_episode = hashes[episodes == episode]
         assert of_episode.tolist() == _rounded_hashes(rows).tolist()

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from offline_data.checks.block import all_leaves, is_numeric
-from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.values import RangeRule, listed
 from offline_data.episodes.fields import join_key
 from offline_data.plurals import plural
 from offline_data.store.spaces import declared_spaces, mismatched_spaces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock, RowPlace
+    from offline_data.checks.block import RowBlock
     from offline_data.checks.finding import Finding
     from offline_data.episodes.fields import Key
     from offline_data.store.layout import LeafSpec
@@ -50,26 +47,17 @@ def declared_bounds(reader: DatasetReader, root: str = "action") -> dict[Key, Le
     return {key: space for key, space in declared_spaces(reader).items() if key in leaves}
 
 
-def _within_bounds(reader: DatasetReader) -> list[Key]:
+def _bounded_actions(_rule: Rule, reader: DatasetReader) -> list[Key]:
     """Return the floating-point leaves of a Box with finite bounds, the upper ones larger."""
     leaves = action_leaves(reader)
     return [
         key
-        for key, one in declared_bounds(reader).items()
-        if one.kind == "Box"
+        for key, space in declared_bounds(reader).items()
+        if space.kind == "Box"
         and leaves[key].dtype.startswith("float")
-        and np.isfinite([one.low, one.high]).all()
-        and (one.high > one.low).all()
+        and np.isfinite([space.low, space.high]).all()
+        and (space.high > space.low).all()
     ]
-
-
-class _Outside(NamedTuple):
-    """Rows outside of a space, and the extremes of all."""
-
-    rows: int
-    first: RowPlace
-    low: float
-    high: float
 
 
 class _OutsideSpace(Rule):
@@ -78,11 +66,10 @@ class _OutsideSpace(Rule):
     root: ClassVar[str]
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves with declared bounds."""
         spaces = declared_bounds(reader, self.root).items()
-        return [key for key, one in spaces if np.isfinite([one.low, one.high]).any()]
+        return [key for key, space in spaces if np.isfinite([space.low, space.high]).any()]
 
-    def measure(self, block: RowBlock, key: Key) -> _Outside | None:
+    def measure(self, block: RowBlock, key: Key) -> Tally | None:
         """Compare the extremes with the bounds, and look for rows only where they are beyond."""
         bounds = declared_bounds(block.reader, self.root)[key]
         room = _TOLERANCE * np.maximum(1, np.abs([bounds.low, bounds.high]))
@@ -97,32 +84,21 @@ class _OutsideSpace(Rule):
         if not len(rows):
             return None
         far = values.reshape(len(values), -1)[beyond]
-        place = block.place(key, int(rows[0]))
-        return _Outside(len(rows), place, float(far.min()), float(far.max()))
-
-    def merge(self, first: _Outside, second: _Outside) -> _Outside:
-        """Add up."""
-        low, high = min(first.low, second.low), max(first.high, second.high)
-        return _Outside(first.rows + second.rows, first.first, low, high)
+        return Tally.of(block, key, rows, low=float(far.min()), high=float(far.max()))
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf."""
-        for key, said in mismatched_spaces(measured.reader, self.root).items():
-            yield self.finding(measured.reader, said, leaf=join_key(key))
-        bounds = declared_bounds(measured.reader, self.root)
-        for key, found in measured.leaves.items():
-            low, high = float(bounds[key].low.min()), float(bounds[key].high.max())
-            extremes = f"{found.low:.6g}" + (
-                f" to {found.high:.6g}" if found.high != found.low else ""
-            )
-            yield self.finding(
-                measured.reader,
-                f"{plural(found.rows, 'row is', 'rows are')} outside of "
-                f"{bounds[key].kind}({low:g}, {high:g}): "
-                f"{extremes}",
-                found.first,
-                count=found.rows,
-            )
+        for key, problem in mismatched_spaces(measured.reader, self.root).items():
+            yield self.finding(measured.reader, problem, leaf=join_key(key))
+        yield from super().findings(measured)
+
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        space = declared_bounds(reader, self.root)[key]
+        low, high = float(space.low.min()), float(space.high.max())
+        most = f" to {found.high:.6g}" if found.high != found.low else ""
+        return (
+            f"{plural(found.number, 'row is', 'rows are')} outside of "
+            f"{space.kind}({low:g}, {high:g}): {found.low:.6g}{most}"
+        )
 
 
 class ActionOutsideSpace(_OutsideSpace):
@@ -156,13 +132,6 @@ class ObservationOutsideSpace(_OutsideSpace):
     root = "observation"
 
 
-class _AtBounds(NamedTuple):
-    """Values of each feature at the bounds, `[*shape]`, and rows."""
-
-    at: NDArray[np.int64]
-    rows: int
-
-
 class SaturatedActions(Rule):
     """Most values of a continuous action are at the bounds of its space.
 
@@ -174,31 +143,24 @@ class SaturatedActions(Rule):
     name = "saturated-actions"
     severity = "warning"
     hint = "clip targets to slightly within the bounds, or use a loss without a density"
-    thresholds = MappingProxyType({"share": 0.5})
-    explained = MappingProxyType({"share": "share of the values of a feature, at its two bounds"})
+    thresholds: ClassVar = {"share": 0.5}
+    explained: ClassVar = {"share": "share of the values of a feature, at its two bounds"}
 
-    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the continuous leaves with finite bounds."""
-        return _within_bounds(reader)
+    leaves = _bounded_actions
 
-    def measure(self, block: RowBlock, key: Key) -> _AtBounds:
-        """Count the values at the bounds; none where the extremes are within."""
+    def measure(self, block: RowBlock, key: Key) -> Tally:
+        """Count the values of each feature at the bounds; none where the extremes are within."""
         bounds, values = declared_bounds(block.reader)[key], block.numbers(key)
         room = _TOLERANCE * np.maximum(1, np.abs(bounds.high - bounds.low))
         low, high = bounds.low + room, bounds.high - room
         least, greatest = block.extremes(key)
         if not ((least <= low) | (greatest >= high)).any():
-            return _AtBounds(np.zeros(low.shape, np.int64), len(values))
-        return _AtBounds(((values <= low) | (values >= high)).sum(0), len(values))
-
-    def merge(self, first: _AtBounds, second: _AtBounds) -> _AtBounds:
-        """Add up."""
-        return _AtBounds(first.at + second.at, first.rows + second.rows)
+            return Tally(number=np.zeros(low.shape, np.int64), rows=len(values))
+        return Tally(number=((values <= low) | (values >= high)).sum(0), rows=len(values))
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf."""
         for key, found in measured.leaves.items():
-            share = np.atleast_1d(found.at / found.rows)
+            share = np.atleast_1d(found.number / found.rows)
             over = np.argwhere(share >= self.limits["share"])
             if len(over):
                 yield self.finding(
@@ -223,7 +185,6 @@ class ActionDtype(Rule):
     hint = "cast with `preprocess --step cast`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf."""
         leaves = action_leaves(measured.reader)
         for key, bounds in declared_bounds(measured.reader).items():
             stored, declared = np.dtype(leaves[key].dtype), np.dtype(bounds.dtype)
@@ -246,18 +207,15 @@ class ActionScale(RangeRule):
     name = "action-scale"
     severity = "warning"
     hint = "compare with what the environment expects; rescale with `preprocess --fn`"
-    thresholds = MappingProxyType({"part": 0.01})
-    explained = MappingProxyType({"part": "largest extent of all features, as a part of the range"})
+    thresholds: ClassVar = {"part": 0.01}
+    explained: ClassVar = {"part": "largest extent of all features, as a part of the range"}
 
-    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the continuous leaves with finite bounds."""
-        return _within_bounds(reader)
+    leaves = _bounded_actions
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf."""
-        every: Mapping[Key, LeafSpace] = declared_bounds(measured.reader)
+        spaces = declared_bounds(measured.reader)
         for key, found in measured.leaves.items():
-            bounds = every[key]
+            bounds = spaces[key]
             farthest = np.maximum(np.abs(found.low), np.abs(found.high)).astype(np.float64)
             part = float(np.nanmax(farthest / np.maximum(np.abs(bounds.low), np.abs(bounds.high))))
             if 0 < part < self.limits["part"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     Hashes: TypeAlias = NDArray[np.uint64]
     Pair: TypeAlias = tuple[int, int]
     """Two episodes, the later one first."""
+    Sketch: TypeAlias = tuple[NDArray[np.int64], Hashes]
+    """Episodes of the rows that are kept, and the rows' hashes."""
 
 _BYTES = 16 << 20
 """Bytes of rows that are read at once."""
@@ -82,7 +84,6 @@ class DuplicateEpisodes(Rule):
     }
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding that counts the copies and names the first ones."""
         reader = measured.reader
         values = _signatures(reader, self.limits["steps"])
         found, counts = np.unique(values, return_counts=True)
@@ -121,7 +122,6 @@ class Leakage(Rule):
     explained: ClassVar = DuplicateEpisodes.explained
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
-        """Yield a finding for each pair of datasets with a common episode, on the later one."""
         hashed = [(one.reader, _signatures(one.reader, self.limits["steps"])) for one in measured]
         for (first, of_first), (second, of_second) in combinations(hashed, 2):
             if first.path == second.path or derived(first.manifest, second.manifest):
@@ -151,13 +151,6 @@ class Leakage(Rule):
                 )
 
 
-class _Kept(NamedTuple):
-    """Rows that a sketch keeps of some consecutive blocks, with their episodes."""
-
-    episodes: list[NDArray[np.int64]]
-    hashes: list[Hashes]
-
-
 class NearDuplicateEpisodes(Rule):
     """Episodes share nearly all of their observations, after rounding.
 
@@ -184,7 +177,6 @@ class NearDuplicateEpisodes(Rule):
     }
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaf of floating-point observations with the most features."""
         sizes = {
             key: prod(leaf.shape)
             for key, leaf in reader.observation_leaves.items()
@@ -193,7 +185,7 @@ class NearDuplicateEpisodes(Rule):
         largest = max(sizes, key=lambda key: (sizes[key], key), default=None)
         return [largest] if largest is not None and sizes[largest] > 1 else []
 
-    def measure(self, block: RowBlock, key: Key) -> _Kept | None:
+    def measure(self, block: RowBlock, key: Key) -> list[Sketch] | None:
         """Hash all rows, and keep some of each episode."""
         values = block.numbers(key)
         hashes = _rounded_hashes(values.reshape(len(values), -1))
@@ -202,14 +194,9 @@ class NearDuplicateEpisodes(Rule):
         finals = block.known_ends + np.arange(len(block.known_ends)) + 1
         episodes = block.episodes[few - np.searchsorted(finals, few, side="right")]
         kept = hashes[few] <= limits[episodes - block.first_episode]
-        return _Kept([episodes[kept]], [hashes[few[kept]]]) if kept.any() else None
-
-    def merge(self, first: _Kept, second: _Kept) -> _Kept:
-        """Join the kept rows."""
-        return _Kept(first.episodes + second.episodes, first.hashes + second.hashes)
+        return [(episodes[kept], hashes[few[kept]])] if kept.any() else None
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding that counts the later episodes of pairs and names the first ones."""
         reader = measured.reader
         for key, kept in measured.leaves.items():
             likely = _likely_pairs(kept, reader, 0.8 * self.limits["similarity"])
@@ -373,9 +360,9 @@ def _rates(lengths: NDArray[np.int64]) -> Hashes:
     return np.asarray(np.uint64(2**64 - 1) >> halvings)
 
 
-def _likely_pairs(kept: _Kept, reader: DatasetReader, similarity: float) -> list[Pair]:
+def _likely_pairs(kept: list[Sketch], reader: DatasetReader, similarity: float) -> list[Pair]:
     """Return the pairs of episodes whose sketches are that similar, by the later episode."""
-    hashes, episodes = np.concatenate(kept.hashes), np.concatenate(kept.episodes)
+    episodes, hashes = map(np.concatenate, zip(*kept, strict=True))
     order = np.lexsort((episodes, hashes))
     hashes, episodes = hashes[order], episodes[order]
     new = np.append(True, (hashes[1:] != hashes[:-1]) | (episodes[1:] != episodes[:-1]))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from offline_data.checks.block import RowPlace, is_numeric, zero_rows
 from offline_data.checks.recipes import forgotten, orphans
-from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.plurals import plural
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 
-class _Flagged(NamedTuple):
-    """Some rows, and the place of the first."""
-
-    number: int
-    first: RowPlace
-
-
 def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return whether each episode ends terminated, and truncated, `[E]`."""
     return (
@@ -44,17 +37,27 @@ def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]
 class _EpisodeRule(Rule):
     """A rule that needs only the table of episodes."""
 
-    def of_episodes(
-        self, reader: DatasetReader, found: NDArray[np.int64], message: str, *, at_end: bool = False
-    ) -> Iterator[Finding]:
-        """Yield one finding of some episodes, ascending, at the first one's first or last row."""
+    problem: ClassVar[str] = ""
+    at_end: ClassVar[bool] = True
+    """Whether a finding is at the last row of an episode, else at the first."""
+
+    def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
+        """Return which episodes to report, `[E]`."""
+        raise NotImplementedError
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        reader = measured.reader
+        found = np.flatnonzero(self.choose(reader))
         if len(found):
             first = int(found[0])
-            row = int(reader.starts[first]) + (int(reader.lengths[first]) - 1) * at_end
+            row = int(reader.starts[first]) + (int(reader.lengths[first]) - 1) * self.at_end
             subject = f"{len(found):,} of {plural(reader.episode_count, 'episode')}"
-            yield self.finding(
-                reader, f"{subject} {message}", episode=first, row=row, count=len(found)
-            )
+            message = f"{subject} {self.describe(reader)}"
+            yield self.finding(reader, message, episode=first, row=row, count=len(found))
+
+    def describe(self, reader: DatasetReader) -> str:
+        """Return what the chosen episodes do or have."""
+        return self.problem
 
 
 class NeitherEnd(_EpisodeRule):
@@ -68,13 +71,11 @@ class NeitherEnd(_EpisodeRule):
     name = "neither-end"
     severity = "warning"
     hint = "set truncated on the last row of these episodes in the source"
+    problem = "end neither terminated nor truncated"
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        terminated, truncated = _flags(measured.reader)
-        found = np.flatnonzero(~terminated & ~truncated)
-        message = "end neither terminated nor truncated"
-        return self.of_episodes(measured.reader, found, message, at_end=True)
+    def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
+        terminated, truncated = _flags(reader)
+        return ~terminated & ~truncated
 
 
 class BothEnds(_EpisodeRule):
@@ -88,13 +89,11 @@ class BothEnds(_EpisodeRule):
     name = "both-ends"
     severity = "info"
     hint = "see in the source whether the environment ended these episodes, or the time limit did"
+    problem = "end both terminated and truncated"
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        terminated, truncated = _flags(measured.reader)
-        found = np.flatnonzero(terminated & truncated)
-        message = "end both terminated and truncated"
-        return self.of_episodes(measured.reader, found, message, at_end=True)
+    def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
+        terminated, truncated = _flags(reader)
+        return terminated & truncated
 
 
 class DoneInsideEpisode(Rule):
@@ -109,30 +108,16 @@ class DoneInsideEpisode(Rule):
     hint = "convert with the source's own episode ends, or clear the flags with `preprocess`"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the two flags."""
-        del reader
         return (TERMINATED, TRUNCATED)
 
-    def measure(self, block: RowBlock, key: Key) -> _Flagged | None:
-        """Count the rows."""
+    def measure(self, block: RowBlock, key: Key) -> Tally:
         set_ = block.numbers(key)[:, 0].copy()
         set_[block.ends] = False
-        rows = np.flatnonzero(set_)
-        return _Flagged(len(rows), block.place(key, int(rows[0]))) if len(rows) else None
+        return Tally.of(block, key, np.flatnonzero(set_))
 
-    def merge(self, first: _Flagged, second: _Flagged) -> _Flagged:
-        """Add up."""
-        return _Flagged(first.number + second.number, first.first)
-
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each flag."""
-        for key, found in measured.leaves.items():
-            yield self.finding(
-                measured.reader,
-                f"{plural(found.number, 'row is', 'rows are')} {key[-1]} before the end of the episode",
-                found.first,
-                count=found.number,
-            )
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        rows = plural(found.number, "row is", "rows are")
+        return f"{rows} {key[-1]} before the end of the episode"
 
 
 class UnknownFinalObservation(_EpisodeRule):
@@ -146,26 +131,10 @@ class UnknownFinalObservation(_EpisodeRule):
     name = "unknown-final-observation"
     severity = "info"
     hint = "nothing needs to be done; slices keep these rows, transitions leave them out"
+    problem = "have no observation after their last action, and are not terminated"
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding, of the episodes where a transition is left out."""
-        reader = measured.reader
-        final = np.asarray(reader.episodes[("final_observation",)], bool)
-        terminated, _ = _flags(reader)
-        found = np.flatnonzero(~final & ~terminated)
-        message = "have no observation after their last action, and are not terminated"
-        return self.of_episodes(reader, found, message, at_end=True)
-
-
-class _EndValues(NamedTuple):
-    """Observations after the last action of truncated episodes, and the others."""
-
-    zero: int
-    nan: int
-    ends: int
-    other_zero: int
-    """Rows elsewhere that are zero throughout: there, zero is a state like others."""
-    first: RowPlace | None
+    def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
+        return ~np.asarray(reader.episodes[("final_observation",)], bool) & ~_flags(reader)[0]
 
 
 class MadeUpFinalObservation(Rule):
@@ -181,67 +150,42 @@ class MadeUpFinalObservation(Rule):
     hint = "convert from the original files, with this package"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the numeric observations."""
         return [
             key
             for key, leaf in reader.observation_leaves.items()
             if key[0] == "observation" and is_numeric(leaf)
         ]
 
-    def measure(self, block: RowBlock, key: Key) -> _EndValues:
-        """Look at the ends, and count zero rows elsewhere."""
-        values = block.numbers(key).reshape(
-            -1, int(np.prod(block.numbers(key).shape[1:], dtype=int))
-        )
+    def measure(self, block: RowBlock, key: Key) -> Tally:
+        values = block.numbers(key)
+        values = values.reshape(-1, prod(values.shape[1:]))
         at = block.known_ends
         terminated, _ = _flags(block.reader)
         cut = ~terminated[block.episodes[at]]
         finals = at + np.arange(len(at)) + 1
         ends = values[finals[cut]]
-        zero, nan = (
-            ~ends.any(1),
-            np.isnan(ends).all(1) if ends.dtype.kind == "f" else np.zeros(len(ends), bool),
-        )
+        zero = ~ends.any(1)
+        nan = np.isnan(ends).all(1) if ends.dtype.kind == "f" else np.zeros(len(ends), bool)
         low, high = block.extremes(key)
-        other = 0
+        elsewhere = 0  # there, zero is a state like others
         if not ((low > 0).any() or (high < 0).any()):
             inside = zero_rows(values)
-            other = len(inside) - int(np.isin(finals, inside).sum())
-        made_up = np.flatnonzero(zero | nan)
-        first = block.place(key, int(finals[cut][made_up[0]])) if len(made_up) else None
-        return _EndValues(int(zero.sum()), int(nan.sum()), len(ends), other, first)
-
-    def merge(self, first: _EndValues, second: _EndValues) -> _EndValues:
-        """Add up; the first place stays."""
-        return _EndValues(
-            first.zero + second.zero,
-            first.nan + second.nan,
-            first.ends + second.ends,
-            first.other_zero + second.other_zero,
-            first.first or second.first,
-        )
+            elsewhere = len(inside) - int(np.isin(finals, inside).sum())
+        figures = {"ends": len(ends), "zero": int(zero.sum()), "nan": int(nan.sum())}
+        return Tally.of(block, key, finals[cut][zero | nan], **figures, elsewhere=elsewhere)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf in which no other row is zero."""
         for found in measured.leaves.values():
-            zero = 0 if found.other_zero else found.zero
+            zero = 0 if found.elsewhere else found.zero
             if zero + found.nan:
                 what = "0" if not found.nan else "NaN" if not zero else "0 or NaN"
                 yield self.finding(
                     measured.reader,
                     f"{zero + found.nan:,} of {found.ends:,} episodes that are not terminated have "
                     f"only {what} as the observation after their last action",
-                    found.first,
+                    found.place,
                     count=zero + found.nan,
                 )
-
-
-class _Jumps(NamedTuple):
-    """Rows whose next observation is not the following one."""
-
-    number: int
-    greatest: float
-    first: RowPlace
 
 
 class Discontinuity(Rule):
@@ -259,7 +203,6 @@ class Discontinuity(Rule):
     hint = "convert without --keep-episodes: episodes are then cut where the observation jumps"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the observations that are stored twice, in one shape."""
         return [key for key, shapes in self._pairs(reader).items() if shapes[0] == shapes[1]]
 
     def _pairs(self, reader: DatasetReader) -> dict[Key, list[list[int]]]:
@@ -275,8 +218,7 @@ class Discontinuity(Rule):
             if not any(leaf.text or leaf.encoding for leaf in pair)
         }
 
-    def measure(self, block: RowBlock, key: Key) -> _Jumps | None:
-        """Compare the rows of the block with the rows that follow them."""
+    def measure(self, block: RowBlock, key: Key) -> Tally | None:
         reader, stop = block.reader, min(block.stop + 1, block.reader.transitions)
         root = np.asarray(reader.step(key)[block.first + 1 : stop])
         after = np.asarray(reader.step(next_of(key))[block.first : stop - 1])
@@ -294,15 +236,9 @@ class Discontinuity(Rule):
             far = np.abs(after[rows].astype(np.float64) - root[rows].astype(np.float64))
         first = int(rows[0])
         place = RowPlace(join_key(next_of(key)), int(block.episodes[first]), block.first + first)
-        return _Jumps(len(rows), float(np.fmax.reduce(far, None)), place)
-
-    def merge(self, first: _Jumps, second: _Jumps) -> _Jumps:
-        """Add up."""
-        greatest = float(np.fmax(first.greatest, second.greatest))
-        return _Jumps(first.number + second.number, greatest, first.first)
+        return Tally(number=len(rows), place=place, high=float(np.fmax.reduce(far, None)))
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf."""
         for key, (root, after) in self._pairs(measured.reader).items():
             if root != after:
                 name = join_key(next_of(key))
@@ -319,15 +255,14 @@ class Discontinuity(Rule):
                 + forgotten(measured.reader.manifest, old[1:]),
                 leaf=join_key(old),
             )
-        for key, found in measured.leaves.items():
-            yield self.finding(
-                measured.reader,
-                f"{plural(found.number, 'row has', 'rows have')} a next observation that is not "
-                f"the following row's; the greatest difference is {found.greatest:.4g}"
-                + forgotten(measured.reader.manifest, key),
-                found.first,
-                count=found.number,
-            )
+        yield from super().findings(measured)
+
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        return (
+            f"{plural(found.number, 'row has', 'rows have')} a next observation that is not "
+            f"the following row's; the greatest difference is {found.high:.4g}"
+            f"{forgotten(reader.manifest, key)}"
+        )
 
 
 class OneStepEpisodes(_EpisodeRule):
@@ -341,16 +276,17 @@ class OneStepEpisodes(_EpisodeRule):
     name = "one-step-episodes"
     severity = "warning"
     hint = "look at the end flags of the source around these rows"
-    thresholds = MappingProxyType({"share": 0.01})
-    explained = MappingProxyType({"share": "share of episodes, from which on it is reported"})
+    thresholds: ClassVar = {"share": 0.01}
+    explained: ClassVar = {"share": "share of episodes, from which on it is reported"}
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        reader = measured.reader
-        found = np.flatnonzero(reader.lengths == 1)
-        share = len(found) / reader.episode_count
+    problem = "have one step"
+    at_end = False
+
+    def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
+        short = reader.lengths == 1
+        share = short.sum() / reader.episode_count
         few = share < self.limits["share"] or share == 1 or bool(token_leaves(reader))
-        return self.of_episodes(reader, found[: 0 if few else None], "have one step")
+        return np.asarray(short & (not few))
 
 
 class OutlierLength(_EpisodeRule):
@@ -364,23 +300,26 @@ class OutlierLength(_EpisodeRule):
     name = "outlier-length"
     severity = "info"
     hint = "look at the end flags of the source within this episode"
-    thresholds = MappingProxyType({"times": 10.0, "least_episodes": 20})
-    explained = MappingProxyType(
-        {
-            "times": "length as a multiple of the 95th percentile of lengths",
-            "least_episodes": "smallest number of episodes of a dataset that is looked at",
-        }
-    )
+    thresholds: ClassVar = {"times": 10.0, "least_episodes": 20}
+    explained: ClassVar = {
+        "times": "length as a multiple of the 95th percentile of lengths",
+        "least_episodes": "smallest number of episodes of a dataset that is looked at",
+    }
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
-        reader = measured.reader
+    at_end = False
+
+    def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
         lengths = reader.lengths
-        usual = float(np.quantile(lengths, 0.95))
-        found = np.flatnonzero(lengths > self.limits["times"] * usual)
-        message = (
-            f"have more than {self.limits['times']:g} times the length of 95 % of the others "
-            f"({usual:,.0f} steps); the longest has {lengths.max():,}"
-        )
         few = len(lengths) < self.limits["least_episodes"] or bool(token_leaves(reader))
-        return self.of_episodes(reader, found[: 0 if few else None], message)
+        return (lengths > self.limits["times"] * _usual_length(lengths)) & (not few)
+
+    def describe(self, reader: DatasetReader) -> str:
+        lengths = reader.lengths
+        return (
+            f"have more than {self.limits['times']:g} times the length of 95 % of the others "
+            f"({_usual_length(lengths):,.0f} steps); the longest has {lengths.max():,}"
+        )
+
+
+def _usual_length(lengths: NDArray[np.int64]) -> float:
+    return float(np.quantile(lengths, 0.95))

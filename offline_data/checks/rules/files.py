@@ -49,7 +49,6 @@ class DamagedFiles(Rule):
     hint = "`offline-data verify ID` says how to get damaged files anew"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each file."""
         reader = measured.reader
         for problem in verify_files(reader.path, reader.manifest, digests=False):
             text = f"{problem.file} {problem.problem}"
@@ -75,7 +74,6 @@ class ChangedBytes(Rule):
     by_default = False
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each file; missing ones and other sizes are those of RL001."""
         reader = measured.reader
         known = set(verify_files(reader.path, reader.manifest, digests=False))
         for problem in verify_files(reader.path, reader.manifest):
@@ -97,7 +95,6 @@ class MissingLicence(Rule):
     hint = "ask the authors; for data of your own, state one where they are converted"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding if there is none, or only space."""
         if not (measured.reader.manifest.licence or "").strip():
             yield self.finding(measured.reader, "The manifest names no licence")
 
@@ -115,7 +112,6 @@ class MissingCitation(Rule):
     hint = "look for a CITATION file or a paper at the source"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding if there is none, or only space."""
         if not (measured.reader.manifest.citation or "").strip():
             yield self.finding(measured.reader, "The manifest names no citation")
 
@@ -171,7 +167,6 @@ class KnownDefect(Rule):
     severity = "warning"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each advisory that matches the dataset or a parent of it."""
         for advisory in advisories():
             if advisory.affects(measured.reader.manifest):
                 yield self.finding(
@@ -195,7 +190,6 @@ class DroppedLeaves(Rule):
     hint = "read them from the raw files; --keep-raw keeps those of a download"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each reason, listing the leaves."""
         by_reason = defaultdict(list)
         for leaf in measured.reader.manifest.dropped:
             by_reason[leaf["reason"]].append(leaf["key"])
@@ -223,7 +217,6 @@ class SkippedEpisodes(Rule):
     hint = "fetch the raw files again, and convert without `--skip-bad-episodes`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding with the number, and the first one's place and reason."""
         skipped = measured.reader.manifest.skipped
         if skipped:
             first = f"{skipped[0]['where']}: {_half_sentence(skipped[0]['reason'])}"
@@ -249,7 +242,6 @@ class SchemaDrift(Rule):
     hint = "select or cast leaves with `preprocess`, so that all have the same schema"
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
-        """Yield findings for later datasets, a leaf each; one for all leaves of less weight."""
         done = set()
         for (_, one), (number, other) in combinations(enumerate(measured), 2):
             first, second = one.reader.manifest, other.reader.manifest

@@ -5,12 +5,12 @@ Encoded images are not all decoded: at most 256 frames of a leaf are, spread ove
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from offline_data.checks.block import RowPlace, all_leaves, is_image, zero_rows
-from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.episodes.fields import join_key, next_of
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
@@ -37,14 +37,6 @@ _ROWS = 1024
 """Encoded frames of one size that are compared at once."""
 
 
-class _Black(NamedTuple):
-    """Black frames of some consecutive rows."""
-
-    rows: int
-    frames: int
-    first: RowPlace
-
-
 class BlackImages(Rule):
     """Frames of an image leaf are 0 in every pixel.
 
@@ -68,39 +60,30 @@ class BlackImages(Rule):
     }
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of raw images."""
         return [key for key, leaf in _images(reader).items() if leaf.encoding is None]
 
-    def measure(self, block: RowBlock, key: Key) -> _Black:
-        """Count the frames without a pixel above 0."""
+    def measure(self, block: RowBlock, key: Key) -> Tally:
         values = block.numbers(key)
         black = zero_rows(values.reshape(len(values), -1))
-        first = block.place(key, int(black[0])) if len(black) else RowPlace("", -1, -1)
-        return _Black(len(values), len(black), first)
-
-    def merge(self, first: _Black, second: _Black) -> _Black:
-        """Add up; the first place stays."""
-        place = first.first if first.frames else second.first
-        return _Black(first.rows + second.rows, first.frames + second.frames, place)
+        return Tally.of(block, key, black, rows=len(values))
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf; an error if all frames are black."""
         reader = measured.reader
         leaves = dict(measured.leaves)
         for key, leaf in _images(reader).items():
             if leaf.encoding is not None:
-                leaves[key] = self._encoded(reader, key)
-        for rows, frames, first in leaves.values():
-            if frames > self.limits["share"] * rows:
+                leaves[key] = self._measure_encoded(reader, key)
+        for found in leaves.values():
+            if found.number > self.limits["share"] * found.rows:
                 yield self.finding(
                     reader,
-                    f"{frames:,} of {plural(rows, 'frame')} are black",
-                    first,
-                    count=frames,
-                    severity="error" if frames == rows else None,
+                    f"{found.number:,} of {plural(found.rows, 'frame')} are black",
+                    found.place,
+                    count=found.number,
+                    severity="error" if found.number == found.rows else None,
                 )
 
-    def _encoded(self, reader: DatasetReader, key: Key) -> _Black:
+    def _measure_encoded(self, reader: DatasetReader, key: Key) -> Tally:
         column, known = _encoded_rows(reader, key)
         begins, ends = column.bounds()
         sizes = (ends - begins)[known]
@@ -113,10 +96,10 @@ class BlackImages(Rule):
                 (data,) = column[known[at : at + 1]].images()
                 for part in np.split(same, range(_ROWS, len(same), _ROWS)):
                     found = column[known[part]].images()
-                    black[part] |= np.array([one == data for one in found], bool)
+                    black[part] |= np.array([frame == data for frame in found], bool)
         rows = np.flatnonzero(black)
-        place = _place(reader, key, int(known[rows[0]])) if len(rows) else RowPlace("", -1, -1)
-        return _Black(len(known), len(rows), place)
+        place = _place(reader, key, int(known[rows[0]])) if len(rows) else None
+        return Tally(number=len(rows), rows=len(known), place=place)
 
 
 class FrozenImages(Rule):
@@ -144,7 +127,6 @@ class FrozenImages(Rule):
     }
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf with such episodes, and one for frames of one colour."""
         reader = measured.reader
         for key, leaf in _images(reader).items():
             if not any("goal" in part.lower() for part in key):
@@ -204,7 +186,6 @@ class ChannelOrder(Rule):
     hint = "permute axes where frames are shown; `ToTensor` is not needed"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf with channels first, or with another shape than declared."""
         reader = measured.reader
         for key, leaf in _images(reader).items():
             if len(leaf.shape) != 3:
@@ -240,7 +221,6 @@ class LossyImages(Rule):
     hint = "train and evaluate with the same encoding; record with PNG or raw pixels"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf that is JPEG, and one if a note says that they were."""
         reader, encoded = measured.reader, False
         for key, leaf in _images(reader).items():
             if leaf.encoding == "jpeg":

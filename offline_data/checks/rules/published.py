@@ -51,7 +51,6 @@ class ReturnsDifferFromPublished(Rule):
     }
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding if the score is beyond its limit."""
         reader = measured.reader
         named, score = qualities(reader.manifest.name), _score(reader)
         if not _is_whole(reader.manifest) or score is None:
@@ -86,7 +85,6 @@ class CountsDifferFromPublished(Rule):
     hint = "download it again: `offline-data download ID --force`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for transitions, and one for episodes."""
         manifest = measured.reader.manifest
         entry = _published(manifest)
         if entry is None or not _is_whole(manifest):

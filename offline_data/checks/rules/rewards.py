@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.values import RangeRule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import REWARD
@@ -34,6 +33,10 @@ _EXPONENTS = 2100
 _LEAST = -1075
 
 
+def _reward_leaf(_rule: Rule, reader: DatasetReader) -> Iterable[Key]:
+    return (REWARD,)
+
+
 class _Sizes(NamedTuple):
     """Number of rewards of each size, and the largest."""
 
@@ -54,21 +57,15 @@ class RewardOutliers(Rule):
     name = "reward-outliers"
     severity = "warning"
     hint = "look at these rows; clip with `preprocess --step clip`, or filter the episodes"
-    thresholds = MappingProxyType({"times": 64.0, "share": 0.001})
-    explained = MappingProxyType(
-        {
-            "times": "magnitude, as a multiple of that of the other rewards",
-            "share": "largest share of the rewards other than 0 that are outliers",
-        }
-    )
+    thresholds: ClassVar = {"times": 64.0, "share": 0.001}
+    explained: ClassVar = {
+        "times": "magnitude, as a multiple of that of the other rewards",
+        "share": "largest share of the rewards other than 0 that are outliers",
+    }
 
-    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the reward."""
-        del reader
-        return (REWARD,)
+    leaves = _reward_leaf
 
     def measure(self, block: RowBlock, key: Key) -> _Sizes:
-        """Count rewards by binary exponent."""
         values = np.abs(block.numbers(key)[:, 0].astype(np.float64))
         values[~np.isfinite(values)] = 0
         counts = np.bincount(np.frexp(values[values > 0])[1] - _LEAST, minlength=_EXPONENTS)
@@ -77,12 +74,10 @@ class RewardOutliers(Rule):
         return _Sizes(counts, greatest, block.place(key, at) if greatest else None)
 
     def merge(self, first: _Sizes, second: _Sizes) -> _Sizes:
-        """Add up; the first of the largest stays."""
         best = second if second.greatest > first.greatest else first
         return _Sizes(first.counts + second.counts, best.greatest, best.place)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding, if there is a gap between the few largest and the others."""
         found: _Sizes | None = measured.leaves.get(REWARD)
         if found is None or not found.counts.any():
             return
@@ -104,16 +99,7 @@ class RewardOutliers(Rule):
                 return
 
 
-class _RewardRange(RangeRule):
-    """A rule on the range of the reward."""
-
-    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the reward."""
-        del reader
-        return (REWARD,)
-
-
-class ConstantReward(_RewardRange):
+class ConstantReward(RangeRule):
     """Every reward is the same number, other than 0.
 
     Nothing distinguishes good actions, except where episodes have different lengths: a cost of -1 for
@@ -125,8 +111,9 @@ class ConstantReward(_RewardRange):
     severity = "info"
     hint = "see whether the length of episodes is the goal; else relabel the rewards"
 
+    leaves = _reward_leaf
+
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
         for low, high in measured.leaves.values():
             if measured.reader.transitions > 1 and low == high and low != 0:
                 yield self.finding(
@@ -134,7 +121,7 @@ class ConstantReward(_RewardRange):
                 )
 
 
-class AllZeroReward(_RewardRange):
+class AllZeroReward(RangeRule):
     """Every reward is 0.
 
     Demonstrations often have none (RLDS writes zeros): imitation learning works, reinforcement
@@ -146,8 +133,9 @@ class AllZeroReward(_RewardRange):
     severity = "warning"
     hint = "relabel the rewards (`derived=relabel(…)`), or train by imitation"
 
+    leaves = _reward_leaf
+
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding."""
         for low, high in measured.leaves.values():
             if not (low.any() or high.any() or token_leaves(measured.reader)):
                 rows = measured.reader.transitions
@@ -157,18 +145,6 @@ class AllZeroReward(_RewardRange):
                     leaf="next/reward",
                     count=rows,
                 )
-
-
-class _Matches(NamedTuple):
-    """Rows whose reward is that of the row before, of the row itself, and of the row after."""
-
-    before: int
-    same: int
-    after: int
-    rows: int
-    """Rows that have both neighbours within their episode."""
-    first: RowPlace | None
-    """The first row whose reward is not its own."""
 
 
 class ShiftedReward(Rule):
@@ -184,13 +160,11 @@ class ShiftedReward(Rule):
     name = "shifted-reward"
     severity = "error"
     hint = "shift the rewards by a row in the source, or relabel them (`derived=relabel(…)`)"
-    thresholds = MappingProxyType({"share": 0.99, "tolerance": 1e-4})
-    explained = MappingProxyType(
-        {
-            "share": "share of the rows that a shifted function must match",
-            "tolerance": "difference, relative to the larger reward (or 1), that counts as equal",
-        }
-    )
+    thresholds: ClassVar = {"share": 0.99, "tolerance": 1e-4}
+    explained: ClassVar = {
+        "share": "share of the rows that a shifted function must match",
+        "tolerance": "difference, relative to the larger reward (or 1), that counts as equal",
+    }
 
     def __init__(
         self, thresholds: Mapping[str, float] | None = None, reward: RewardFunction | None = None
@@ -199,12 +173,13 @@ class ShiftedReward(Rule):
         self._reward = reward
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the reward, if a function is given."""
-        del reader
         return () if self._reward is None else (REWARD,)
 
-    def measure(self, block: RowBlock, key: Key) -> _Matches:
-        """Compare the rewards of the block with the function of it and of its neighbours."""
+    def measure(self, block: RowBlock, key: Key) -> Tally:
+        """Compare the rewards of the block with the function of it and of its neighbours.
+
+        Only rows with both neighbours within their episode are compared.
+        """
         assert self._reward is not None  # noqa: S101 -- see `leaves`
         reader = block.reader
         rows = np.arange(max(block.first - 1, 0), min(block.stop + 1, reader.transitions))
@@ -225,23 +200,11 @@ class ShiftedReward(Rule):
         at = np.arange(block.first, block.stop)
         inner = np.flatnonzero((at > starts) & (at < starts + lengths - 1))
         found = [self._equal(rewards[inner], expected[inner + offset + by]) for by in (-1, 0, 1)]
-        wrong = np.flatnonzero(~found[1])
-        place = block.place(key, int(inner[wrong[0]])) if len(wrong) else None
-        before, same, after = (int(one.sum()) for one in found)
-        return _Matches(before, same, after, len(inner), place)
-
-    def merge(self, first: _Matches, second: _Matches) -> _Matches:
-        """Add up; the first place stays."""
-        return _Matches(
-            first.before + second.before,
-            first.same + second.same,
-            first.after + second.after,
-            first.rows + second.rows,
-            first.first or second.first,
-        )
+        before, same, after = (int(equal.sum()) for equal in found)
+        figures = {"rows": len(inner), "before": before, "same": same, "after": after}
+        return Tally.of(block, key, inner[~found[1]], **figures)
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield one finding, if the shifted function matches and the function does not."""
         for found in measured.leaves.values():
             enough = self.limits["share"] * found.rows
             shifted = max(found.before, found.after)
@@ -251,7 +214,7 @@ class ShiftedReward(Rule):
                     measured.reader,
                     f"{shifted:,} of {plural(found.rows, 'reward')} are those of the row {which}; "
                     f"{found.same:,} are their own row's",
-                    found.first,
+                    found.place,
                     count=shifted,
                 )
 

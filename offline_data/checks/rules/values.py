@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from offline_data.checks.block import all_leaves, is_numeric
-from offline_data.checks.rule import Measured, Rule
+from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.tokens import TOKEN_ROOTS
 from offline_data.episodes.fields import join_key
 from offline_data.plurals import plural
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.checks.block import RowBlock, RowPlace
+    from offline_data.checks.block import RowBlock
     from offline_data.checks.finding import Finding, Severity
     from offline_data.episodes.fields import Key
     from offline_data.store.reader import DatasetReader
@@ -27,15 +27,6 @@ MOST_LISTED = 8
 
 _LEARNT = ("observation", "action")
 """Roots of leaves that policies are trained on; others are of less weight."""
-
-
-class _NotFinite(NamedTuple):
-    """Rows with NaN or infinity."""
-
-    nan: int
-    inf: int
-    rows: int
-    first: RowPlace
 
 
 class Range(NamedTuple):
@@ -71,10 +62,9 @@ class NonFiniteValues(Rule):
     hint = "leave these rows out with a filter, or replace them with `preprocess`"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of floating-point numbers."""
         return [k for k, leaf in all_leaves(reader).items() if leaf.dtype.startswith("float")]
 
-    def measure(self, block: RowBlock, key: Key) -> _NotFinite | None:
+    def measure(self, block: RowBlock, key: Key) -> Tally | None:
         """Count the values; look for rows only where an extreme is not finite."""
         low, high = block.extremes(key)
         if np.isfinite(low).all() and np.isfinite(high).all():
@@ -84,39 +74,24 @@ class NonFiniteValues(Rule):
         bad = nan | np.isinf(values)
         rows = np.flatnonzero(bad.reshape(len(values), -1).any(1))
         count = int(nan.sum())
-        return _NotFinite(count, int(bad.sum()) - count, len(rows), block.place(key, int(rows[0])))
+        return Tally.of(block, key, rows, nan=count, inf=int(bad.sum()) - count)
 
-    def merge(self, first: _NotFinite, second: _NotFinite) -> _NotFinite:
-        """Add up; the first place stays."""
-        rows = first.rows + second.rows
-        return _NotFinite(first.nan + second.nan, first.inf + second.inf, rows, first.first)
-
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf."""
-        for found in measured.leaves.values():
-            yield self.finding(
-                measured.reader,
-                f"{plural(found.rows, 'row has', 'rows have')} {found.nan:,} NaN and "
-                f"{plural(found.inf, 'infinite value')}",
-                found.first,
-                count=found.rows,
-            )
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        rows, infinite = plural(found.number, "row has", "rows have"), "infinite value"
+        return f"{rows} {found.nan:,} NaN and {plural(found.inf, infinite)}"
 
 
 class RangeRule(Rule):
     """A rule on the range of each feature over the whole dataset."""
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the numeric leaves; tokens are words, and padding is constant."""
-        known = all_leaves(reader).items()
+        known = all_leaves(reader).items()  # tokens are words, and padding is constant
         return [key for key, leaf in known if is_numeric(leaf) and key[0] not in TOKEN_ROOTS]
 
     def measure(self, block: RowBlock, key: Key) -> Range:
-        """Return the extremes of each feature."""
         return Range(*block.extremes(key))
 
     def merge(self, first: Range, second: Range) -> Range:
-        """Join the ranges."""
         return Range(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
 
 
@@ -133,7 +108,6 @@ class ConstantFeature(RangeRule):
     hint = "drop the feature with `preprocess`, or normalize with a lower limit of the deviation"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf, listing its constant features."""
         if measured.reader.transitions < 2:
             return
         for key, (low, high) in measured.leaves.items():
@@ -165,7 +139,6 @@ class AllZeroLeaf(RangeRule):
     hint = "compare with the source; convert again with `--audit all`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        """Yield a finding for each leaf; an error for observations and continuous actions."""
         for key, (low, high) in measured.leaves.items():
             if key == ("next", "reward") or low.any() or high.any():
                 continue
