@@ -38,7 +38,7 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
     two principal components in shades.
     """
     width = max(width, _NARROWEST)
-    first = [one for one in (pictures.returns, pictures.lengths) if one] + [*pictures.rewards]
+    first = [*filter(None, (pictures.returns, pictures.lengths)), *pictures.rewards]
     counts = (
         f"{plural(pictures.transitions, 'transition')} in {plural(pictures.episodes, 'episode')}"
     )
@@ -64,7 +64,7 @@ def _side_by_side(histograms: Sequence[Histogram], width: int) -> Iterator[str]:
     columns = max(width // _CHART, 1)
     each = width // columns - 2
     for begin in range(0, len(histograms), columns):
-        charts = [_histogram_lines(one, each) for one in histograms[begin : begin + columns]]
+        charts = [_histogram_lines(shown, each) for shown in histograms[begin : begin + columns]]
         for row in zip_longest(*charts, fillvalue=""):
             yield "  ".join(cell.ljust(each) for cell in row)
         yield ""
@@ -122,7 +122,7 @@ def _range_lines(leaf: Ranges, width: int) -> list[str]:
             continue
         cells = max(width - wide - 22, 4)
         scale = (cells - 1) / (high / 2 - low / 2) / 2  # the difference may not be finite
-        at = [round((one - low) * scale) for one in (five, quarter, median, three, most)]
+        at = [round((level - low) * scale) for level in (five, quarter, median, three, most)]
         bar = ["─"] * cells
         bar[at[0] : at[4] + 1] = "▒" * (at[4] - at[0] + 1)
         bar[at[1] : at[3] + 1] = "█" * (at[3] - at[1] + 1)
@@ -155,7 +155,7 @@ def _coverage_lines(coverage: Coverage, width: int) -> list[str]:
     shades[filled] = 1 + np.round(3 * np.log(cells[filled]) / top).astype(int)
     first, second = (f"{100 * share:.3g}" for share in coverage.explained)
     title = f"coverage: components of {first} % (across) and {second} % of variance"
-    return [_cut(title, width), *("".join(_SHADES[one] for one in row) for row in shades[::-1])]
+    return [_cut(title, width), *("".join(_SHADES[shade] for shade in row) for row in shades[::-1])]
 
 
 def _cut(text: str, width: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from offline_data.config import Settings, resolve_settings
+from offline_data.config import CONFIG_KEYS, Settings, resolve_settings
 from offline_data.plurals import plural
 
 BASH = r"""# bash completion of offline-data: eval "$(offline-data completion bash)"
@@ -87,7 +87,7 @@ def _local_ids(settings: Settings) -> Iterable[tuple[str, str]]:
 def _all_ids(settings: Settings) -> Iterable[tuple[str, str]]:
     from offline_data.reports.catalog import search
 
-    return [(one.id, one.summary) for one in search("", settings).datasets]
+    return [(dataset.id, dataset.summary) for dataset in search("", settings)]
 
 
 def _sources(_settings: Settings) -> Iterable[tuple[str, str]]:
@@ -108,16 +108,10 @@ def _kinds(_settings: Settings) -> Iterable[tuple[str, str]]:
     return [(kind, "all of this kind") for kind in KINDS]
 
 
-def _keys(_settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.config import CONFIG_KEYS
-
-    return [(key, "") for key in CONFIG_KEYS]
-
-
 def _rules(_settings: Settings) -> Iterable[tuple[str, str]]:
     from offline_data.checks.reference import rule_texts
 
-    return [(one.code, one.summary) for one in rule_texts().values()]
+    return [(text.code, text.summary) for text in rule_texts().values()]
 
 
 ids_here = _offers(_local_ids)
@@ -127,5 +121,5 @@ steps = _offers(_steps)
 rules = _offers(_rules)
 explained = _offers(lambda settings: [*_rules(settings), *_steps(settings)])
 kinds = _offers(_kinds)
-config_keys = _offers(_keys)
+config_keys = _offers(lambda _: [(key, "") for key in CONFIG_KEYS])
 shells = _offers(lambda _: [(shell, f"completion script for {shell}") for shell in SCRIPTS])

@@ -72,44 +72,33 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 """Example command lines by verb, without the program's name unless it occurs elsewhere."""
 
-SYNONYMS: dict[str, str] = {
-    "draw": "plot",
-    "figure": "plot",
-    "play": "view",
-    "watch": "view",
-    "render": "view",
-    "ls": "list",
-    "show": "info",
-    "describe": "info",
-    "inspect": "info",
-    "find": "search",
-    "get": "download",
-    "pull": "download",
-    "fetch": "download",
-    "install": "download",
-    "import": "convert",
-    "add": "convert",
-    "delete": "rm",
-    "remove": "rm",
-    "uninstall": "rm",
-    "mv": "rename",
-    "move": "rename",
-    "copy": "cp",
-    "validate": "verify",
-    "process": "preprocess",
-    "map": "preprocess",
-    "transform": "preprocess",
-    "select": "filter",
-    "steps": "step",
-    "where": "path",
-    "page": "report",
-    "serve": "browse",
-    "explore": "browse",
-    "settings": "config",
-    "doctor": "env",
-    "freeze": "lock",
-    "lint": "check",
-    "rules": "rule",
+SYNONYMS = {
+    synonym: verb
+    for verb, synonyms in {
+        "plot": "draw figure",
+        "view": "play watch render",
+        "list": "ls",
+        "info": "show describe inspect",
+        "search": "find",
+        "download": "get pull fetch install",
+        "convert": "import add",
+        "rm": "delete remove uninstall",
+        "rename": "mv move",
+        "cp": "copy",
+        "verify": "validate",
+        "preprocess": "process map transform",
+        "filter": "select",
+        "step": "steps",
+        "path": "where",
+        "report": "page",
+        "browse": "serve explore",
+        "config": "settings",
+        "env": "doctor",
+        "lock": "freeze",
+        "check": "lint",
+        "rule": "rules",
+    }.items()
+    for synonym in synonyms.split()
 }
 """Synonyms of verbs: their names in other programs."""
 
@@ -143,11 +132,11 @@ DOCUMENTATION = "README.md of offline-data"
 def epilog(verb: str) -> str:
     """Return the end of a verb's help."""
     lines = [
-        one if one.startswith("eval") else f"offline-data {one}".rstrip() for one in EXAMPLES[verb]
+        f"  {line}" if line.startswith("eval") else f"  offline-data {line}"
+        for line in EXAMPLES[verb]
     ]
-    examples = "Examples:\n" + "\n".join(f"  {line}" for line in lines)
-    ending = CODES if not verb else GLOBALS
-    return f"{examples}\n\n{ending}\n\nMore: {DOCUMENTATION}"
+    examples = "\n".join(["Examples:", *lines])
+    return f"{examples}\n\n{GLOBALS if verb else CODES}\n\nMore: {DOCUMENTATION}"
 
 
 _SHORT = "offline_data_cli.help.short"
@@ -181,10 +170,13 @@ class _Help:
                 argument = param.param_type_name == "argument"
                 panel = getattr(param, "rich_help_panel", None) or "Options"
                 rows = panels.setdefault("Arguments" if argument else panel, [])
-                rows.append((param.metavar, param.help) if argument else _option(param, ctx))
+                rows.append(
+                    (param.metavar, param.help) if argument else _describe_option(param, ctx)
+                )
         for panel, rows in panels.items():
             if ctx.meta[_SHORT]:
-                rows = [(name, _first_sentence(text)) for name, text in rows]
+                end = r"(?<=\.) (?=[A-Z])|(?<=\.\)) |(?<=\.) (?=\()"  # of the first sentence
+                rows = [(name, re.split(end, text)[0]) for name, text in rows]
             if rows and (panel in _FIRST or not ctx.meta[_SHORT]):
                 with formatter.section(panel):
                     formatter.write_dl(rows)
@@ -206,11 +198,7 @@ class _Help:
         formatter.write(f"\n{self.epilog}\n")  # type: ignore[attr-defined] # of a command
 
 
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.) (?=[A-Z])|(?<=\.\)) |(?<=\.) (?=\()", text)[0]
-
-
-def _option(param: Any, ctx: Any) -> tuple[str, str]:
+def _describe_option(param: Any, ctx: Any) -> tuple[str, str]:
     """Return the names of an option with its value, and its text with the default."""
     usage, text = param.get_help_record(ctx)
     names = ", ".join(sorted(param.opts, key=len))

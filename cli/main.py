@@ -114,7 +114,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Parse the arguments with typer, run the command, and show its result."""
     from offline_data_cli.app import Outcome, command_tree
     from offline_data_cli.options import VersionAsked
     from offline_data_cli.render import Mode, show, show_error
@@ -151,7 +150,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
     interrupted = isinstance(error, typer.Abort) or math.isfinite(_last_signal)
     if interrupted and not isinstance(error, KeyboardInterrupt):
         error = KeyboardInterrupt()  # some libraries convert a signal to their own error
-    code, message, hint = _describe(error)
+    code, message, hint = _describe_error(error)
     show_error(code, message, hint, as_json=_wants_json(arguments) and not stdout_is_lost())
     if any(re.fullmatch(r"-[qy]*v[qyv]*|--verbose", argument) for argument in arguments):
         show_traceback(error)
@@ -176,19 +175,8 @@ def _is_of_click(error: BaseException) -> bool:
     return hasattr(error, "format_message")
 
 
-def _plain_value_error(text: str) -> str:
-    """Return a message on a value without the words of the library that parses it."""
-    text = text.replace(": Value error, ", ": ")
-    text = re.sub(r"Input should be a valid (\w+), unable to parse .*", _expected_kind, text)
-    return text.replace("Input should be ", "expected a number ")
-
-
-def _expected_kind(found: re.Match[str]) -> str:
-    return {"integer": "expected a whole number"}.get(found[1], "expected a number")
-
-
-def _describe(error: BaseException) -> tuple[str, str, str | None]:
-    """Return code, message and hint of any error."""
+def _describe_error(error: BaseException) -> tuple[str, str, str | None]:
+    """Return code, message and hint."""
     if isinstance(error, OfflineDataError):
         return error.code, error.message, error.shell_hint
     if isinstance(error, KeyboardInterrupt):
@@ -197,7 +185,7 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
     if _is_of_click(error):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM
-        text = _plain_value_error(error.format_message())  # type: ignore[attr-defined]
+        text = error.format_message()  # type: ignore[attr-defined]
         if extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", text, re.DOTALL):
             text = f"Unexpected argument{'s' if ' ' in extra[1] else ''} {extra[1]!r}"
         return "usage", text, f"{path} --help"

@@ -24,7 +24,7 @@ def dataset_id(context: Context, text: str) -> str:
 
     found = find_ids(text, context.settings)
     if not found:
-        raise _unknown(context, text)
+        raise _unknown_name(context, text)
     if len(found) == 1:
         return found[0]
     listed = found[:_MOST_LISTED]
@@ -48,7 +48,7 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
         from offline_data.ids import offer
 
         similar = find_ids(text, context.settings, catalogue=False)
-        whole = [one for one in similar if text in {one, one.partition(":")[2]}]
+        whole = [name for name in similar if text in {name, name.partition(":")[2]}]
         if len(whole) > 1:
             raise UsageError(
                 f"{len(whole)} datasets are called {text!r}",
@@ -56,12 +56,12 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
             )
         if not whole:
             near = offer(similar[:3]) or "`offline-data list` shows the datasets on this disk"
-            raise _unknown(context, text, near)
+            raise _unknown_name(context, text, near)
         return locate(whole[0], context.settings, to_get=False)
     return locate(dataset_id(context, text), context.settings)
 
 
-def _unknown(context: Context, text: str, hint: str | None = None) -> NotFoundError:
+def _unknown_name(context: Context, text: str, hint: str | None = None) -> NotFoundError:
     """Return the error for a name that no dataset has; raises `InvalidIdError` if it cannot be one."""
     from offline_data.ids import parse_id
     from offline_data.store.library import parse_known

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.segment import Segment
-    from rich.text import Text
 
     from offline_data_cli.result import Block, Field, Kind, Result, TableColumn
 
@@ -232,15 +231,15 @@ def number(value: float) -> str:
 def nested(value: Any) -> str:
     """Format nested values on one line; a list of equal items as `N × item`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_braced(item)}" for key, item in value.items())
+        return ", ".join(f"{key}: {_in_braces(item)}" for key, item in value.items())
     if not isinstance(value, (list, tuple)):
         return str(value)
     if len(value) > _REPEATED and all(item == value[0] for item in value):
-        return f"{len(value)} × {_braced(value[0])}"
-    return f"[{', '.join(map(_braced, value))}]"
+        return f"{len(value)} × {_in_braces(value[0])}"
+    return f"[{', '.join(map(_in_braces, value))}]"
 
 
-def _braced(value: Any) -> str:
+def _in_braces(value: Any) -> str:
     return f"{{{nested(value)}}}" if isinstance(value, Mapping) else nested(value)
 
 
@@ -287,7 +286,6 @@ def _jsonable(value: Any) -> Any:
 
 
 def _print_json(value: Any) -> None:
-    """Print a value as JSON; characters that the stream cannot encode are escaped."""
     text = to_json(value)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -326,10 +324,12 @@ def _plain_lines(block: Block) -> list[str]:
     if isinstance(block, Table):
         titles = "\t".join(column.title for column in block.columns)
         return [*heading, titles, *("\t".join(map(piped, row)) for row in block.rows)]
-    return heading + [f"{piped(f.label)}\t{piped(v)}" for f in block.fields for v in _values(f)]
+    return heading + [
+        f"{piped(f.label)}\t{piped(v)}" for f in block.fields for v in _list_values(f)
+    ]
 
 
-def _values(field: Field) -> list[Any]:
+def _list_values(field: Field) -> list[Any]:
     """Return the values of a field, one per line, except unknown and empty ones."""
     values = field.value if isinstance(field.value, (list, tuple)) else [field.value]
     return [value for value in values if value is not None and value != ""]
@@ -342,7 +342,10 @@ def _print_rich(block: Block, console: Console) -> None:
     from rich.text import Text
 
     if isinstance(block, str):
-        console.print(_marked(block), soft_wrap=not _display.truncate)
+        text = Text(block)
+        for word in ("OK", "damaged"):
+            text.highlight_regex(rf"\b{word}\b", _STYLES[word])
+        console.print(text, soft_wrap=not _display.truncate)
         return
     if isinstance(block, Lines):
         for line in block.lines:
@@ -362,22 +365,20 @@ def _print_rich(block: Block, console: Console) -> None:
         grid.add_column(no_wrap=True, style="bold")
         grid.add_column(overflow="fold")
         for field in block.fields:
-            for place, value in enumerate(_values(field)):
+            for place, value in enumerate(_list_values(field)):
                 text = Text(human(value, field.kind), style=_style(field.label, value))
                 grid.add_row("" if place else field.label, text)
         console.print(grid)
         return
-    columns = [
-        (
-            column,
-            [
-                Text(human(row[place], column.kind), style=_style(column.title, row[place]))
-                for row in block.rows
-            ],
-        )
-        for place, column in enumerate(block.columns)
-        if any(row[place] not in {None, ""} for row in block.rows)
-    ]
+    columns = []
+    for place, column in enumerate(block.columns):
+        values = [row[place] for row in block.rows]
+        if any(value not in {None, ""} for value in values):
+            texts = [
+                Text(human(value, column.kind), style=_style(column.title, value))
+                for value in values
+            ]
+            columns.append((column, texts))
     longest = [
         (column, max(cell_len(column.title), *(cell.cell_len for cell in cells)))
         for column, cells in columns
@@ -419,18 +420,7 @@ def _print_line(line: Sequence[tuple[str, str]], console: Console, *, wrap: bool
 
 
 def _style(label: str, value: Any) -> str:
-    """Return the style of a value: ids, paths and verdicts are highlighted."""
     return _STYLES.get(str(value), "") or _STYLES.get(label.casefold(), "")
-
-
-def _marked(line: str) -> Text:
-    """Return a line with its verdict, and the id before a colon, in their styles."""
-    from rich.text import Text
-
-    text = Text(line)
-    for word in ("OK", "damaged"):
-        text.highlight_regex(rf"\b{word}\b", _STYLES[word])
-    return text
 
 
 def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> list[int]:
@@ -449,7 +439,7 @@ def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> lis
 
     whole, folded = width, width // 2
     if any(column.keep for column, _ in columns[1:]):
-        room = width - sum(least(*one) + _GAP for one in columns[1:])
+        room = width - sum(least(*column) + _GAP for column in columns[1:])
         if room >= _NAME:
             whole = folded = room
     order = sorted(range(len(columns)), key=lambda place: (place > 0, not columns[place][0].keep))

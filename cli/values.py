@@ -28,7 +28,7 @@ class Value:
         """Return the value of the type, as typer asks for it; raises `BadParameter`."""
         try:
             if self.many:
-                return [self._parse(one) for one in value or ()]
+                return [self._parse(item) for item in value or ()]
             return None if value is None else self._parse(value)
         except ValueError as error:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from None

@@ -15,7 +15,7 @@ from offline_data_cli.result import Block, Lines, Result, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data.checks.baseline import Comparison
-    from offline_data.checks.config import CheckConfig, Format
+    from offline_data.checks.config import Format
     from offline_data.checks.formats import CheckOutcome
 
 _SUFFIXES = {".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown"}
@@ -109,14 +109,19 @@ def check(
         return verify(context, datasets, all_)
     here = Path.cwd()
     found = read_config(user_path(config, "--config")) if config else find_config(here)
-    rules = select_rules(*_selectors(found, select, ignore), found.thresholds)
+    ignored = (
+        _split_selectors(ignore) if select else (*found.ignore, *_split_selectors(ignore))
+    )  # --ignore adds
+    rules = select_rules(
+        _split_selectors(select) if select else found.select, ignored, found.thresholds
+    )
     known = user_path(baseline, "--baseline") if baseline else found.baseline
     expected = read_baseline(known) if known and not write_baseline else None
     target = user_path(write_baseline, "--write-baseline") if write_baseline else None
     if target and is_file(target):
         read_baseline(target)
     report = run_checks(
-        _paths(context, datasets or [], all_=all_),
+        _find_folders(context, datasets or [], all_=all_),
         rules,
         ignored=found.ignores,
         workers=context.settings.workers,
@@ -130,30 +135,20 @@ def check(
     for file, form in reports.items():
         write_user_file(file, render(outcome, form).encode())
     shown: Format = "human" if wanted in reports.values() else wanted
-    notes = _notes(compared, known)
+    notes = _describe_baseline(compared, known)
     failed = outcome.failed
     if target:
         count = write(target, report)
         notes.append(f"{plural(count, 'finding is', 'findings are')} in the baseline {target}")
-        failed = any(one.code == RULE_FAILED for one in report.findings)
+        failed = any(finding.code == RULE_FAILED for finding in report.findings)
     return _result(outcome, shown, notes, statistics=statistics, failed=failed)
 
 
-def _selectors(
-    config: "CheckConfig", select: list[str] | None, ignore: list[str] | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what to select and ignore: `--select` replaces both of a file, `--ignore` adds."""
-    if select:
-        return _split(select), _split(ignore)
-    return config.select, (*config.ignore, *_split(ignore))
+def _split_selectors(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(part.strip() for text in given or [] for part in text.split(","))
 
 
-def _split(given: list[str] | None) -> tuple[str, ...]:
-    """Return selectors, which may also be separated by commas."""
-    return tuple(part.strip() for one in given or [] for part in one.split(","))
-
-
-def _paths(context: Context, datasets: list[str], *, all_: bool) -> list[Path]:
+def _find_folders(context: Context, datasets: list[str], *, all_: bool) -> list[Path]:
     """Return the directories of datasets, damaged ones included."""
     from offline_data.store.library import locate_folders, survey
 
@@ -178,7 +173,7 @@ def _format_of(file: Path, wanted: "Format") -> "Format":
     return cast("Format", _SUFFIXES.get(file.suffix, wanted))
 
 
-def _notes(compared: "Comparison | None", file: Path | None) -> list[str]:
+def _describe_baseline(compared: "Comparison | None", file: Path | None) -> list[str]:
     if compared is None:
         return []
     notes = []
@@ -206,5 +201,5 @@ def _result(
         blocks += [*non_empty(table(spec, outcome.statistics())), outcome.summary]
     else:
         blocks.append(Lines(list(human_lines(outcome.findings, outcome.summary))))
-    ids = list(dict.fromkeys(one.dataset for one in outcome.findings))
+    ids = list(dict.fromkeys(finding.dataset for finding in outcome.findings))
     return Result(as_data(outcome), blocks, ids, notes, code=1 if failed else 0)

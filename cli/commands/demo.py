@@ -14,7 +14,7 @@ from typing import Annotated
 from offline_data.config import child_environ
 from offline_data.errors import MissingDependencyError, OfflineDataError
 from offline_data_cli.commands.inspection import info_result, sample_result, stats_result
-from offline_data_cli.commands.manage import verify_result
+from offline_data_cli.commands.manage import verify_entry
 from offline_data_cli.options import Context, option
 from offline_data_cli.result import Result, combine
 
@@ -56,7 +56,7 @@ def demo(
         entry, path = entry_at(stored.path), stored.path
         steps = {
             "info": info_result(entry_info(entry)),
-            "verify": verify_result(api.verify(path, settings=settings, progress=progress)),
+            "verify": verify_entry(replace(context, settings=settings), entry),
             "stats": stats_result(api.stats(path, settings=settings, progress=progress)),
             "sample": sample_result(entry, BATCH),
         }

@@ -34,13 +34,12 @@ from offline_data_cli.result import Block, Result, combine, non_empty, table
 if TYPE_CHECKING:
     from offline_data.store.cache import CacheItem
     from offline_data.store.library import Entry
-    from offline_data.store.verify import Verification
 
 Items: TypeAlias = "Sequence[CacheItem]"
 Kept: TypeAlias = "Sequence[tuple[CacheItem, str]]"
 """Items that are kept, each with the reason."""
 
-MOST_NAMED = 5
+_MOST_NAMED = 5
 """Maximum number of names in a warning; `--json` has them all."""
 
 _NO_CHECKSUM = (
@@ -61,29 +60,25 @@ def verify(
     if all_ == bool(datasets):
         raise UsageError("Give dataset ids or --all", hint="offline-data list")
     if datasets and len(datasets) == 1:
-        return _verified(context, entry_named(context, datasets[0]))
+        return verify_entry(context, entry_named(context, datasets[0]))
     unreadable: dict[Path, OfflineDataError] = {}
     if datasets:
         entries = [entry_named(context, text) for text in datasets]
     else:
         entries, unreadable = survey(context.settings.root)
-    results = [_verified(context, entry) for entry in entries]
+    results = [verify_entry(context, entry) for entry in entries]
     failed = [
         Result({"path": path, "ok": False, "problems": [error.message]}, (), failures=(error,))
         for path, error in unreadable.items()
     ]
-    return combine([one.data for one in (*results, *failed)], (*results, *failed))
+    return combine([result.data for result in (*results, *failed)], (*results, *failed))
 
 
-def _verified(context: Context, entry: "Entry") -> Result:
+def verify_entry(context: Context, entry: "Entry") -> Result:
+    """Compare the files of one dataset with the checksums in its manifest."""
     from offline_data import api
 
     found = api.verify(entry.path, settings=context.settings, progress=context.progress)
-    return verify_result(found, entry.manifest.parents)
-
-
-def verify_result(found: "Verification", parents: Sequence[str] = ()) -> Result:
-    """Return the result of verifying a dataset that was made from `parents`."""
     data = {k: v for k, v in vars(found).items() if k != "files"}
     if found.ok:
         line = (
@@ -91,7 +86,7 @@ def verify_result(found: "Verification", parents: Sequence[str] = ()) -> Result:
         )
         notes = () if found.manifest_checksum else (_NO_CHECKSUM,)
         return Result(data, (line,), (found.id,), notes=notes)
-    dataset = parse_id(found.id)
+    dataset, parents = parse_id(found.id), entry.manifest.parents
     if dataset.source == "local" and parents:
         made_from = shlex.quote(parents[0])
         command = f"offline-data preprocess {made_from} … --out {shlex.quote(dataset.name)} --force"
@@ -121,13 +116,13 @@ def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
     if not _confirm(context, (listed,), what, lost, dry_run=dry_run):
         return _NOTHING_DELETED
     done = plan if dry_run else api.remove(*paths, settings=context.settings)
-    notes = [f"kept, not part of the dataset: {path}" for path in done.kept[:MOST_NAMED]]
-    if len(done.kept) > MOST_NAMED:
-        more = len(done.kept) - MOST_NAMED
+    notes = [f"kept, not part of the dataset: {path}" for path in done.kept[:_MOST_NAMED]]
+    if len(done.kept) > _MOST_NAMED:
+        more = len(done.kept) - _MOST_NAMED
         notes.append(f"kept {more} more files that are not part of the dataset")
     line = f"{'would delete' if dry_run else 'deleted'} {what}"
     blocks = (listed, line) if dry_run else (line,)
-    return Result(done, blocks, [one.id for one in done.removed], notes)
+    return Result(done, blocks, [dataset.id for dataset in done.removed], notes)
 
 
 def dir_(context: Context) -> Result:
@@ -147,7 +142,7 @@ def ls(context: Context) -> Result:
     )
     data = {"root": root, "bytes": usage.bytes, "other_bytes": usage.other_bytes}
     data["items"] = usage.items
-    return Result(data, _table(usage.items, root), _paths(usage.items), (note,))
+    return Result(data, _table_of_items(usage.items, root), _list_paths(usage.items), (note,))
 
 
 def prune(
@@ -212,20 +207,20 @@ def _how_to_name(target: str) -> str:
 
 
 def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Result:
-    """Delete `items` after confirmation, and report kept ones."""
+    """Delete items after confirmation, and report kept ones."""
     from offline_data.store.cache import IN_USE, bytes_freed, remove_items
 
     lost = [item for item in items if not item.refetchable]
     names = [item.detail if item.kind == "dataset" else str(item.path) for item in lost]
-    table = _table(items, context.settings.root)
+    listed = _table_of_items(items, context.settings.root)
     what = f"{plural(len(items), 'item')}, {human_bytes(total := bytes_freed(items))}"
-    data: dict[str, Any] = {"dry_run": dry_run, "cannot_be_fetched_again": _paths(lost)}
-    if items and not _confirm(context, table, what, names, dry_run=dry_run):
+    data: dict[str, Any] = {"dry_run": dry_run, "cannot_be_fetched_again": _list_paths(lost)}
+    if items and not _confirm(context, listed, what, names, dry_run=dry_run):
         return _NOTHING_DELETED
     if dry_run or not items:
         data |= {"kept": _kept_data(kept), "removed": items, "bytes": total}
         line = f"{'would delete' if dry_run else 'deleted'} {what}"
-        return Result(data, (*table, line), _paths(items), _kept_notes(kept))
+        return Result(data, (*listed, line), _list_paths(items), _kept_notes(kept))
     removal = remove_items(items, context.settings)
     kept = (*kept, *((item, IN_USE) for item in removal.in_use))
     data |= {"kept": _kept_data(kept), "removed": removal.removed, "bytes": removal.freed}
@@ -237,9 +232,9 @@ def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Res
     if any(item.kind == "download" for item in removal.removed):
         notes.append("download records are kept: later downloads are compared with them")
     return Result(
-        {**data, "gone": _paths(removal.gone)},
+        {**data, "gone": _list_paths(removal.gone)},
         (f"deleted {plural(len(removal.removed), 'item')}, {human_bytes(removal.freed)}",),
-        _paths(removal.removed),
+        _list_paths(removal.removed),
         notes,
         code=1 if removal.failures else 0,  # partial failure, for any reason
         failures=removal.failures,
@@ -250,21 +245,16 @@ def _confirm(
     context: Context, blocks: Sequence[Block], what: str, lost: list[str], *, dry_run: bool
 ) -> bool:
     """Ask for confirmation, with a warning about data that cannot be downloaded again."""
-    warning = losses(lost)
+    warning = ""
+    if lost:
+        more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+        exist = "exists" if len(lost) == 1 else "exist"
+        shown = ", ".join(lost[:_MOST_NAMED])
+        warning = f"{shown}{more} {exist} only here and cannot be downloaded again."
     if warning and (context.yes or dry_run):
         say(warning)
     question = f"{warning} Delete {what}?".lstrip()
     return dry_run or confirm(blocks, question, yes=context.yes, mode=context.mode)
-
-
-def losses(names: list[str]) -> str:
-    """Return a warning about items that cannot be downloaded again; empty if there are none."""
-    if not names:
-        return ""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    exist = "exists" if len(names) == 1 else "exist"
-    shown = ", ".join(names[:MOST_NAMED])
-    return f"{shown}{more} {exist} only here and cannot be downloaded again."
 
 
 def _kept_data(kept: Kept) -> list[dict[str, Any]]:
@@ -281,7 +271,7 @@ def _kept_notes(kept: Kept) -> list[str]:
     ]
 
 
-def _table(items: Items, root: Path) -> Sequence[Block]:
+def _table_of_items(items: Items, root: Path) -> Sequence[Block]:
     """Return items as a table; paths are relative to the root, as `cache rm` accepts them."""
     found = table(
         "kind size=bytes:bytes downloadable content path:keep",
@@ -295,5 +285,5 @@ def _table(items: Items, root: Path) -> Sequence[Block]:
     return non_empty(found)
 
 
-def _paths(items: Items) -> list[str]:
+def _list_paths(items: Items) -> list[str]:
     return [str(item.path) for item in items]

@@ -35,7 +35,8 @@ def report(
     force: Replace = False,
 ) -> Result:
     """Write an HTML page about a dataset, or about several side by side."""
-    entries = list({one.path: one for one in (entry_named(context, d) for d in datasets)}.values())
+    named = [entry_named(context, dataset) for dataset in datasets]
+    entries = list({entry.path: entry for entry in named}.values())
     if card:
         if len(entries) > 1:
             raise UsageError("--card takes one dataset", hint="run it for each of them")
@@ -46,11 +47,11 @@ def report(
         from offline_data.pages.report import report_page
 
         content = report_page(entries[0], workers=workers, progress=context.progress)
-        return written(str(entries[0].id), path, content)
+        return write_page(str(entries[0].id), path, content)
     from offline_data.pages.compare import compare_page
 
     content = compare_page(entries, workers=workers, progress=context.progress)
-    return written([str(entry.id) for entry in entries], path, content)
+    return write_page([str(entry.id) for entry in entries], path, content)
 
 
 def compare(
@@ -80,7 +81,7 @@ def _card(context: Context, entry: "Entry", out: str | None, force: bool) -> Res
     path = new_file(out, force) if out is not None else None
     text = api.card(entry.path, settings=context.settings, progress=context.progress)
     if path:
-        return written(str(entry.id), path, text.encode())
+        return write_page(str(entry.id), path, text.encode())
     return Result({"id": str(entry.id), "card": text}, (text.rstrip("\n"),), (str(entry.id),))
 
 
@@ -124,7 +125,7 @@ def new_file(out: str, force: bool) -> Path:
     return path
 
 
-def written(name: str | list[str], path: Path, content: bytes) -> Result:
+def write_page(name: str | list[str], path: Path, content: bytes) -> Result:
     """Write a file about one dataset or several, by id, and return its path as a result."""
     with disk_errors(path.parent):
         write_durably(path, content)

@@ -4,7 +4,7 @@ import re
 from typing import Annotated
 
 from offline_data.errors import UsageError
-from offline_data_cli.commands.pages import Replace, new_file, report, written
+from offline_data_cli.commands.pages import Replace, new_file, report, write_page
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, argument, option
 from offline_data_cli.result import Drawing, Result
@@ -40,7 +40,7 @@ def plot(
         from offline_data_cli.charts import chart_lines
 
         return Result(found, (Drawing(lambda wide: chart_lines(found, wide)),), (str(entry.id),))
-    return written(str(entry.id), path, figure.encode(figure.draw(found), form))
+    return write_page(str(entry.id), path, figure.encode(figure.draw(found), form))
 
 
 def view(
