@@ -43,7 +43,6 @@ from offline_data_cli.watched import run_watched
 if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
     from offline_data.ingest.planned import Share
-    from offline_data.preprocess.engine import DryRun as WouldMake
 
 _MOST_NAMED = 20
 """Maximum number of task numbers in a message; `--json` has them all."""
@@ -268,46 +267,20 @@ def _stored_result(stored: "Stored") -> Result:
     return replace(shown, data={**vars(info), **counts, "recipe": recipe}, blocks=blocks)
 
 
-def _dry_run_result(found: "WouldMake") -> Result:
-    data: dict[str, Any] = {
-        "id": str(found.id),
-        "parent": str(found.parent),
-        "destination": found.destination,
-        "existed": found.plan is None,
-        "replaces": found.replaces,
-        "free_bytes": found.free_bytes,
-    }
-    if found.plan is not None:
-        from offline_data.preprocess.finish import recipe_json
-
-        plan = found.plan
-        seconds = plan.seconds * (plan.count - found.finished) / plan.count
-        data |= {
-            "layout": plan.layout,
-            "recipe": recipe_json(plan.recipe),
-            "transitions": plan.chosen.transitions,
-            "episodes": len(plan.chosen.episodes),
-            "same_lengths": plan.recipe.keeps_rows,
-            "tasks": plan.count,
-            "finished": found.finished,
-            "bytes": plan.bytes,
-            "estimated_seconds": round(seconds, 1),
-            "executor": found.executor,
-        }
-    data["dry_run"] = True
+def _dry_run_result(data: dict[str, Any]) -> Result:
     most = "" if data.get("same_lengths", True) else " at most"
     fields = card(
         data,
         "id made_from=parent destination already_exists replaces functions transitions episodes "
         "tasks:count tasks_finished:count size=bytes:bytes free_disk_space=free_bytes:bytes "
         "estimated_time executor",
-        already_exists=None if found.plan else EXISTS,
+        already_exists=EXISTS if data["existed"] else None,
         functions=_list_functions(data.get("recipe", ())),
         tasks_finished=data.get("finished") or None,
-        estimated_time=_format_time(data["estimated_seconds"]) if found.plan else None,
+        estimated_time=None if data["existed"] else _format_time(data["estimated_seconds"]),
         **{name: f"{data[name]:,}{most}" for name in ("transitions", "episodes") if name in data},
     )
-    return Result(data, (fields,), (data["id"],))
+    return Result({**data, "dry_run": True}, (fields,), (str(data["id"]),))
 
 
 def _format_time(seconds: float) -> str:

@@ -15,7 +15,7 @@ from offline_data.executors.local import InProcess, LocalProcesses, choose_worke
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
 from offline_data.plurals import plural
-from offline_data.preprocess.finish import IncrementalHasher, finish, header_of
+from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
 from offline_data.preprocess.job import Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
 from offline_data.preprocess.recipe import recipe_of, step_label
@@ -30,11 +30,9 @@ from offline_data.store.writer import with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
-    from pathlib import Path
 
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
-    from offline_data.ids import DatasetId
     from offline_data.preprocess.job import Job, RunOptions
     from offline_data.preprocess.recipe import Recipe
     from offline_data.preprocess.steps.base import MeasuredStep, Selection
@@ -187,25 +185,6 @@ class Run:
                 ) from error
 
 
-@dataclass(frozen=True)
-class DryRun:
-    """Plan of a `preprocess` run."""
-
-    id: DatasetId
-    parent: DatasetId
-    destination: Path
-    replaces: tuple[DatasetId, ...]
-    """Datasets that would be deleted."""
-    free_bytes: int
-    """Free bytes on the disk of the work folder."""
-    plan: Plan | None
-    """None: the dataset exists already."""
-    finished: int = 0
-    """Number of tasks that an interrupted run has finished."""
-    executor: str = ""
-    """Name of the executor that would run the remaining tasks."""
-
-
 def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
     """Make a dataset from another one.
 
@@ -246,8 +225,12 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
     return Stored(entry.id, target.destination, entry.manifest, existed, seconds)
 
 
-def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun:
+def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> dict[str, Any]:
     """Plan as `preprocess` does, including first passes over the data, and write nothing.
+
+    Returns the JSON of `preprocess --dry-run`: `replaces` are the datasets that would be deleted,
+    `free_bytes` is of the disk of the work folder, `finished` the number of tasks of an interrupted
+    run. If the dataset has `existed`, what follows `free_bytes` is missing.
 
     Raises:
         UsageError, StepError: What `preprocess` would raise before it writes.
@@ -255,18 +238,36 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
     run = Run.of(job, settings, progress)
     target, parent = run.target, entry_at(run.reader.path)
     target.check(parent)
-    places, free = (target.id, parent.id, target.destination), free_bytes(target.work)
     existed, replaced = run.found()
+    result: dict[str, Any] = {
+        "id": target.id,
+        "parent": parent.id,
+        "destination": target.destination,
+        "existed": existed,
+        "replaces": [] if existed or replaced is None else [replaced.id],
+        "free_bytes": free_bytes(target.work),
+    }
     if existed:
-        return DryRun(*places, (), free, None)
+        return result
     plan, finished = interrupted_plan(run), 0
     if plan is None:
         _, plan = run.settled(in_place=run.shares_files)
     else:
         finished = len(run.work.finished(plan.count))
-    gone = () if replaced is None else (replaced.id,)
-    executor = run.executor(plan, plan.count - finished).name
-    return DryRun(*places, gone, free, plan, finished, executor)
+    left = plan.count - finished
+    return {
+        **result,
+        "layout": plan.layout,
+        "recipe": recipe_json(plan.recipe),
+        "transitions": plan.chosen.transitions,
+        "episodes": len(plan.chosen.episodes),
+        "same_lengths": plan.recipe.keeps_rows,
+        "tasks": plan.count,
+        "finished": finished,
+        "bytes": plan.bytes,
+        "estimated_seconds": round(plan.seconds * left / plan.count, 1),
+        "executor": run.executor(plan, left).name,
+    }
 
 
 def interrupted_plan(run: Run) -> Plan | None:
