@@ -44,14 +44,13 @@ def lock(
         settings=context.settings,
         progress=context.progress,
     )
-    named = ("name", "transitions", "episodes", "bytes", "content", "converter")
-    ids = [str(dataset.stored_id) for dataset in found.datasets]
+    keys = ("name", "transitions", "episodes", "bytes", "content", "converter")
     datasets = [
-        {"id": text, **{name: getattr(dataset, name) for name in named}}
-        for text, dataset in zip(ids, found.datasets, strict=True)
+        {"id": locked.stored_id, **{key: getattr(locked, key) for key in keys}}
+        for locked in found.datasets
     ]
-    data, changes = {**vars(found), "datasets": datasets}, found.changes
-    changes = changes or (f"{found.path.name} is up to date",)
+    data, ids = {**vars(found), "datasets": datasets}, [str(d["id"]) for d in datasets]
+    changes = found.changes or (f"{found.path.name} is up to date",)
     if check:
         return Result(data, changes, ids, code=1 if found.changes else 0)
     listed = table("name id transitions:count episodes:count files=bytes:bytes", datasets)
