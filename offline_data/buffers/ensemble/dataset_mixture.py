@@ -12,7 +12,7 @@ from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.buffers.ensemble.episodes import MixtureEpisodes, split_members
 from offline_data.buffers.ensemble.epochs import MixtureBatches, MixtureRows
 from offline_data.buffers.ensemble.leaves import SOURCE_KEY, renamed
-from offline_data.buffers.ensemble.mixture import Mixture
+from offline_data.buffers.ensemble.mixture import RowMixture
 from offline_data.buffers.specs import Spaces, check_torchrl, spaces_of, specs_from
 from offline_data.buffers.views.episode import read_episode
 from offline_data.errors import UsageError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from offline_data.store.arrays import Style
 
 
-class DatasetMixture(Mixture):
+class DatasetMixture(RowMixture):
     """Flat batches of any size, mixed row by row from several buffers.
 
     A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture draws the member of each

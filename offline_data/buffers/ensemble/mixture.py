@@ -78,7 +78,7 @@ class MixtureDraw(NamedTuple):
     by_number: bool = False
 
 
-class Mixture(Saves):
+class RowMixture(Saves):
     """Batches mixed row by row from several buffers; see `DatasetMixture`."""
 
     _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
@@ -86,7 +86,7 @@ class Mixture(Saves):
 
     def __init__(
         self,
-        *members: ReplayBuffer | Mixture,
+        *members: ReplayBuffer | RowMixture,
         weights: Weights = "steps",
         batch_size: int = 256,
         exact: bool = False,
@@ -102,7 +102,7 @@ class Mixture(Saves):
         if not members:
             raise UsageError("A mixture needs at least one member")
         for number, member in enumerate(members):
-            if not isinstance(member, ReplayBuffer | Mixture):
+            if not isinstance(member, ReplayBuffer | RowMixture):
                 raise UsageError(
                     f"Member {number} is a {type(member).__name__}; expected a buffer of this "
                     "package: of a dataset, a view of one, a ReplayBuffer or a mixture"
@@ -162,7 +162,7 @@ class Mixture(Saves):
     def source_shares(self) -> tuple[float, ...]:
         """Return the current probability of each of `sources`."""
         parts = [
-            member.source_shares() if isinstance(member, Mixture) else (1.0,)
+            member.source_shares() if isinstance(member, RowMixture) else (1.0,)
             for member in self.members
         ]
         pairs = zip(self.shares, parts, strict=True)
@@ -299,7 +299,7 @@ class Mixture(Saves):
             one = StateFields(part, "a prefetched batch")
             number = one.integer("member", len(self.members) - 1)
             self.members[number]._check_draw(one.get("draw"), state["members"][number])
-            nested = isinstance(self.members[number], Mixture)
+            nested = isinstance(self.members[number], RowMixture)
             counts[number] += len(part["draw"]["source" if nested else "rows"])
         expected = torch.bincount(source, minlength=len(counts)).tolist()
         fields.check("parts", counts == expected, f"{expected} rows of the members")
@@ -334,7 +334,7 @@ class Mixture(Saves):
     def _of(self, views: Iterator[Any], batch_size: int | None) -> Self:
         """Return the same mixture of other buffers, one for each of `sources`."""
         part = self._with(
-            member._of(views, None) if isinstance(member, Mixture) else next(views)
+            member._of(views, None) if isinstance(member, RowMixture) else next(views)
             for member in self.members
         )
         if batch_size is not None:
@@ -355,7 +355,7 @@ class Mixture(Saves):
         self._derived += derived
         members = []
         for member in self.members:
-            if derived and isinstance(member, Mixture):  # the given one stays as it was
+            if derived and isinstance(member, RowMixture):  # the given one stays as it was
                 member = member._with(member.members)
                 member._derive(derived)
             members.append(member)
@@ -365,7 +365,7 @@ class Mixture(Saves):
         """Return the derived functions of the mixture and its members, with whose they are."""
         found = [("the mixture", function) for function in self._derived]
         for number, member in enumerate(self.members):
-            nested = isinstance(member, Mixture)
+            nested = isinstance(member, RowMixture)
             own = [function for _, function in member._functions()] if nested else member._derived
             found += [(f"member {number}", function) for function in own]
         return found
@@ -412,7 +412,7 @@ class Mixture(Saves):
     def _agree_again(self) -> None:
         """Recompute the common leaves, for draws restored from a state."""
         for member in self.members:
-            if isinstance(member, Mixture):
+            if isinstance(member, RowMixture):
                 member._agree_again()
         self._agreements.clear()
         self._agree([number for number, weight in enumerate(self._weights()) if weight])
@@ -439,7 +439,7 @@ class Mixture(Saves):
             keys=self._keys,
             renames=self._renames,
             firsts=self._firsts(),
-            nested=frozenset(m for m in probes if isinstance(self.members[m], Mixture)),
+            nested=frozenset(m for m in probes if isinstance(self.members[m], RowMixture)),
             cast=self._cast,
         )
         check_texts(differing_texts(self.members, self._renames), agreement.keys)
@@ -514,14 +514,14 @@ class Mixture(Saves):
 
 def _draw_at(member: Any, source: Tensor, index: Tensor) -> Draw | MixtureDraw:
     """Return the draw of rows of a member chosen by number."""
-    if isinstance(member, Mixture):
+    if isinstance(member, RowMixture):
         return member._draw_rows(source, index)
     return Draw(index, {}, last=False)
 
 
 def _copy_with_own_sampler(member: Any) -> Any:
     """Return a buffer over the same data with a copy of its sampler."""
-    if isinstance(member, Mixture):
+    if isinstance(member, RowMixture):
         mixture = member._with(map(_copy_with_own_sampler, member.members))
         mixture._owed, mixture._generator = deepcopy(member._owed), None
         return mixture
