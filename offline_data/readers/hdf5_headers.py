@@ -6,7 +6,7 @@ except for the parts that are not compared here:
 
 ```
 message              compared                      not compared
-dataspace            version, rank, flags          lengths of the axes, which have to be the expected ones
+dataspace            version, rank, flags          lengths of the axes
 datatype             all
 fill value           all
 layout               version, class, item size     where the values or the index of the chunks lie,
@@ -51,8 +51,10 @@ class _Template:
     """The bytes that are compared."""
     size: int
     """Bytes of the header."""
-    axes: _Span
-    """Offsets of the lengths of the axes, 8 bytes each."""
+    begin: int
+    """Offset of the lengths of the axes."""
+    axes: struct.Struct
+    """Their format."""
 
 
 class KnownHeaders:
@@ -75,21 +77,18 @@ class KnownHeaders:
     def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
-    def is_like(self, key: Hashable, address: int, shape: tuple[int, ...]) -> bool:
-        """Return True if a dataset differs from the one added as `key` in nothing but its `shape`.
+    def shape_of(self, key: Hashable, address: int) -> tuple[int, ...] | None:
+        """Return the shape of a dataset that differs from the one added as `key` in nothing else.
 
-        Both have the same number of axes. `address` is that of its object header.
+        None for all others. `address` is that of its object header.
         """
         known = self._known.get(key)
         if known is None:
-            return False
+            return None
         raw = os.pread(self._file, known.size, address)
-        begin, end = known.axes
-        return (
-            int.from_bytes(raw, "little") & known.mask == known.fixed
-            and len(raw) == known.size
-            and raw[begin:end] == struct.pack(f"<{len(shape)}Q", *shape)
-        )
+        if len(raw) < known.size or int.from_bytes(raw, "little") & known.mask != known.fixed:
+            return None
+        return known.axes.unpack_from(raw, known.begin)
 
     def add(self, key: Hashable, address: int) -> None:
         """Remember the header of a dataset, if it is of a kind that can be recognised."""
@@ -141,4 +140,5 @@ def _template(raw: bytes) -> _Template | None:
     for begin, stop in compared:
         mask[begin:stop] = b"\xff" * (stop - begin)
     bits = int.from_bytes(mask, "little")
-    return _Template(bits, int.from_bytes(raw[:end], "little") & bits, end, axes)
+    lengths = struct.Struct(f"<{(axes[1] - axes[0]) // 8}Q")
+    return _Template(bits, int.from_bytes(raw[:end], "little") & bits, end, axes[0], lengths)

@@ -6,6 +6,7 @@ time it takes to read short episodes.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -298,60 +299,47 @@ def read_numbers(dataset: Any) -> NDArray[Any]:
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def read_if_fits(
-    group: Any, name: str, out: NDArray[Any], headers: KnownHeaders | None = None
-) -> bool:
-    """Read the dataset `name` of a low-level group into `out`, C-contiguous, if it is just like that.
+def read_plain(
+    group: Any,
+    name: str,
+    dtype: np.dtype[Any],
+    row_shape: tuple[int, ...],
+    headers: KnownHeaders | None = None,
+) -> NDArray[Any] | None:
+    """Read the dataset `name` of a low-level group if it is `[rows, *row_shape]` of `dtype`, unfiltered.
 
     For leaves of short episodes, where every question to HDF5 takes as long as reading; `headers` of
     the file of the group spares most of them.
 
     Returns:
-        Whether it was read: False also where it is absent, stored in another way than plainly in this
-        file, or damaged; `out` then may hold anything, and opening the dataset tells why.
+        None also where it is absent, empty, damaged, or stored in another way than plainly in this
+        file; opening the dataset tells why.
     """
     low, encoded = h5(), name.encode()
-    memory = _memory_type(out.dtype)
-    key = name, out.dtype, out.ndim
+    memory = _memory_type(dtype)
+    key = name, dtype, row_shape
     try:
         link = group.links.get_info(encoded)
         # What a hard link leads to is in this file.
         if link.type != low.h5l.TYPE_HARD:
-            return False
-        known = headers is not None and headers.is_like(key, link.u, out.shape)
+            return None
+        known = None if headers is None else headers.shape_of(key, link.u)
         dataset = low.h5d.open(group, encoded) if known else _open_plain(group, encoded, memory)
+        shape: tuple[int, ...] | None = known or (dataset and dataset.shape)
+        if not shape or shape[1:] != row_shape:
+            return None
+        size = math.prod(shape)
+        if size > FEW:
+            check_size(dataset)
         # A virtual dataset has no storage of its own, a damaged list of chunks less than it should.
-        if dataset is None or dataset.get_storage_size() < max(out.nbytes, 1):
-            return False
-        if not known and dataset.shape != out.shape:
-            return False
-        dataset.read(_memory_space(out.shape), low.h5s.ALL, out, mtype=memory)
-    except _FAILURES:
-        return False
-    if headers is not None and not known:
-        headers.add(key, link.u)
-    return True
-
-
-def read_few(group: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return the dataset `name` of a low-level group if it has one axis, `dtype`, and at most `FEW` rows.
-
-    None for all else, as `read_if_fits` returns False.
-    """
-    try:
-        link = group.links.get_info(name.encode())
-        if link.type != h5().h5l.TYPE_HARD:
+        if dataset.get_storage_size() < max(size * dtype.itemsize, 1):
             return None
-        dataset = _open_plain(group, name.encode(), _memory_type(dtype))
-        shape: tuple[int, ...] = () if dataset is None else dataset.shape
-        if len(shape) != 1 or shape[0] > FEW:
-            return None
-        values = np.zeros(shape, dtype)
-        if dataset.get_storage_size() < max(values.nbytes, 1):
-            return None
-        dataset.read(_memory_space(shape), h5().h5s.ALL, values, mtype=_memory_type(dtype))
+        values = np.empty(shape, dtype)
+        dataset.read(_memory_space(shape), low.h5s.ALL, values, mtype=memory)
     except _FAILURES:
         return None
+    if headers is not None and not known:
+        headers.add(key, link.u)
     return values
 
 

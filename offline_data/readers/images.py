@@ -60,16 +60,18 @@ def decode_jpeg(data: bytes, where: str) -> NDArray[np.uint8]:
         raise FormatError(f"{where} is not a JPEG image that can be decoded: {error}") from error
 
 
-def decode_jpegs(frames: Sequence[bytes], out: NDArray[np.generic], where: str) -> None:
-    """Decode frames into `out`, uint8 `[len(frames), *image]`; all must have its size."""
+def decode_jpegs(frames: Sequence[bytes], shape: tuple[int, ...], where: str) -> NDArray[np.uint8]:
+    """Decode frames, all of one shape, to uint8 `[len(frames), *shape]`."""
+    out = np.empty((len(frames), *shape), np.uint8)
     for row, frame in enumerate(frames):
         image = decode_jpeg(frame, f"{where}, row {row},")
-        if image.shape != out.shape[1:]:
+        if image.shape != shape:
             raise FormatError(
                 f"{where}, row {row}, is an image of {list(image.shape)}; "
-                f"expected {list(out.shape[1:])} as in the first episode"
+                f"expected {list(shape)} as in the first episode"
             )
         out[row] = image
+    return out
 
 
 def image_head(data: bytes) -> tuple[int, tuple[int, int, int, int]]:

@@ -60,18 +60,17 @@ def test_walk_refuses_what_leads_elsewhere(file: Any, link: Any, said: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind"),
-    [*((shape, "f8") for shape in [(3, 4), (12,), (12, 1), (3, 3), (5, 3)])]
-    + [((4, 3), kind) for kind in ["f4", "i8", ">f8", "S8", "f8"]],
+    ("row", "kind"),
+    [*((row, "f8") for row in [(4,), (), (1,), (3, 1)])]
+    + [((3,), kind) for kind in ["f4", "i8", ">f8", "S8", "f8"]],
     ids=str,
 )
-def test_only_the_same_shape_and_type_is_read(file: Any, shape: tuple[int, ...], kind: str) -> None:
+def test_only_the_same_row_and_type_is_read(file: Any, row: tuple[int, ...], kind: str) -> None:
     file["x"] = np.arange(1, 13).reshape(4, 3).astype(kind)
-    out = np.zeros((shape[0] + 2, *shape[1:]))
-    same = shape == (4, 3) and kind == "f8"
-    assert hdf5_tree.read_if_fits(file.id, "x", out[1:-1]) == same
-    np.testing.assert_array_equal(out[1:-1], file["x"] if same else 0 * out[1:-1])
-    assert not out[[0, -1]].any()
+    values = hdf5_tree.read_plain(file.id, "x", np.dtype("f8"), row)
+    assert (values is not None) == (row == (3,) and kind == "f8")
+    if values is not None:
+        np.testing.assert_array_equal(values, file["x"])
 
 
 def test_only_plain_values_of_this_file_are_read_at_once(tmp_path: Path) -> None:
@@ -98,21 +97,25 @@ def test_only_plain_values_of_this_file_are_read_at_once(tmp_path: Path) -> None
     with h5py.File(tmp_path / "x.hdf5") as file:
         found = {}
         for name in (*file, "absent"):
-            out = np.zeros(4)
-            found[name] = hdf5_tree.read_if_fits(file.id, name, out)
-            assert out.tolist() == (values.tolist() if found[name] else [0] * 4), name
-            few = hdf5_tree.read_few(file.id, name, out.dtype)
-            assert (few is not None) == found[name], name
-            assert few is None or few.tolist() == values.tolist()
-        assert hdf5_tree.read_few(file.id, "x", np.dtype("f4")) is None
+            read = hdf5_tree.read_plain(file.id, name, values.dtype, ())
+            found[name] = None if read is None else read.tolist()
     assert {name for name, was_read in found.items() if was_read} == {"x", "hard"}
+    assert found["x"] == found["hard"] == values.tolist()
 
 
-def test_few_rows_are_one_number_each_and_few(file: Any) -> None:
-    file["matrix"], file["none"] = np.ones((2, 2)), np.ones(0)
-    file["many"] = np.ones(FEW + 1)
-    read = [hdf5_tree.read_few(file.id, name, np.dtype("f8")) for name in file]
-    assert read == [None, None, None]
+def test_more_rows_than_the_file_can_have_are_refused_before_memory_is_taken(
+    tmp_path: Path,
+) -> None:
+    """The header is that of a sound dataset but for its length, and says where the values are."""
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file.create_dataset("x", data=np.arange(4.0), chunks=(2,), maxshape=(None,))
+        file["many"] = np.ones(FEW + 1)
+        many = hdf5_tree.read_plain(file.id, "many", np.dtype("f8"), ())
+        assert many is not None
+        assert len(many) == FEW + 1
+        file["x"].resize((2**40,))
+        with pytest.raises(FormatError, match="declares 8,796,093,022,208 bytes"):
+            hdf5_tree.read_plain(file.id, "x", np.dtype("f8"), ())
 
 
 def test_what_is_not_there_or_is_no_dataset(file: Any) -> None:

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,7 @@ from offline_data.sources.minari.leaves import (
     EpisodeFacts,
     FoundLeaf,
     episode_number,
-    fill,
     groups_of,
-    nothing,
     seed_of,
 )
 from offline_data.sources.minari.metadata import read_object
@@ -194,31 +192,19 @@ class _ArrowEpisode:
     def stated(self) -> tuple[Any, Any]:
         return self._values.get("id"), self._values.get("total_steps")
 
-    def open(self, leaf: PlannedLeaf) -> _ArrowColumn | None:
+    def read(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
         column = self._leaves.get(leaf.place)
         if column is None or column.kind == "null":
             return None
-        where = f"{self.where} {leaf.name}"
-        if column.values is None or (leaf.form == "text") != ("string" in column.kind):
+        where, values = f"{self.where} {leaf.name}", column.values
+        if values is None or (leaf.form == "text") != ("string" in column.kind):
             raise FormatError(f"{where} is {column.kind}; expected {leaf.form} {leaf.dtype}")
-        return _ArrowColumn(column.values, column.nulls, leaf, where)
+        if leaf.form == "jpeg" and values.dtype == object:
+            return decode_jpegs(values.tolist(), leaf.shape, where)
+        return values
 
-    def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
-        column = self._leaves.get(leaf.place)
-        if leaf.form != "array" or column is None or column.values is None:
-            return False
-        values = column.values
-        fits = column.nulls is None and (values.dtype, values.shape) == (out.dtype, out.shape)
-        if fits:
-            out[...] = values
-        return fits
-
-    def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
-        column = self._leaves.get(leaf.place)
-        if leaf.shape or column is None or column.values is None or column.nulls is not None:
-            return None
-        plain = column.values.dtype == leaf.dtype and column.values.ndim == 1
-        return column.values if plain else None
+    def nulls(self, leaf: PlannedLeaf) -> NDArray[np.bool_] | None:
+        return self._leaves[leaf.place].nulls
 
     def facts(self) -> EpisodeFacts:
         noted = {name: value for name, value in self._values.items() if not _COUNTED.match(name)}
@@ -235,29 +221,3 @@ class _ArrowEpisode:
             metadata=json.dumps(noted, sort_keys=True) if noted else None,
             notes=notes,
         )
-
-
-@dataclass(frozen=True)
-class _ArrowColumn:
-    """One column of one episode; a `LeafReader`."""
-
-    values: NDArray[Any]
-    nulls: NDArray[np.bool_] | None
-    leaf: PlannedLeaf
-    where: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    @property
-    def has_nulls(self) -> bool:
-        return self.nulls is not None
-
-    def read(self, out: NDArray[Any]) -> None:
-        if self.leaf.form == "jpeg" and self.values.dtype == object:
-            decode_jpegs(self.values.tolist(), out, self.where)
-        else:
-            fill(out, self.values, self.where)
-        if self.nulls is not None:
-            out[self.nulls] = nothing(out.dtype)

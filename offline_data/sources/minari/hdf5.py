@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +12,13 @@ import numpy as np
 
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
-from offline_data.readers.hdf5 import FEW, check_size, h5, open_hdf5
+from offline_data.readers.hdf5 import h5, open_hdf5
 from offline_data.readers.hdf5_headers import KnownHeaders
 from offline_data.readers.images import decode_jpeg, decode_jpegs
 from offline_data.sources.minari.leaves import (
     EpisodeFacts,
     FoundLeaf,
     episode_number,
-    fill,
     groups_of,
     seed_of,
 )
@@ -138,28 +135,32 @@ class _Hdf5Episode:
         steps = attributes.get("total_steps", attributes.get("total_timesteps"))
         return plain(attributes.get("id")), plain(steps)
 
-    def open(self, leaf: PlannedLeaf) -> _Hdf5Leaf | None:
-        group = self._below(leaf.place[:-1])
-        dataset = None if group is None else hdf5_tree.open_dataset(group, leaf.place[-1:])
-        if dataset is None:
-            return None
-        shape = dataset.shape or ()
-        if math.prod(shape) > FEW:  # smaller ones are checked when read
-            check_size(dataset)
-        return _Hdf5Leaf(dataset, leaf, self.where, shape)
-
-    def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
-        if leaf.form != "array":
-            return False
+    def read(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
         group = self._below(leaf.place[:-1])
         if group is None:
-            return False
-        return hdf5_tree.read_if_fits(group, leaf.place[-1], out, self._headers)
-
-    def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
-        if leaf.shape or len(leaf.place) > 1:
             return None
-        return hdf5_tree.read_few(self._group, leaf.place[0], leaf.dtype)
+        if leaf.form == "array":
+            values = hdf5_tree.read_plain(
+                group, leaf.place[-1], leaf.dtype, leaf.shape, self._headers
+            )
+            if values is not None:
+                return values
+        dataset = hdf5_tree.open_dataset(group, leaf.place[-1:])
+        if dataset is None:
+            return None
+        where, found = f"{self.where}/{leaf.name}", hdf5_tree.describe(dataset)
+        if not found.rows:
+            return np.empty(0)
+        if leaf.form == "jpeg" and found.shape != leaf.shape:
+            return decode_jpegs(hdf5_tree.read_frames(dataset), leaf.shape, where)
+        if found.form != ("text" if leaf.form == "text" else "array"):
+            raise FormatError(f"{where} is {dataset.dtype}; expected {leaf.form}")
+        if found.form == "text":
+            return hdf5_tree.read_text(dataset, where)
+        return hdf5_tree.read_numbers(dataset)
+
+    def nulls(self, leaf: PlannedLeaf) -> None:  # noqa: ARG002 -- HDF5 has none
+        return None
 
     def facts(self) -> EpisodeFacts:
         names = hdf5_tree.attribute_names(self._group)
@@ -191,31 +192,3 @@ class _Hdf5Episode:
                 branch = branch.setdefault(parent, {})
             branch[last] = plain(attributes[name])
         return json.dumps(tree, sort_keys=True)
-
-
-@dataclass(slots=True)
-class _Hdf5Leaf:
-    """One dataset of one episode; a `LeafReader`."""
-
-    dataset: Any
-    leaf: PlannedLeaf
-    episode: str
-    shape: tuple[int, ...]
-    has_nulls: bool = False
-
-    def read(self, out: NDArray[Any]) -> None:
-        where = f"{self.episode}/{self.leaf.name}"
-        if self.leaf.form == "array" and self.dataset.dtype == out.dtype:
-            fill(out, hdf5_tree.read_numbers(self.dataset), where)
-            return
-        found = hdf5_tree.describe(self.dataset)
-        if self.leaf.form == "jpeg" and found.shape != self.leaf.shape:
-            decode_jpegs(hdf5_tree.read_frames(self.dataset), out, where)
-            return
-        if found.form != ("text" if self.leaf.form == "text" else "array"):
-            raise FormatError(f"{where} is {self.dataset.dtype}; expected {self.leaf.form}")
-        if found.form == "text":
-            values = hdf5_tree.read_text(self.dataset, where)
-        else:
-            values = hdf5_tree.read_numbers(self.dataset)
-        fill(out, values, where)

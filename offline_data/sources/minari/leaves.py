@@ -97,21 +97,6 @@ class EpisodeFacts:
     notes: tuple[str, ...] = ()
 
 
-class LeafReader(Protocol):
-    """An open leaf of one episode."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """`[rows, …]` as stored; an image is one value per row, or a run of bytes."""
-
-    @property
-    def has_nulls(self) -> bool:
-        """Whether values are missing in some rows; `read` fills them with `nothing`."""
-
-    def read(self, out: NDArray[Any]) -> None:
-        """Fill `out`, `[rows, *shape]` of the plan; raises `FormatError` if values do not match."""
-
-
 class EpisodeReader(Protocol):
     """One episode of an open storage."""
 
@@ -124,17 +109,14 @@ class EpisodeReader(Protocol):
     def facts(self) -> EpisodeFacts:
         """Return the metadata of the episode."""
 
-    def open(self, leaf: PlannedLeaf) -> LeafReader | None:
-        """Open a leaf; None if this episode lacks it."""
+    def read(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
+        """Return all values of a leaf, decoded, one per row; None if it is absent, none if empty.
 
-    def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
-        """Fill `out` if the leaf has numbers of its dtype and shape; returns whether it did."""
-
-    def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
-        """Return `[rows]` numbers of a leaf with one number per row, of its dtype, and few rows.
-
-        None otherwise; `open` and `read` then report the problem.
+        Raises `FormatError` if they are damaged or of another form; shape and dtype may differ.
         """
+
+    def nulls(self, leaf: PlannedLeaf) -> NDArray[np.bool_] | None:
+        """Return the rows, `[rows]`, in which a leaf that was read has no value; None: nowhere."""
 
     def members(self, group: Place) -> int:
         """Return the number of members of a group, `()` for all sections; 0 if it is absent."""
@@ -200,29 +182,6 @@ def nothing(dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "O":
         return None
     return float("nan") if dtype.kind in "fc" else dtype.type(0).item()
-
-
-def fill(out: NDArray[Any], values: NDArray[Any], where: str) -> None:
-    """Copy `values` into `out`; raises `FormatError` if shape or dtype would lose data."""
-    if values.shape[1:] != out.shape[1:]:
-        raise FormatError(
-            f"{where} has rows of shape {list(values.shape[1:])}; expected {list(out.shape[1:])} "
-            "as in the first episode"
-        )
-    if values.dtype != out.dtype and not _fits(values, out.dtype):
-        raise FormatError(
-            f"{where} is {values.dtype}, and its values do not fit {out.dtype}, "
-            "which the first episode has"
-        )
-    out[...] = values
-
-
-def _fits(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    if values.dtype.kind not in "biufc" or (values.dtype.kind == "c" and dtype.kind != "c"):
-        return False
-    with np.errstate(invalid="ignore", over="ignore"):
-        back = values.astype(dtype).astype(values.dtype)
-    return bool(np.array_equal(back, values, equal_nan=True))
 
 
 @dataclass(frozen=True)
