@@ -75,7 +75,8 @@ def view(
     shown = film(reader, episode, leaf)
     name = str(entry.id)
     if rerun:
-        rewards = reader.step(REWARD)[slice(*episode_span(reader, episode))].ravel()
+        span = slice(*episode_span(reader, episode))
+        rewards = reader.step(REWARD)[span].ravel() if REWARD in reader.step_leaves else ()
         video.open_rerun(shown, rewards, f"{name} episode {episode}")
         return Result({"id": name, "episode": episode}, (), (name,), shown.notes)
     plain = re.sub(r"[^\w.-]+", "-", entry.id.name.rpartition("/")[2])

@@ -149,7 +149,7 @@ def convert(
       episode is unknown.
     - An iterable of episodes, mappings or objects (Minari's, d3rlpy's, `ds.iter_episodes()`):
       `observations` `[T + 1, …]`, or `[T, …]` if the last one is unknown, `actions` `[T, …]`,
-      `rewards` `[T]`, `terminations` and `truncations` `[T]` or one bool for the last row (also
+      `rewards` `[T]` (optional), `terminations` and `truncations` `[T]` or one bool for the last row (also
       called `terminals` and `timeouts`, or `terminated` and `truncated`), and optionally `infos`,
       `id` and `seed`. Observations, actions and infos may be nested mappings. A generator is
       consumed with a few episodes in memory.

@@ -45,7 +45,7 @@ class EpisodeBatch:
     (`offline_data.store.encoded`). Nothing is copied; arrays must not change afterwards.
 
     Raises:
-        FormatError: Numbers of rows that do not match, a missing reward or flag, an invalid name or
+        FormatError: Numbers of rows that do not match, a missing action or flag, an invalid name or
             dtype.
 
     Example:
@@ -68,8 +68,8 @@ class EpisodeBatch:
     """`[E]` transitions of each episode, at least 1."""
     steps: Mapping[Key, NDArray[np.generic]]
     """`[N, …]` columns by TED key: `("action", …)` or tokens, and results of the action under `"next"`;
-    `("next", "reward")` real `[N, 1]`, `("next", "terminated")` and `("next", "truncated")` bool
-    `[N, 1]` are required."""
+    `("next", "terminated")` and `("next", "truncated")` bool `[N, 1]` are required;
+    `("next", "reward")` real `[N, 1]`, unless the source has no rewards."""
     observations: Mapping[Key, NDArray[np.generic]]
     """`[N + E, …]` columns by root key: `("observation", …)`, `("state", …)`, `("info", …)`."""
     final_observation: NDArray[np.bool_]
@@ -98,6 +98,8 @@ class EpisodeBatch:
             for key, column in columns.items():
                 _check_column(key, column, rows, what)
         for key in (REWARD, TERMINATED, TRUNCATED):
+            if key == REWARD and key not in self.steps:
+                continue
             if key not in self.steps:
                 raise FormatError(f"Step leaf {join_key(key)!r} is missing")
             column = self.steps[key]
@@ -146,7 +148,9 @@ class EpisodeBatch:
 
     @cached_property
     def returns(self) -> NDArray[np.float64]:
-        """`[E]` undiscounted sum of rewards of each episode, added up in float64."""
+        """`[E]` undiscounted sum of rewards of each episode, added up in float64; NaN without them."""
+        if REWARD not in self.steps:
+            return np.full(len(self.lengths), np.nan)
         rewards = self.steps[REWARD][:, 0].astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
             return np.add.reduceat(rewards, self.starts) if len(rewards) else np.zeros(0)

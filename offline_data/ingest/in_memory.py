@@ -174,10 +174,11 @@ def batch_of(episode: Any) -> EpisodeBatch:
     truncated[-1:] |= ~terminated[-1:]  # the last step ends the episode
     steps: dict[Key, NDArray[Any]] = {
         **actions,
-        REWARD: _array(fields["rewards"], "rewards").reshape(-1, 1),
         TERMINATED: terminated,
         TRUNCATED: truncated,
     }
+    if "rewards" in fields:
+        steps[REWARD] = _array(fields["rewards"], "rewards").reshape(-1, 1)
     observations, known = {}, True
     for key, column in _leaves(fields["observations"], ("observation",)):
         known = known and len(column) != count
@@ -208,7 +209,7 @@ def _fields_of(episode: Any) -> dict[str, Any]:
         fields = {name: getattr(episode, name) for name in _TAKEN if hasattr(episode, name)}
         if hasattr(episode, "to_numpy"):  # an `Episode` of this package
             fields |= episode.to_numpy()
-    missing = [name for name in ("observations", "actions", "rewards") if name not in fields]
+    missing = [name for name in ("observations", "actions") if name not in fields]
     if missing:
         raise FormatError(f"it is a {type(episode).__name__} without {' and '.join(missing)}")
     return fields

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import REWARD, join_key
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.plurals import plural
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.store.library import Entry
+
+_NO_REWARDS = "The source has no rewards: batches have no ('next', 'reward'), and the return of every episode is NaN."
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,14 @@ def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
 def entry_info(entry: Entry) -> DatasetInfo:
     """Describe a dataset on this disk from its manifest alone."""
     manifest = entry.manifest
+    reader = DatasetReader(entry.path, manifest)
     known: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
+    if REWARD not in reader.step_leaves:
+        known["notes"] = [*manifest.notes, _NO_REWARDS]
     return DatasetInfo(
         **vars(LocalDataset.of(entry)),
-        schema=schema_of(DatasetReader(entry.path, manifest)),
-        values=_declared_values(DatasetReader(entry.path, manifest)),
+        schema=schema_of(reader),
+        values=_declared_values(reader),
         # a manifest written elsewhere may contain full URLs
         files=[{name: _redact(value) for name, value in one.items()} for one in manifest.files],
         **known,

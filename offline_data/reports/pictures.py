@@ -191,7 +191,9 @@ def summarise(
         ),
         tuple(one for leaf in actions for one in histograms_of(leaf)),
         tuple(_ranges(leaf) for leaf in observations),
-        tuple(_timeline(reader, number) for number in _by_rank(returns, episodes)),
+        tuple(_timeline(reader, number) for number in _by_rank(returns, episodes))
+        if REWARD in reader.step_leaves
+        else (),
         coverage,
         tuple(left_out),
     )

@@ -69,7 +69,9 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         self._rows, self._last, self._view = rows, last, view
         self._read: dict[str, NDArray[Any]] = {}
         self._others = _others(reader, key) if style == "dataset" else {}
-        self._names = _names_of_file(reader, self._others) if style == "dataset" else _NAMES[style]
+        names = _names_of_file(reader, self._others) if style == "dataset" else _NAMES[style]
+        lacks_rewards = REWARD not in reader.step_leaves
+        self._names = tuple(name for name in names if not (lacks_rewards and name == "rewards"))
         if style in {"transitions", "dataset"}:
             return
         ends, truncated = (np.array(self._scalars(flag), bool) for flag in (TERMINATED, TRUNCATED))

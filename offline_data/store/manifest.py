@@ -390,11 +390,11 @@ def _check_table(
         found = by_key.get(key, {})
         if found.get("dtype") != dtype or tuple(found.get("shape", ())) != shape:
             raise ValueError(f"{table} needs {'/'.join(key)}, {dtype} {list(shape)} a row")
-    if EPISODE in _REQUIRED[table]:
-        reward = by_key.get(REWARD, {})
+    if EPISODE in _REQUIRED[table] and REWARD in by_key:
+        reward = by_key[REWARD]
         real = not reward.get("text") and not str(reward.get("dtype")).startswith("complex")
         if reward.get("shape") != [1] or not real:
-            raise ValueError(f"{table} needs {'/'.join(REWARD)}, a number a row")
+            raise ValueError(f"{table} has {'/'.join(REWARD)}, expected a number a row")
     return by_key
 
 

@@ -102,7 +102,6 @@ REWARD: Key = ("next", "reward")
         ({"final_observation": np.ones(3, bool)}, r"must be bool \[2\], not bool \[3\]"),
         ({"final_observation": np.ones(2)}, "not float64"),
         ({"steps": without(("action",))}, "No step leaf 'action'"),
-        ({"steps": without(REWARD)}, "'next/reward' is missing"),
         ({"steps": without(FLAG)}, "'next/terminated' is missing"),
         ({"steps": without(("next", "truncated"))}, "'next/truncated' is missing"),
         ({"steps": changed(REWARD, np.zeros(3))}, r"must be \[N, 1\], not \[3\]"),

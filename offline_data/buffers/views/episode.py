@@ -36,7 +36,8 @@ class Episode:
     Attributes:
         number: Its row in `ds.episodes`, from 0.
         transitions: TensorDict `[T]` in TED, including derived leaves and transforms of the buffer.
-        return_: Sum of the stored rewards of these transitions; see `whole_return`.
+        return_: Sum of the stored rewards of these transitions, NaN if the dataset has none; see
+            `whole_return`.
         final_observation: Whether the source has the observation after the last action. False: the
             last row of `observations` repeats the previous one.
         metadata: Its columns in `ds.episodes`, as Python values: `id`, `seed`, `terminated`,
@@ -117,7 +118,7 @@ class Episode:
         |---|---|---|
         | `observations` | `[T + 1, …]`; a dict of such arrays if nested | as in `transitions` |
         | `actions` | `[T, …]` | as in `transitions` |
-        | `rewards` | `[T]` | as in `transitions` |
+        | `rewards` | `[T]`; not there if the dataset has none | as in `transitions` |
         | `terminals` | `[T]` | bool |
         | `timeouts` | `[T]`, True in the last row unless it is terminated | bool |
 
@@ -128,10 +129,16 @@ class Episode:
         leaves = {}
         for name, key in (("actions", ("action",)), ("rewards", REWARD), ("terminals", TERMINATED)):
             leaf = self.transitions.get(key, None)
+            if leaf is None and key == REWARD and np.isnan(self.return_):
+                continue
             if leaf is None:
                 raise UsageError(f"The transitions have no leaf {join_key(key)!r}")
             leaves[name] = _arrays(leaf)
-        scalars = {name: leaves[name].reshape(self.length, -1) for name in ("rewards", "terminals")}
+        scalars = {
+            name: leaves[name].reshape(self.length, -1)
+            for name in ("rewards", "terminals")
+            if name in leaves
+        }
         leaves |= {name: array[:, 0] for name, array in scalars.items() if array.shape[1] == 1}
         truncated = self.transitions.get(TRUNCATED, None)
         timeouts = np.zeros(self.length, bool)
@@ -206,10 +213,11 @@ def _episode_of(
     metadata = buffer.episodes.row(number)
     whole = len(stored) == int(runs.lengths[run])
     contiguous = bool((torch.diff(stored) == 1).all())
-    if whole and contiguous:
+    reader = buffer._steps_storage.reader
+    if (whole and contiguous) or REWARD not in reader.step_leaves:
         total = metadata["return"]
     else:
-        reward = buffer._steps_storage.reader.step(REWARD)[stored.numpy()]
+        reward = reader.step(REWARD)[stored.numpy()]
         total = reward.astype(np.float64).sum().item()
     continues = int(stored[-1]) + 1 < int(runs.starts[run] + runs.lengths[run])
     known = continues or runs.final is None or bool(runs.final[run])

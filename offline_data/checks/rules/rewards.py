@@ -34,7 +34,7 @@ _LEAST = -1075
 
 
 def _reward_leaf(_rule: Rule, reader: DatasetReader) -> Iterable[Key]:
-    return (REWARD,)
+    return (REWARD,) if REWARD in reader.step_leaves else ()
 
 
 class _Sizes(NamedTuple):
@@ -173,7 +173,7 @@ class ShiftedReward(Rule):
         self._reward = reward
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        return () if self._reward is None else (REWARD,)
+        return () if self._reward is None else _reward_leaf(self, reader)
 
     def measure(self, block: RowBlock, key: Key) -> Tally:
         """Compare the rewards of the block with the function of it and of its neighbours.

@@ -45,8 +45,11 @@ from offline_data.preprocess.functions.ted import (
     words_of,
 )
 from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.steps.leaves import OUTCOMES, outcomes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Self
 
     from offline_data.preprocess.functions.rows import Place
@@ -121,13 +124,15 @@ class EpisodeStep(UserFunction):
                 result = called(self.fn, table, number, place, self.seed)
                 if result is not None:
                     leaves = leaves_of(result, place)
-                    schema = self._held(leaves, schema, place)
+                    schema = self._held(leaves, schema, outcomes(chunk), place)
                     arrays = {key: to_array(key, leaves[key], place).copy() for key in schema}
                     _check_done(arrays, place)
                     parts.append((at, arrays))
         return parts
 
-    def _held(self, leaves: Leaves, schema: FunctionSchema | None, place: Place) -> FunctionSchema:
+    def _held(
+        self, leaves: Leaves, schema: FunctionSchema | None, required: Sequence[Key], place: Place
+    ) -> FunctionSchema:
         """Check a result against the schema, or learn it."""
         rows = _rows_of(leaves, place)
         found = described(leaves, rows)
@@ -135,7 +140,7 @@ class EpisodeStep(UserFunction):
             return schema
         if schema is None or self.guessed:
             schema_of(leaves, place, rows)
-            _check_required(found, place)
+            _check_required(found, required, place)
         if schema is not None and self.guessed:
             step = replace(self, schema=found, guessed=False)
             raise Revised(step.state(), f"{place()} is the first one that the function keeps")
@@ -160,8 +165,8 @@ def _rows_of(leaves: Leaves, place: Place) -> int:
     return counts.pop()
 
 
-def _check_required(found: FunctionSchema, place: Place) -> None:
-    missing = [join_key(key) for key in (REWARD, TERMINATED, TRUNCATED) if key not in found]
+def _check_required(found: FunctionSchema, required: Sequence[Key], place: Place) -> None:
+    missing = [join_key(key) for key in required if key not in found]
     missing += [] if any(key[0] in ACTION_ROOTS for key in found) else ["action"]
     if missing:
         raise StepError(
@@ -169,7 +174,7 @@ def _check_required(found: FunctionSchema, place: Place) -> None:
             "has",
             hint="return the TensorDict that it was given, with what is to be changed",
         )
-    for key in (REWARD, TERMINATED, TRUNCATED):
+    for key in [key for key in OUTCOMES if key in found]:
         dtype, shape = found[key]
         if shape != (1,) or (key != REWARD and dtype != "bool"):
             expected = "numbers [1]" if key == REWARD else "bool [1]"
@@ -201,8 +206,7 @@ def _assembled(
     }
     chosen = np.array([at for at, _ in parts], np.int64)
     lengths = np.array([_rows(table) for table in tables], np.int64)
-    required = (REWARD, TERMINATED, TRUNCATED)
-    steps = {k: v for k, v in leaves.items() if k[0] in ACTION_ROOTS or k in required}
+    steps = {k: v for k, v in leaves.items() if k[0] in ACTION_ROOTS or k in OUTCOMES}
     extras = {key: column[chosen] for key, column in chunk.batch.episodes.items()}
     final = np.array([_final(chunk, at, table) for at, table in parts], bool)
     frame = EpisodeChunk(

@@ -22,7 +22,6 @@ from offline_data.episodes.fields import (
     ACTION_ROOTS,
     DONE,
     RESERVED_ROOTS,
-    REWARD,
     TERMINATED,
     TRUNCATED,
     Key,
@@ -30,6 +29,7 @@ from offline_data.episodes.fields import (
     next_of,
 )
 from offline_data.errors import FormatError, StepError
+from offline_data.preprocess.steps.leaves import outcomes
 from offline_data.store.layout import EPISODE, ROOT_FLAGS
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def from_ted(
     that are stored together with their `next`.
     """
     batch, last = chunk.batch, chunk.batch.last_rows
-    kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in made]
+    kept = [key for key in outcomes(chunk) if key not in made]
     if not any(key[0] in ACTION_ROOTS for key in made):
         kept += [key for key in batch.steps if key[0] in ACTION_ROOTS]
     found = {key: values for key, values in made.items() if key not in {*GIVEN, DONE}}

@@ -24,7 +24,7 @@ from offline_data.errors import StepError
 from offline_data.ids import did_you_mean
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import (
-    REQUIRED,
+    OUTCOMES,
     below,
     changed,
     column,
@@ -32,6 +32,7 @@ from offline_data.preprocess.steps.leaves import (
     matching,
     meant,
     numbers,
+    outcomes,
     rebuilt,
     replace_columns,
     root_of,
@@ -233,7 +234,7 @@ class Concat(
         if twice:
             raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
         target, gone = split_key(self.target), dict.fromkeys(() if self.keep else every)
-        if not gone.keys().isdisjoint(REQUIRED):  # also if the target has the name of one
+        if not gone.keys().isdisjoint(OUTCOMES):  # also if the target has the name of one
             rebuilt(chunk, self.name, gone)
         sources = [
             key for key in every if (root := root_of(chunk, key)) == key or root not in every
@@ -402,7 +403,7 @@ class Select(Step, name="select", example="select:observation,action"):
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with these leaves."""
-        kept = {*matching(chunk, self.keys), *REQUIRED}
+        kept = {*matching(chunk, self.keys), *outcomes(chunk)}
         if not any(key[0] in ACTION_ROOTS for key in kept):
             kept.update(key for key in leaves(chunk) if key[0] in ACTION_ROOTS)
         return rebuilt(chunk, self.name, dict.fromkeys({*leaves(chunk)} - kept))

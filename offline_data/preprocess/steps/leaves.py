@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from offline_data.preprocess.chunk import EpisodeChunk
 
-REQUIRED = (REWARD, TERMINATED, TRUNCATED)
-"""Step leaves of every dataset, besides at least one whose key starts with `action`."""
+OUTCOMES = (REWARD, TERMINATED, TRUNCATED)
+"""Step leaves of every dataset, besides at least one whose key starts with `action`; the reward is
+only in datasets that have rewards."""
 
 _SHORT: dict[str, Key] = {
     "obs": ("observation",),
@@ -124,12 +125,27 @@ def below(chunk: EpisodeChunk, beginning: Key) -> list[Key]:
 def root_of(chunk: EpisodeChunk, key: Key) -> Key:
     """Return the root leaf of a `next` leaf that is stored apart from it, else the key itself."""
     root, steps = key[1:], chunk.batch.steps
-    return root if key[0] == "next" and root in steps and key not in REQUIRED else key
+    return root if key[0] == "next" and root in steps and key not in OUTCOMES else key
 
 
 def leaves(chunk: EpisodeChunk) -> list[Key]:
     """Return the keys of all columns: observations', then steps'."""
     return [*chunk.batch.observations, *chunk.batch.steps]
+
+
+def outcomes(chunk: EpisodeChunk) -> list[Key]:
+    """Return the keys of `OUTCOMES` that a chunk has, which no step removes."""
+    return [key for key in OUTCOMES if key in chunk.batch.steps]
+
+
+def rewards(chunk: EpisodeChunk, step: str) -> NDArray[Any]:
+    """Return the rewards `[N, 1]`; raises `StepError` if the dataset has none."""
+    if REWARD not in chunk.batch.steps:
+        raise StepError(
+            f"Step {step!r} needs rewards, which this dataset does not have",
+            hint="a function can add them: a leaf ('next', 'reward') of shape [1]",
+        )
+    return chunk.batch.steps[REWARD]
 
 
 def column(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
@@ -184,7 +200,7 @@ def rebuilt(
     steps, observations = tables
     new = [name for key, name in names.items() if name and name != key]
     keys = [key for key, _ in steps], [key for key, _ in observations]
-    _check_names([*new, *(added or ())], *keys, step)
+    _check_names([*new, *(added or ())], *keys, outcomes(chunk), step)
     words = {key: words for old, words in chunk.words.items() if (key := names.get(old, old))}
     try:
         return chunk.having(steps=dict(steps), observations=dict(observations), words=words)
@@ -227,16 +243,20 @@ def overflow(chunk: EpisodeChunk, key: Key, row: int, dtype: np.dtype[Any], step
 
 
 def _check_names(
-    new: Sequence[Key], steps: Sequence[Key], observations: Sequence[Key], step: str
+    new: Sequence[Key],
+    steps: Sequence[Key],
+    observations: Sequence[Key],
+    required: Sequence[Key],
+    step: str,
 ) -> None:
     """Check `new` names against all resulting names; see `rebuilt`."""
-    missing = [join_key(key) for key in REQUIRED if key not in steps]
+    missing = [join_key(key) for key in required if key not in steps]
     if not any(key[0] in ACTION_ROOTS for key in steps):
         missing.insert(0, "action")
     if missing:
         raise StepError(
             f"Step {step!r} would leave no {', no '.join(missing)}; every dataset has an action, "
-            f"{', '.join(map(join_key, REQUIRED))}"
+            f"{', '.join(map(join_key, required))}"
         )
     taken = [*steps, *observations, *map(next_of, observations)]
     for key in new:

@@ -19,6 +19,7 @@ from offline_data.preprocess.steps.leaves import (
     matching,
     numbers,
     replace_columns,
+    rewards,
     root_of,
     stored,
     without_overflow,
@@ -252,12 +253,13 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
         fits = is_finite(self.scale) and self.scale > 0
         self._expect("scale", "a finite number above 0", fits=fits)
 
-    def settled(self, probe: EpisodeChunk) -> Self:  # noqa: ARG002 - every dataset has rewards
+    def settled(self, probe: EpisodeChunk) -> Self:  # noqa: ARG002 - rewards are always numbers
         """Return the step unchanged."""
         return self
 
     def measure(self, chunk: EpisodeChunk) -> tuple[float, float, int, int]:
         """Return the minimum and maximum finite return of episodes, and counts of (non-)finite ones."""
+        rewards(chunk, self.name)  # raises where there are none
         returns = chunk.batch.returns
         finite = returns[np.isfinite(returns)]
         low, high = float(finite.min(initial=inf)), float(finite.max(initial=-inf))
@@ -278,15 +280,15 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with their rewards scaled."""
-        learnt, rewards = self._known(), chunk.batch.steps[REWARD]
-        dtype = rewards.dtype if rewards.dtype.kind == "f" else np.float32
+        learnt, given = self._known(), rewards(chunk, self.name)
+        dtype = given.dtype if given.dtype.kind == "f" else np.float32
         factor = self.scale / (learnt["maximum"] - learnt["minimum"])
 
         def scaled(values: NDArray[Any]) -> NDArray[Any]:
             product: NDArray[Any] = np.multiply(values, factor, dtype=np.float64)
             return product.astype(dtype, copy=False)
 
-        made = without_overflow(chunk, REWARD, rewards, scaled, self.name)
+        made = without_overflow(chunk, REWARD, given, scaled, self.name)
         return replace_columns(chunk, {REWARD: made})
 
     def notes(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from offline_data.preprocess.steps.leaves import (
     overflow,
     rebuilt,
     replace_columns,
+    rewards,
     without_overflow,
 )
 from offline_data.preprocess.steps.parse import is_finite
@@ -129,9 +130,9 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaf added."""
-        rewards = chunk.batch.steps[REWARD]
-        dtype = np.float64 if rewards.dtype == np.float64 else np.float32
-        sums = discounted(rewards.astype(np.float64), chunk.batch.lengths, self.gamma)
+        given = rewards(chunk, self.name)
+        dtype = np.float64 if given.dtype == np.float64 else np.float32
+        sums = discounted(given.astype(np.float64), chunk.batch.lengths, self.gamma)
         leaf = without_overflow(
             chunk, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
         )
@@ -171,7 +172,7 @@ def _with_reward(
     chunk: EpisodeChunk, operation: Callable[[Any, Any], Any], number: float, step: str
 ) -> EpisodeChunk:
     """Return the episodes with `operation(reward, number)`; see `RewardScale` for its type."""
-    reward: NDArray[Any] = chunk.batch.steps[REWARD]
+    reward = rewards(chunk, step)
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)
 
