@@ -414,7 +414,6 @@ class BatchSource(Saves, Generic[Batch]):
         return batch
 
     def _with_derived(self, functions: Iterable[Derived], batch: Any, rows: Tensor) -> Any:
-        """Apply derived functions to the batch of `rows`."""
         storage: Any = self._storage
         if functions and isinstance(storage, GrowingStorage):
             if self._in_time is None or self._in_time[0] is not storage:
@@ -472,5 +471,4 @@ class BatchSource(Saves, Generic[Batch]):
         return self._storage
 
     def _new_lock(self) -> Any:
-        """Return a lock for reads and writes; a dataset needs none."""
         return threading.RLock() if self._grows else nullcontext()

@@ -461,7 +461,6 @@ class ReplayBuffer(BatchSource[Batch]):
         self._growing.register_load_hook(hook)
 
     def _has_index(self) -> bool:
-        """Return True if batches have `index`, as in TorchRL."""
         return not self._grows or self._writer.indexes
 
     def _inward(self, data: Any, action: str) -> Any:

@@ -468,7 +468,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             style: See above.
             observation_key: Leaf to return as the observation; required if there are several.
             copy: Whether to copy. False: arrays are memory-mapped views of the files where the rows
-                are contiguous on disk.
+                are contiguous on disk, and writing to them changes this process's memory only.
 
         Raises:
             UsageError: Several observation leaves and no `observation_key`, rows that are whole
@@ -498,7 +498,6 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         self._steps_storage.close()
 
     def _repr_html_(self) -> str:
-        """Show what it is, and its leaves, in a notebook."""
         from offline_data.reports.info import schema_of
 
         manifest, kind = self.manifest, type(self).__name__
@@ -625,7 +624,6 @@ class TextDecoder:
 
 
 def _decode_text(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
-    """Return the strings of codes; see `BaseDatasetExperienceReplay.decode`."""
     if key not in words:
         texts = ", ".join(map(join_key, words)) or "none"
         raise UsageError(f"{join_key(key)!r} is not a text leaf; text leaves: {texts}")

@@ -17,6 +17,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
+from offline_data.buffers.views.rows import end_to_end
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
 
@@ -137,8 +138,7 @@ class OpenXExperienceReplay(SourceExperienceReplay):
         count = len(lengths)
         order = torch.randperm(count) if self._shuffle else torch.arange(count)
         for some in torch.split(order, self._episodes_at_once):
-            rows = [torch.arange(int(starts[e]), int(starts[e] + lengths[e])) for e in some]
-            yield self.batch_of(torch.cat(rows), {})
+            yield self.batch_of(end_to_end(starts[some], lengths[some]), {})
 
 
 def _openx_id(dataset_id: str, split: str | None) -> DatasetId:

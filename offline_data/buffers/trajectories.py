@@ -159,7 +159,6 @@ def split_trajs(
 
 
 def _starts(data: TensorDictBase, ids_key: Key, done_key: Key) -> Tensor:
-    """Return True for the first row of each trajectory, bool `[N]`."""
     count = data.numel()
     starts = torch.zeros(count, dtype=torch.bool, device=data.device)
     starts[:1] = True

@@ -131,15 +131,8 @@ class EpochBatches(DistributedSampler[Any]):
     size `W` times as large. All ranks have the same number and sizes of batches: if the rows are not
     divisible by `W`, up to `W - 1` from the beginning of the order are repeated at its end.
 
-    It is a `DistributedSampler`, so that trainers do not shard the ranks' shares again.
-
-    Args:
-        buffer: A dataset or a view.
-        batch_size: Number of rows in a batch of one rank.
-        shuffle: Whether to shuffle; False: ascending rows.
-        seed: Seed of all orders; the same in all ranks.
-        drop_last: Whether to drop batches that are not full; no row is repeated then.
-        rank, world: Index and number of ranks; None: those of `Ranks` when an epoch begins.
+    It is a `DistributedSampler`, so that trainers do not shard the ranks' shares again. For the
+    arguments see `BaseDatasetExperienceReplay.dataloader`.
 
     Raises:
         UsageError: Invalid argument, or no full batch with `drop_last`.

@@ -32,23 +32,7 @@ def to_numpy(
     observation_key: KeyLike | None = None,
     copy: bool = True,
 ) -> dict[str, NDArray[Any]]:
-    """Return a dataset or view as arrays of `n` rows, in the order of the buffer.
-
-    `BaseDatasetExperienceReplay.to_numpy` has the table of styles, keys, shapes and dtypes.
-
-    Args:
-        storage: Storage of a dataset or a view.
-        style: See above.
-        observation_key: Leaf to return as the observation; required if there are several.
-        copy: Whether all arrays are contiguous copies. False: arrays are strided memory-mapped
-            views of the files where the rows are contiguous on disk; writing to them changes this
-            process's memory only. Encoded images are always decoded.
-
-    Raises:
-        UsageError: Several observation leaves and no `observation_key`, rows that are whole
-            episodes, or `"episodes"` with end flags within an episode, which cannot be cut.
-        NotFoundError: The dataset was deleted.
-    """
+    """Return a dataset or view as arrays; see `BaseDatasetExperienceReplay.to_numpy`."""
     check_style(style)
     steps = storage if isinstance(storage, DatasetStorage) else storage.steps
     steps.rows(valid_only=False)  # raises if the dataset was deleted

@@ -170,7 +170,6 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
 
 
 def _collate(data: Any, then: Callable[[Any], Any] | None) -> Any:
-    """Return a batch from the result of the storage, with `then` applied."""
     batch = data.whole() if isinstance(data, LazyColumns) else data
     return batch if then is None else then(batch)
 

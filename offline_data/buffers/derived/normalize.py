@@ -352,7 +352,6 @@ class Normalizer(Cached):
         return {key: Scale(own.mean, own.std, own.count) for key, own in moments.items()}
 
     def _roots(self, batch: TensorDict) -> list[Key]:
-        """Return the selected root leaves."""
         known = [key for key in leaf_keys(batch) if key[0] != "next"]
         wanted = select_keys(known, self.keys)
         return [key for key in wanted if key in self.keys or batch.get(key).is_floating_point()]

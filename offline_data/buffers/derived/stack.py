@@ -211,7 +211,6 @@ class ActionChunk(_Window):
         return batch
 
     def _check(self, batch: TensorDict, rows: Tensor, storage: Storage) -> tuple[Key, ...]:
-        """Return the leaves."""
         check_rows("action_chunk", batch)
         keys = tuple(select_keys(leaf_keys(batch), self.keys))
         check_stored("action_chunk", batch, rows, storage, keys)

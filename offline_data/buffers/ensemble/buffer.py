@@ -380,7 +380,6 @@ def _with_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer]:
-    """Return a buffer for each storage, with its sampler and writer, or the defaults."""
     if storages is None:
         raise UsageError(
             "An ensemble needs at least one member",

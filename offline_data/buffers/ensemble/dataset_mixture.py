@@ -229,7 +229,6 @@ class DatasetMixture(RowMixture):
         return {name: self._of(iter(part), batch_size) for name, part in views.items()}
 
     def _datasets(self, method: str) -> tuple[Any, ...]:
-        """Return the sources, all of them datasets or views."""
         for number, source in enumerate(self.sources):
             if not hasattr(source, "episodes"):
                 raise UsageError(
@@ -239,7 +238,6 @@ class DatasetMixture(RowMixture):
         return self.sources
 
     def _spaces(self) -> Spaces:
-        """Return the union of the members' spaces, by the mixture's names."""
         parts = []
         for number, (member, rename) in enumerate(zip(self.members, self._renames, strict=True)):
             nested = isinstance(member, DatasetMixture)

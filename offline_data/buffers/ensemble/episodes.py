@@ -102,7 +102,6 @@ def split_members(
 
 
 def _numbers(source: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the numbers in the dataset of a buffer's episodes."""
     table = source.episodes
     if isinstance(table, ViewEpisodes):
         return np.asarray(table.numbers)

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from offline_data.buffers.gather.assemble import assemble, level, tree_of
 from offline_data.buffers.keys import KeyLike, as_key, select_keys
+from offline_data.buffers.transforms import spread
 from offline_data.buffers.views.rows import DATASET_EPISODE, DATASET_INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
@@ -315,8 +316,7 @@ def with_member(members: Tensor | int, index: Tensor, device: torch.device | Non
     if isinstance(members, int):
         number = torch.full_like(index, members)
     else:
-        of_part = members.to(index.device).reshape(-1, *[1] * (index.ndim - 1))
-        number = of_part.expand(index.shape).contiguous()
+        number = spread(members.to(index.device), index.shape)
     return level({MEMBER: number, INDEX: index}, index.shape, device)
 
 

@@ -499,7 +499,6 @@ class RowMixture(Saves):
         return agreement.of_batch(number, self._batch_of(member, draw), len(draw[0]))
 
     def _batch_of(self, member: Any, draw: Draw | MixtureDraw) -> Any:
-        """Return the batch of a draw from a member."""
         if isinstance(draw, MixtureDraw):
             return member._make(draw)
         with member._lock:
@@ -513,14 +512,12 @@ class RowMixture(Saves):
 
 
 def _draw_at(member: Any, source: Tensor, index: Tensor) -> Draw | MixtureDraw:
-    """Return the draw of rows of a member chosen by number."""
     if isinstance(member, RowMixture):
         return member._draw_rows(source, index)
     return Draw(index, {}, last=False)
 
 
 def _copy_with_own_sampler(member: Any) -> Any:
-    """Return a buffer over the same data with a copy of its sampler."""
     if isinstance(member, RowMixture):
         mixture = member._with(map(_copy_with_own_sampler, member.members))
         mixture._owed, mixture._generator = deepcopy(member._owed), None
@@ -531,7 +528,6 @@ def _copy_with_own_sampler(member: Any) -> Any:
 
 
 def _draw_state(draw: Draw | MixtureDraw) -> dict[str, Any]:
-    """Return a draw as a tree of tensors."""
     if isinstance(draw, Draw):
         return draw._asdict()
     parts = [{"member": member, "draw": _draw_state(part)} for member, part in draw.draws]
@@ -545,7 +541,6 @@ def _random_part(state: dict[str, Any]) -> StateFields:
 
 
 def _draw_of(state: dict[str, Any]) -> Any:
-    """Return a copy of the draw in a state returned by `_draw_state`."""
     if "parts" not in state:
         return Draw(state["rows"].clone(), state["info"], state["last"])
     parts = tuple((part["member"], _draw_of(part["draw"])) for part in state["parts"])

@@ -233,7 +233,6 @@ class StorageEnsemble(Parts):
 
 
 def _rows_in(storage: Storage, index: Index) -> Any:
-    """Return rows of a storage, in the shape of the index."""
     if isinstance(storage, GrowingStorage):
         return storage.get(index)
     rows = rows_of(index, len(storage))

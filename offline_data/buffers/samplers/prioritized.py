@@ -297,7 +297,6 @@ class PrioritizedSampler(Sampler):
         return float(top ** (1 / max(alpha, 1.0)))
 
     def _draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw rows `[count]`, and their importance weights."""
         tree = self._tree
         if not tree.total:
             raise UsageError(
@@ -442,12 +441,10 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
             raise UsageError(
                 f"{min(wrong)} is not supported: priorities determine where slices begin"
             )
+        span = slices.pop("span", 0)
+        behind = span[1] if isinstance(span, list | tuple) else span  # the start has no such option
         SliceSampler.__init__(
-            self,
-            num_slices=num_slices,
-            slice_len=slice_len,
-            span=(0, _right(slices.pop("span", 0))),
-            **slices,
+            self, num_slices=num_slices, slice_len=slice_len, span=(0, behind), **slices
         )
         PrioritizedSampler.__init__(
             self,
@@ -483,11 +480,6 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> None:
         """Return None: priorities may change before the next batch."""
-
-
-def _right(span: Any) -> Any:
-    """Return how far slices may extend beyond an episode's end; the start has no such option."""
-    return span[1] if isinstance(span, list | tuple) else span
 
 
 def _not_negative(value: float, name: str) -> float:

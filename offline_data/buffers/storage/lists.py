@@ -16,6 +16,7 @@ from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
 from offline_data.buffers.storage.rows import check_index, count_of, plain
 from offline_data.buffers.storage.trajectory_index import Marks, marks_of
+from offline_data.buffers.transforms import spread
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
@@ -66,8 +67,8 @@ class ListStorage(GrowingStorage):
         items = [self._items[row] for row in rows.tolist()]
         if all(isinstance(item, TensorDictBase) for item in items):
             batch = self._stack_items(items)
-            spread = rows.reshape(-1, *[1] * (batch.batch_dims - 1)).to(batch.device)
-            return batch.set("index", spread.expand(batch.batch_size).clone())
+            index = spread(rows.to(batch.device), batch.batch_size)
+            return batch.set("index", index.clone())
         try:
             return pytree.tree_map(
                 lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]), *items

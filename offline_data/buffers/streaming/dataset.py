@@ -319,7 +319,6 @@ class StreamingDataset(IterableDataset[Any]):
             self._open.discard(windows)
 
     def _batch(self, left: deque[Window]) -> Any:
-        """Return the next batch of the windows, and advance the position."""
         missing, taken = self._form.size[0], []
         while left and missing:
             window = left[0]

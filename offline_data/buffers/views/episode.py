@@ -157,7 +157,6 @@ class Episode:
         )
 
     def _repr_html_(self) -> str:
-        """Show what it is, and its leaves, in a notebook."""
         ends = [name for name in ("terminated", "truncated") if self.metadata.get(name)]
         fields = {
             "length": self.length,
@@ -226,7 +225,6 @@ def _episode_of(
 
 
 def _arrays(leaf: Any) -> Any:
-    """Return a leaf as an array, a TensorDict as a dict of arrays."""
     if isinstance(leaf, NonTensorStack):  # text
         return np.array(leaf.tolist(), dtype=object)
     if isinstance(leaf, TensorDictBase):

@@ -11,6 +11,7 @@ import torch
 
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.views.html import ROWS, table_html
+from offline_data.buffers.views.rows import end_to_end
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.plurals import plural
@@ -162,7 +163,6 @@ class EpisodeTable:
         return f"EpisodeTable({plural(len(self), 'episode')}: {names})"
 
     def _repr_html_(self) -> str:
-        """Show the first episodes in a notebook."""
         names, shown = self.keys(), min(len(self), ROWS)
         columns = [map(_plain, self[name][:shown]) for name in names]
         rows = ((number, *row) for number, row in enumerate(zip(*columns, strict=True)))
@@ -206,12 +206,7 @@ class ViewEpisodes(EpisodeTable):
         place, (order, ends) = self._place(number), self._pieces
         starts, lengths = self._storage.transitions.starts[:-1], self._storage.transitions.lengths
         own = order[ends[place - 1] if place else 0 : ends[place]]
-        return torch.cat(
-            [
-                torch.arange(int(s), int(s + n))
-                for s, n in zip(starts[own], lengths[own], strict=True)
-            ]
-        )
+        return end_to_end(starts[own], lengths[own])
 
     @cached_property
     def _pieces(self) -> tuple[Tensor, Tensor]:

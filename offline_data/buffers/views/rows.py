@@ -88,7 +88,7 @@ class Pieces:
         """Return the view's rows, ascending, whose storage rows are in `rows` (ascending)."""
         low = torch.searchsorted(rows, self.first)
         found = torch.searchsorted(rows, self.first + self.lengths) - low
-        return rows[_end_to_end(low, found)] - self._shift.repeat_interleave(found)
+        return rows[end_to_end(low, found)] - self._shift.repeat_interleave(found)
 
     def final(self, runs: EpisodeIndex) -> Tensor | None:
         """Return `EpisodeIndex.final` of the pieces; within a run, the next observation is known."""
@@ -161,7 +161,7 @@ def smallest(rows: RowMap, runs: EpisodeIndex) -> RowMap:
     pieces = rows.cut(runs)
     if len(pieces.first) * _NUMBERS_PER_PIECE <= pieces.count:
         return pieces
-    return rows if isinstance(rows, RowList) else RowList(_end_to_end(rows.first, rows.lengths))
+    return rows if isinstance(rows, RowList) else RowList(end_to_end(rows.first, rows.lengths))
 
 
 def of_runs(rows: RowMap, runs: EpisodeIndex, wanted: Tensor) -> RowMap:
@@ -170,11 +170,11 @@ def of_runs(rows: RowMap, runs: EpisodeIndex, wanted: Tensor) -> RowMap:
     run, order = runs.of(pieces.first).sort(stable=True)
     low = torch.searchsorted(run, wanted)
     found = torch.searchsorted(run, wanted, right=True) - low
-    picked = order[_end_to_end(low, found)]
+    picked = order[end_to_end(low, found)]
     return smallest(Pieces(pieces.first[picked], pieces.lengths[picked]), runs)
 
 
-def _end_to_end(first: Tensor, lengths: Tensor) -> Tensor:
+def end_to_end(first: Tensor, lengths: Tensor) -> Tensor:
     """Return `first[0]`, `first[0] + 1`, …, `first[1]`, …, int64 `[sum of lengths]`."""
     before = lengths.cumsum(0) - lengths
     return torch.arange(int(lengths.sum())) + (first - before).repeat_interleave(lengths)
