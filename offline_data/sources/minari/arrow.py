@@ -196,12 +196,15 @@ class _ArrowEpisode:
         column = self._leaves.get(leaf.place)
         if column is None or column.kind == "null":
             return None
-        where, values = f"{self.where} {leaf.name}", column.values
+        where, values = self.locate(leaf), column.values
         if values is None or (leaf.form == "text") != ("string" in column.kind):
             raise FormatError(f"{where} is {column.kind}; expected {leaf.form} {leaf.dtype}")
         if leaf.form == "jpeg" and values.dtype == object:
             return decode_jpegs(values.tolist(), leaf.shape, where)
         return values
+
+    def locate(self, leaf: PlannedLeaf) -> str:
+        return f"{self.where} {leaf.name}"
 
     def nulls(self, leaf: PlannedLeaf) -> NDArray[np.bool_] | None:
         return self._leaves[leaf.place].nulls

@@ -214,7 +214,7 @@ class _BatchBuilder:
     ) -> None:
         """Append values from row `first` on."""
         if values.dtype != leaf.dtype or values.shape[1:] != leaf.shape:
-            values = _convert(values, leaf, f"{episode.where}/{leaf.name}")
+            values = _convert(values, leaf, episode.locate(leaf))
         nulls = episode.nulls(leaf)
         if nulls is not None:
             values = values.copy()

@@ -148,7 +148,7 @@ class _Hdf5Episode:
         dataset = hdf5_tree.open_dataset(group, leaf.place[-1:])
         if dataset is None:
             return None
-        where, found = f"{self.where}/{leaf.name}", hdf5_tree.describe(dataset)
+        where, found = self.locate(leaf), hdf5_tree.describe(dataset)
         if not found.rows:
             return np.empty(0)
         if leaf.form == "jpeg" and found.shape != leaf.shape:
@@ -158,6 +158,9 @@ class _Hdf5Episode:
         if found.form == "text":
             return hdf5_tree.read_text(dataset, where)
         return hdf5_tree.read_numbers(dataset)
+
+    def locate(self, leaf: PlannedLeaf) -> str:
+        return f"{self.where}/{leaf.name}"
 
     def nulls(self, leaf: PlannedLeaf) -> None:  # noqa: ARG002 -- HDF5 has none
         return None

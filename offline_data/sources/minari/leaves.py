@@ -115,6 +115,9 @@ class EpisodeReader(Protocol):
         Raises `FormatError` if they are damaged or of another form; shape and dtype may differ.
         """
 
+    def locate(self, leaf: PlannedLeaf) -> str:
+        """Return file, episode and leaf, for messages."""
+
     def nulls(self, leaf: PlannedLeaf) -> NDArray[np.bool_] | None:
         """Return the rows, `[rows]`, in which a leaf that was read has no value; None: nowhere."""
 
