@@ -76,7 +76,6 @@ def command_tree() -> Any:
 
 
 def _command(name: str, place: str, verb: str) -> Any:
-    """Return typer's command of a verb, whose module is imported."""
     module, _, function = place.partition(":")
     command = getattr(import_module(f"offline_data_cli.commands.{module}"), function)
     app, run = _typer(), _verb(command)
@@ -106,8 +105,6 @@ class _FoldedVerbs(Verbs):
 
 
 def _group(verb: str, text: str, commands: Commands) -> Any:
-    """Return a group of verbs with the global options."""
-
     def run(ctx: typer.Context, **values: Any) -> None:
         _merge(ctx, Globals(**values))
 

@@ -90,7 +90,6 @@ def _histogram_lines(histogram: Histogram, width: int) -> list[str]:
 
 
 def _bars(values: NDArray[np.float64], counts: NDArray[np.int64], width: int) -> list[str]:
-    """Draw a horizontal bar for each of a few values."""
     names, numbers = [f"{value:.0f}" for value in values], [f"{count:,}" for count in counts]
     wide, most = max(map(len, names)), max(map(len, numbers))
     longest = max(width - wide - most - 2, 1)
@@ -132,7 +131,6 @@ def _range_lines(leaf: Ranges, width: int) -> list[str]:
 
 
 def _timeline_lines(line: Timeline, width: int) -> list[str]:
-    """Draw the cumulated reward of an episode."""
     ends = (("terminated", line.terminated), ("truncated", line.truncated))
     said = " and ".join(name for name, steps in ends if len(steps)) or "no end flag"
     title = f"episode {line.episode}: cumulated reward {line.cumulated[-1]:.4g}, "

@@ -300,7 +300,6 @@ def _print(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
 
 
 def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
-    """Print blocks separated by empty lines: as tables in a terminal, else tab-separated."""
     laid_out = stream.isatty() if _display.layout is None else _display.layout == "table"
     console = console_on(stream) if laid_out else None
     for place, block in enumerate(blocks):

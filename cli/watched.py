@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -34,7 +34,7 @@ def run_watched() -> None:
     else:
         for number in _SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _forward_to(child))
+                signal.signal(number, partial(_forward, child))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     if child == 0:
         return
@@ -60,9 +60,6 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _forward_to(child: int) -> Callable[[int, object], None]:
-    def forward(number: int, _frame: object) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    return forward
+def _forward(child: int, number: int, _frame: object) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, number)

@@ -131,7 +131,7 @@ def check(
     compared = None if expected is None else compare(report, expected)
     outcome = CheckOutcome(report, level, compared, here)
     wanted = output_format.value if output_format else found.output_format
-    reports = {user_path(file, "--output"): _format_of(file, wanted) for file in output or []}
+    reports = {user_path(file, "--output"): _choose_format(file, wanted) for file in output or []}
     for file, form in reports.items():
         write_user_file(file, render(outcome, form).encode())
     shown: Format = "human" if wanted in reports.values() else wanted
@@ -166,7 +166,7 @@ def _find_folders(context: Context, datasets: list[str], *, all_: bool) -> list[
     return list(dict.fromkeys(folders))
 
 
-def _format_of(file: Path, wanted: "Format") -> "Format":
+def _choose_format(file: Path, wanted: "Format") -> "Format":
     """Return the format of a file: by its ending, though SARIF may be in `.json`."""
     if file.suffix == ".json" and wanted == "sarif":
         return wanted

@@ -93,9 +93,7 @@ def _explain_text(text: "RuleText") -> list[Block]:
     for paragraph in paragraphs:
         lines += [[], *([(line, "")] for line in paragraph.splitlines())]
     blocks: list[Block] = [Lines(lines)]
-    blocks += non_empty(
-        table("threshold=name default:number meaning=means", text.thresholds),
-    )
+    blocks += non_empty(table("threshold=name default:number meaning=means", text.thresholds))
     if text.hint:
         blocks.append(Lines([[("hint:", "hint"), (f" {text.hint}", "")]]))
     return blocks

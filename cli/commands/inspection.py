@@ -209,10 +209,10 @@ def head(
         transitions = read(reader, rows, episode)
     blocks = [
         Fields(
-            *(Field(key, brief(value)) for key, value in one["values"].items()),
-            title="episode {episode}, step {step}, index {index}".format(**one),
+            *(Field(key, brief(value)) for key, value in transition["values"].items()),
+            title="episode {episode}, step {step}, index {index}".format(**transition),
         )
-        for one in transitions
+        for transition in transitions
     ]
     return Result(transitions, blocks, (str(entry.id),))
 

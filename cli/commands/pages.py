@@ -3,7 +3,7 @@
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from offline_data.config import user_path
 from offline_data.errors import UsageError
@@ -12,9 +12,6 @@ from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
 from offline_data_cli.render import say, stderr_is_terminal
 from offline_data_cli.result import Result
-
-if TYPE_CHECKING:
-    from offline_data.store.library import Entry
 
 Replace = Annotated[bool, option("Replace an existing file.", "--force")]
 Out = Annotated[
@@ -35,13 +32,22 @@ def report(
     force: Replace = False,
 ) -> Result:
     """Write an HTML page about a dataset, or about several side by side."""
+    from offline_data import api
+
     named = [entry_named(context, dataset) for dataset in datasets]
     entries = list({entry.path: entry for entry in named}.values())
     if card:
         if len(entries) > 1:
             raise UsageError("--card takes one dataset", hint="run it for each of them")
-        return _card(context, entries[0], out, force)
-    path = new_file(out or f"{'-vs-'.join(map(_file_name, entries))[:120]}.html", force)
+        path = new_file(out, force) if out is not None else None
+        text = api.card(entries[0].path, settings=context.settings, progress=context.progress)
+        name = str(entries[0].id)
+        if path:
+            return write_page(name, path, text.encode())
+        return Result({"id": name, "card": text}, (text.rstrip("\n"),), (name,))
+    # names of datasets as those of files
+    names = [re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] for entry in entries]
+    path = new_file(out or f"{'-vs-'.join(name or 'dataset' for name in names)[:120]}.html", force)
     workers = context.settings.workers
     if len(entries) == 1:
         from offline_data.pages.report import report_page
@@ -72,17 +78,7 @@ def card(
     force: Replace = False,
 ) -> Result:
     """Write a dataset card, README.md in the Hugging Face Hub's format."""
-    return _card(context, entry_named(context, dataset), out, force)
-
-
-def _card(context: Context, entry: "Entry", out: str | None, force: bool) -> Result:
-    from offline_data import api
-
-    path = new_file(out, force) if out is not None else None
-    text = api.card(entry.path, settings=context.settings, progress=context.progress)
-    if path:
-        return write_page(str(entry.id), path, text.encode())
-    return Result({"id": str(entry.id), "card": text}, (text.rstrip("\n"),), (str(entry.id),))
+    return report(context, [dataset], out, card=True, force=force)
 
 
 def browse(
@@ -107,11 +103,6 @@ def browse(
                 typer.launch(server.url)
         server.serve_forever()
     return Result({"stopped": True}, ("The server stopped.",))
-
-
-def _file_name(entry: "Entry") -> str:
-    """Return the name of a dataset as that of a file."""
-    return re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] or "dataset"
 
 
 def new_file(out: str, force: bool) -> Path:

@@ -219,19 +219,14 @@ def worker(
     run_watched()
     from offline_data.preprocess.worker import finish_job, run_share
 
-    if rank is None:
-        return _share_result(finish_job(plan, context.settings, context.progress), None)
-    return _share_result(run_share(plan, rank, world, context.settings, context.progress), rank)
+    given = (context.settings, context.progress)
+    share = finish_job(plan, *given) if rank is None else run_share(plan, rank, world, *given)
+    return _share_result(share, rank)
 
 
 def _share_result(share: "Share", rank: int | None) -> Result:
-    """Return the dataset if it is published, else the missing tasks."""
-    about = {
-        "plan": share.plan.file,
-        "tasks": share.plan.tasks,
-        "ran": share.ran,
-        "missing": share.missing,
-    }
+    about = {"plan": share.plan.file, "tasks": share.plan.tasks}
+    about |= {"ran": share.ran, "missing": share.missing}
     if share.result is not None:
         by_recipe = "recipe" in share.result.manifest.converter.get("options", {})
         made = _stored_result(share.result) if by_recipe else stored_result(share.result)
@@ -254,7 +249,6 @@ def _share_result(share: "Share", rank: int | None) -> Result:
 
 
 def _stored_result(stored: "Stored") -> Result:
-    """Return the result for a new dataset, and how its functions were called."""
     from offline_data.reports.info import entry_info
     from offline_data.store.library import Entry
 
@@ -284,7 +278,6 @@ def _dry_run_result(data: dict[str, Any]) -> Result:
 
 
 def _format_time(seconds: float) -> str:
-    """Format an estimated computing time."""
     if seconds < 1:
         return "under a second in one process"
     if seconds < 100:
