@@ -109,12 +109,10 @@ def check(
         return verify(context, datasets, all_)
     here = Path.cwd()
     found = read_config(user_path(config, "--config")) if config else find_config(here)
-    ignored = (
-        _split_selectors(ignore) if select else (*found.ignore, *_split_selectors(ignore))
-    )  # --ignore adds
-    rules = select_rules(
-        _split_selectors(select) if select else found.select, ignored, found.thresholds
-    )
+    chosen, left_out = _split_selectors(select), _split_selectors(ignore)
+    if not chosen:  # --select replaces both lists of the file, --ignore adds to its own
+        chosen, left_out = found.select, (*found.ignore, *left_out)
+    rules = select_rules(chosen, left_out, found.thresholds)
     known = user_path(baseline, "--baseline") if baseline else found.baseline
     expected = read_baseline(known) if known and not write_baseline else None
     target = user_path(write_baseline, "--write-baseline") if write_baseline else None
