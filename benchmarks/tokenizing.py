@@ -16,7 +16,7 @@ import numpy as np
 import offline_data
 from benchmarks.timing import Row, interleaved
 from offline_data.config import Settings
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.options import TextOptions
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:

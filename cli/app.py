@@ -12,7 +12,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from offline_data.config import resolve_settings
 from offline_data_cli.help import Verb, Verbs, epilog
-from offline_data_cli.options import Context, Globals
+from offline_data_cli.options import Context, Globals, OptionTable
 from offline_data_cli.progress import progress_for
 from offline_data_cli.render import Mode, draw_as
 from offline_data_cli.result import Result
@@ -125,6 +125,8 @@ def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
     @functools.wraps(command)
     def run(ctx: typer.Context, **values: Any) -> Outcome | BaseException:
         given = Globals(**{field.name: values.pop(field.name) for field in fields(Globals)})
+        for name, options in tables.items():
+            values[name] = {option.name: values.pop(option.name) for option in options}
         try:
             merged = _merge(ctx, given)
             draw_as(merged.display)
@@ -136,6 +138,12 @@ def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
             return error
 
     _, *own = inspect.signature(command).parameters.values()
+    tables: dict[str, list[inspect.Parameter]] = {}
+    for place, parameter in enumerate(own):
+        kind = get_args(parameter.annotation)[1]
+        if isinstance(kind, OptionTable):
+            tables[parameter.name] = own[place : place + 1] = kind.parameters()
+            break
     return _with_options(run, own)
 
 

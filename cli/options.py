@@ -1,8 +1,10 @@
 """Inputs of commands: a `Context`, the global options, and shared options."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import partial
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,6 +56,14 @@ class OutputFormat(str, Enum):
     table = "table"
     tsv = "tsv"
     json = "json"
+
+
+class OptionTable(ABC):
+    """Annotation of a parameter that receives several options, as given, by name."""
+
+    @abstractmethod
+    def parameters(self) -> list[Parameter]:
+        """Return them as parameters of a function, for typer."""
 
 
 @dataclass(frozen=True)
@@ -132,152 +142,6 @@ Force = Annotated[bool, option("Replace an existing dataset of that name.")]
 DryRun = Annotated[bool, option("Show what would be done without doing it.")]
 
 
-class LayoutName(str, Enum):
-    """Layouts of a dataset directory."""
-
-    compact = "compact"
-    ted = "ted"
-
-
-Layout = Annotated[
-    LayoutName | None,
-    option(
-        "compact (default): every observation stored once. ted: one file per leaf with "
-        "`next` stored too; opens with TensorDict.load_memmap."
-    ),
-]
-Episodes = Annotated[
-    str | None,
-    option(
-        "Only episodes A up to but excluding B, counted from 0 (0:10 = the first ten).",
-        metavar="A:B",
-    ),
-]
-Strict = Annotated[
-    bool, option("Fail if any field of the source cannot be stored (default: drop it and say so).")
-]
-KeepEpisodes = Annotated[
-    bool,
-    option(
-        "For D4RL files: keep an episode whole if the source's next observation differs "
-        "from the next row, and store both (default: end the episode there as truncated)."
-    ),
-]
-SkipBadEpisodes = Annotated[
-    bool,
-    option(
-        "Leave out episodes that cannot be read, and list them in the manifest (default: fail)."
-    ),
-]
-Checkpoints = Annotated[
-    str | None,
-    option(
-        "For Atari DQN logs: only checkpoints A up to but excluding B, counted from 0.",
-        metavar="A:B",
-    ),
-]
-
-
-class StoredImages(str, Enum):
-    """Storage formats of images in a dataset directory."""
-
-    encoded = "encoded"
-    raw = "raw"
-
-
-ImageStorage = Annotated[
-    StoredImages | None,
-    option(
-        "raw: decode JPEG and PNG images and store pixels. encoded: keep the source's files and "
-        "decode them when sampled. (default: as the source has them)"
-    ),
-]
-_text = partial(option, rich_help_panel="Text (hf, text)")
-Tokenizer = Annotated[
-    str | None,
-    _text(
-        "Tokenize with this: a name on the Hugging Face hub, a folder, or a tokenizer.json.",
-        metavar="NAME|PATH",
-    ),
-]
-TokenizerRevision = Annotated[
-    str | None, _text("Commit, branch or tag of a tokenizer on the hub.", metavar="REV")
-]
-
-
-class TextForm(str, Enum):
-    """Forms of rows of text."""
-
-    text = "text"
-    prompt = "prompt"
-    pairs = "pairs"
-    messages = "messages"
-
-
-TextForms = Annotated[
-    TextForm | None,
-    _text(
-        "text: one text. prompt: prompt and completion. pairs: prompt, chosen and rejected. "
-        "messages: a conversation. (default: by the dataset and its columns)",
-        "--form",
-    ),
-]
-TextColumns = Annotated[
-    list[str] | None,
-    _text(
-        "Column of a role (text, prompt, completion, chosen, rejected, messages, score).",
-        "--column",
-        metavar="ROLE=NAME",
-    ),
-]
-Split = Annotated[str | None, _text("Split to read. (default: train)", metavar="NAME|all")]
-SplitOfFolder = Annotated[
-    str | None,
-    option(
-        "Split to read of a folder that has several, or all as one dataset. "
-        "(default: ask; of text: train)",
-        "--split",
-        metavar="NAME|all",
-    ),
-]
-MaxLength = Annotated[
-    int | None, _text("Cut documents off after N tokens. (default: keep all)", metavar="N", min=1)
-]
-Pad = Annotated[
-    bool, _text("Store documents as rows of --max-length tokens (default: a row is a token).")
-]
-Separator = Annotated[
-    str | None, _text("Text between prompt and completion. (default: none)", metavar="TEXT")
-]
-
-
-class Eos(str, Enum):
-    """Values of `--eos`."""
-
-    auto = "auto"
-    yes = "yes"
-    no = "no"
-
-
-EndOfText = Annotated[
-    Eos | None,
-    _text(
-        "Append the tokenizer's end-of-text token to each document. auto (default): if it names one "
-        "and does not append it by itself; not to conversations. Documents that are cut off get none.",
-        "--eos",
-    ),
-]
-KeepText = Annotated[bool, _text("Store the texts, too.")]
-Audit = Annotated[
-    str,
-    option(
-        "Rows to read back and compare with the source. auto: all of the first GiB, and 1 % of "
-        "the rows above.",
-        metavar="auto|all|FRACTION|none",
-    ),
-]
-
-
 class Engine(str, Enum):
     """Executors of tasks."""
 
@@ -295,6 +159,3 @@ RunsOn = Annotated[Engine, running("Run tasks in local processes or on a Ray clu
 Address = Annotated[str | None, running("Address of the Ray cluster.", metavar="HOST:PORT")]
 PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")]
 Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FILE")]
-
-DEFAULT_AUDIT = "auto"
-"""The default of `offline_data.store.layout`; importing that would make `--help` import numpy."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import EnumMeta
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -34,10 +34,16 @@ class Value:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from None
 
     def _parse(self, value: Any) -> Any:
-        if isinstance(self.kind, EnumMeta) and not isinstance(value, self.kind):
-            known: list[str] = [choice.value for choice in self.kind]  # type: ignore[var-annotated]
-            if value not in known:
-                raise ValueError(f"{value!r} is not one of {', '.join(known)}")
+        if get_origin(self.kind) is Literal:
+            known = list(get_args(self.kind))
+        elif isinstance(self.kind, EnumMeta) and not isinstance(value, self.kind):
+            known = [choice.value for choice in self.kind]  # type: ignore[var-annotated]
+        else:
+            known = [value]
+        if value not in known:
+            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
+        if get_origin(self.kind) is Literal:
+            return value
         try:
             parsed = self.kind(value)
         except ValueError:

@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from offline_data.checks.finding import Finding as Finding
     from offline_data.preprocess.steps.base import Step as Step
     from offline_data.preprocess.steps.registry import register_step as register_step
-    from offline_data.sources.text_options import TextOptions as TextOptions
+    from offline_data.sources.options import TextOptions as TextOptions
     from offline_data.text.data import PairwiseDataset as PairwiseDataset
     from offline_data.text.data import PromptData as PromptData
     from offline_data.text.data import RewardData as RewardData
@@ -192,7 +192,7 @@ _NAMES = {
     "checks.finding": "Finding",
     "preprocess.steps.base": "Step",
     "preprocess.steps.registry": "register_step",
-    "sources.text_options": "TextOptions",
+    "sources.options": "TextOptions",
 }
 """Public names, by the module of this package that each lives in."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

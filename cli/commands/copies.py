@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from offline_data.errors import UsageError
 from offline_data_cli.commands.download import stored_result
+from offline_data_cli.conversion import Layout
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
     Context,
     Dataset,
     Force,
-    Layout,
     NewName,
     Workers,
     argument,
@@ -117,4 +117,4 @@ def split(
 def _options(layout: Layout, workers: int | None, *, force: bool) -> "RunOptions":
     from offline_data.preprocess.job import RunOptions
 
-    return RunOptions(layout=layout.value if layout else None, workers=workers, force=force)
+    return RunOptions(layout=layout, workers=workers, force=force)

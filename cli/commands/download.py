@@ -12,36 +12,16 @@ from offline_data.errors import OfflineDataError, UsageError
 from offline_data.files import parse_bytes
 from offline_data.ids import DatasetId
 from offline_data_cli import complete
+from offline_data_cli.conversion import ConversionOptions, Given, parse_options
 from offline_data_cli.names import dataset_id
 from offline_data_cli.options import (
-    DEFAULT_AUDIT,
     Address,
-    Audit,
-    Checkpoints,
     Context,
     DryRun,
-    EndOfText,
     Engine,
-    Episodes,
-    ImageStorage,
-    KeepEpisodes,
-    KeepText,
-    Layout,
-    MaxLength,
-    Pad,
     Plan,
     PlanOnly,
     RunsOn,
-    Separator,
-    SkipBadEpisodes,
-    Split,
-    SplitOfFolder,
-    Strict,
-    TextColumns,
-    TextForm,
-    TextForms,
-    Tokenizer,
-    TokenizerRevision,
     Workers,
     argument,
     option,
@@ -54,7 +34,6 @@ if TYPE_CHECKING:
     from offline_data.executors.base import Executor
     from offline_data.ingest.shard_plan import ShardPlan
     from offline_data.preprocess.worker import JobPlan
-    from offline_data.sources.text_options import TextOptions
 
 _transfer = partial(option, rich_help_panel="Transfer")
 _MOST_NAMED = 20
@@ -72,31 +51,8 @@ def download(
             autocompletion=complete.all_ids,
         ),
     ],
-    layout: Layout = None,
-    episodes: Episodes = None,
-    force: Annotated[bool, option("Download and convert again, replacing the dataset.")] = False,
-    raw_only: Annotated[bool, option("Download the raw files without converting them.")] = False,
-    keep_raw: Annotated[bool, option("Keep the raw files after conversion.")] = False,
-    allow_changed: Annotated[
-        bool,
-        option("Accept raw files that are not as published: of another size, or checksum."),
-    ] = False,
-    keep_episodes: KeepEpisodes = False,
-    skip_bad_episodes: SkipBadEpisodes = False,
-    checkpoints: Checkpoints = None,
-    images: ImageStorage = None,
-    tokenizer: Tokenizer = None,
-    tokenizer_revision: TokenizerRevision = None,
-    form: TextForms = None,
-    column: TextColumns = None,
-    split: Split = None,
-    max_length: MaxLength = None,
-    pad: Pad = False,
-    separator: Separator = None,
-    eos: EndOfText = None,
-    keep_text: KeepText = False,
-    strict: Strict = False,
-    audit: Audit = DEFAULT_AUDIT,
+    *,
+    given: Annotated[Given, ConversionOptions("download")],
     dry_run: DryRun = False,
     jobs: Annotated[
         int | None, _transfer("Files to fetch at the same time. (default: 8)", metavar="N", min=1)
@@ -124,17 +80,11 @@ def download(
     plan: Plan = None,
 ) -> Result:
     """Download and convert datasets. Datasets already on this disk are left alone."""
-    from offline_data import api, ingest
+    from offline_data import ingest
 
-    flags = {"force": force, "keep_raw": keep_raw, "keep_episodes": keep_episodes, "strict": strict}
-    flags |= {"skip_bad_episodes": skip_bad_episodes, "allow_changed": allow_changed}
-    told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
-    told |= {"split": split, "pad": pad, "separator": separator, "keep_text": keep_text}
-    told["eos"] = eos and eos.value
-    text = _text_options(context, tokenizer, form, column, told)
-    options = _options(layout, episodes, checkpoints, images, audit, text, None, **flags)
+    options = parse_options(context, given)
     executor = executor_of(engine, address, workers, plan)
-    check_plan(plan, {"--dry-run": dry_run, "--raw-only": raw_only}, plan_only=plan_only)
+    check_plan(plan, {"--dry-run": dry_run, "--raw-only": options.raw_only}, plan_only=plan_only)
     if plan is not None and len(datasets) > 1:
         raise UsageError("A plan has one dataset", hint="write one plan for each")
 
@@ -157,15 +107,9 @@ def download(
             return plan_result(made)
         if dry_run:
             return _download_plan_result(ingest.plan_download(dataset, settings, options))
-        if not raw_only:
+        if not options.raw_only:
             return stored_result(
-                api.download(
-                    dataset,
-                    settings=settings,
-                    progress=progress,
-                    executor=executor,
-                    **{k: v for k, v in vars(options).items() if k != "split"},
-                )
+                ingest.download(dataset, settings, options, progress, executor=executor)
             )
         folder = ingest.fetch_raw(dataset, settings, options, progress)
         data = {"id": str(dataset), "raw": folder}
@@ -230,25 +174,8 @@ def convert(
             autocompletion=complete.sources,
         ),
     ] = None,
-    layout: Layout = None,
-    episodes: Episodes = None,
-    force: Annotated[bool, option("Replace local:NAME if it exists.")] = False,
-    keep_episodes: KeepEpisodes = False,
-    skip_bad_episodes: SkipBadEpisodes = False,
-    checkpoints: Checkpoints = None,
-    images: ImageStorage = None,
-    tokenizer: Tokenizer = None,
-    tokenizer_revision: TokenizerRevision = None,
-    form: TextForms = None,
-    column: TextColumns = None,
-    split: SplitOfFolder = None,
-    max_length: MaxLength = None,
-    pad: Pad = False,
-    separator: Separator = None,
-    eos: EndOfText = None,
-    keep_text: KeepText = False,
-    strict: Strict = False,
-    audit: Audit = DEFAULT_AUDIT,
+    *,
+    given: Annotated[Given, ConversionOptions("convert")],
     dry_run: DryRun = False,
     workers: Workers = None,
     engine: RunsOn = Engine.local,
@@ -257,17 +184,10 @@ def convert(
     plan: Plan = None,
 ) -> Result:
     """Convert a local file or folder to a dataset. The source is never changed."""
-    from offline_data import api, ingest
+    from offline_data import ingest
 
-    flags = {"force": force, "keep_episodes": keep_episodes, "strict": strict}
-    flags["skip_bad_episodes"] = skip_bad_episodes
-    told = {"tokenizer_revision": tokenizer_revision, "max_length": max_length}
-    told |= {"pad": pad, "separator": separator, "keep_text": keep_text}
-    told["eos"] = eos and eos.value
-    if tokenizer or source in {"hf", "text"}:  # text has splits of its own
-        told["split"], split = split, None
-    text = _text_options(context, tokenizer, form, column, told)
-    options = _options(layout, episodes, checkpoints, images, audit, text, split, **flags)
+    text_has_splits = bool(given["tokenizer"]) or source in {"hf", "text"}
+    options = parse_options(context, given, split_of_text=text_has_splits)
     executor = executor_of(engine, address, workers, plan)
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
     settings = _with_workers(context, workers)
@@ -283,16 +203,9 @@ def convert(
             return _convert_plan_result(
                 ingest.plan_convert(place, name, settings, options, source=source)
             )
-        given = {k: v for k, v in vars(options).items() if k not in {"keep_raw", "allow_changed"}}
         return stored_result(
-            api.convert(
-                place,
-                name,
-                source=source,
-                settings=settings,
-                progress=context.progress,
-                executor=executor,
-                **given,
+            ingest.convert(
+                place, name, settings, options, context.progress, source=source, executor=executor
             )
         )
 
@@ -393,59 +306,6 @@ def plan_result(
     run = f"offline-data worker --plan {shlex.quote(str(planned.file))} --rank I --world N"
     note = f"run this for every I from 0 to N - 1: {run}"
     return Result(data, (fields,), (planned.id,), () if planned.published else (note,))
-
-
-def _options(
-    layout: Layout,
-    episodes: Episodes,
-    checkpoints: Checkpoints,
-    images: ImageStorage,
-    audit: Audit,
-    text: "TextOptions | None",
-    split: str | None,
-    **flags: bool,
-) -> "ingest.Options":
-    """Parse the options that both commands share; `flags` are those of `ingest.Options`."""
-    from offline_data import ingest
-    from offline_data.ingest.options import parse_range
-    from offline_data.store.layout import parse_audit
-
-    return ingest.Options(
-        layout=layout.value if layout else None,
-        episodes=parse_range(episodes),
-        checkpoints=parse_range(checkpoints, "--checkpoints"),
-        images=images.value if images else None,
-        audit=parse_audit(audit),
-        split=split,
-        text=text,
-        **flags,
-    )
-
-
-def _text_options(
-    context: Context,
-    tokenizer: str | None,
-    form: TextForm | None,
-    columns: list[str] | None,
-    told: Mapping[str, Any],
-) -> "TextOptions | None":
-    """Parse the options of the panel "Text"; None if none was given."""
-    given = {name: value for name, value in told.items() if value not in (None, False)}
-    if not (tokenizer or form or columns or given):
-        return None
-    from offline_data.sources.text_options import TextOptions
-    from offline_data.text.tokenizer import pin_tokenizer
-
-    named = {}
-    for one in columns or []:
-        role, equals, name = one.partition("=")
-        if not equals or not name:
-            raise UsageError(
-                f"--column is {one!r}; expected ROLE=NAME, as in --column prompt=question"
-            )
-        named[role] = name
-    options = TextOptions(tokenizer or "", form.value if form else None, named or None, **given)
-    return pin_tokenizer(options, offline=context.settings.offline)
 
 
 def stored_result(stored: "ingest.Stored") -> Result:

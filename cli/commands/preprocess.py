@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import OfflineDataError, UsageError
 from offline_data.plurals import plural
+from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data_cli import complete
 from offline_data_cli.commands.download import (
     EXISTS,
@@ -19,16 +20,14 @@ from offline_data_cli.commands.download import (
     stored_result,
 )
 from offline_data_cli.commands.inspection import how_run
+from offline_data_cli.conversion import Audit, Layout
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
-    DEFAULT_AUDIT,
     RUNNING,
     Address,
-    Audit,
     Context,
     DryRun,
     Engine,
-    Layout,
     Plan,
     PlanOnly,
     RunsOn,
@@ -92,7 +91,7 @@ def preprocess(
     ] = None,
     num_frames: Annotated[int | None, count("Use only the first N transitions.")] = None,
     layout: Layout = None,
-    audit: Audit = DEFAULT_AUDIT,
+    audit: Audit = str(DEFAULT_AUDIT),
     resume: Annotated[bool, option("Continue an interrupted run.")] = False,
     force: Annotated[
         bool, option("Replace an existing dataset; discard interrupted runs.")
@@ -154,7 +153,7 @@ def preprocess(
         vectorize=not no_vectorize,
         seed=seed or 0,
         num_frames=num_frames,
-        layout=layout.value if layout else None,
+        layout=layout,
         workers=workers,
         chunksize=chunk_rows,
         executor=executor_of(engine, address, workers, plan),

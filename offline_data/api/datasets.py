@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from offline_data.reports.listing import Listing, LocalDataset
     from offline_data.reports.stats import DatasetStats
     from offline_data.sources.base import ActionKind
-    from offline_data.sources.text_options import TextOptions
+    from offline_data.sources.options import TextOptions
     from offline_data.store.arrays import DatasetArrays, Style
     from offline_data.store.layout import AuditMode, LayoutName
     from offline_data.store.removal import DatasetRemoval

@@ -12,13 +12,11 @@ from offline_data.ingest.download import (
 from offline_data.ingest.options import (
     ConvertPlan,
     DownloadPlan,
-    Options,
     SeveralSplitsError,
     Stored,
     pinned_text,
 )
-from offline_data.sources.base import ALL_SPLITS
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.options import ALL_SPLITS, Options, TextOptions
 
 __all__ = [
     "ALL_SPLITS",

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
     from offline_data.ids import DatasetId
-    from offline_data.ingest.options import Options
     from offline_data.sources.base import RawDataset, Shard
+    from offline_data.sources.options import Options
     from offline_data.store.layout import LayoutName
 
 _PARTS_PER_WORKER = 6
@@ -255,7 +255,7 @@ def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
             "name": "offline-data",
             "version": package_version(),
             "adapter": job.adapter,
-            "options": job.recorded_options or options.to_json(),
+            "options": job.recorded_options or options.recorded(),
         },
         files=job.files,
         spaces=info.spaces,

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import EpisodeBatch
     from offline_data.ingest.build import BuildJob
-    from offline_data.ingest.options import Options
     from offline_data.progress import Progress
     from offline_data.sources.base import RawDataset, Release, Shard
+    from offline_data.sources.options import Options
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from offline_data.files import free_bytes
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob, destination_of
 from offline_data.ingest.conversion import ConversionProcess, open_release
-from offline_data.ingest.options import ConvertPlan, Options, Stored
+from offline_data.ingest.options import ConvertPlan, Stored, apply_options
 from offline_data.ingest.raw import local_files
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import convert_shards, convert_whole
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
     from offline_data.sources.base import Release
+    from offline_data.sources.options import Options
 
 
 _UNVERSIONED = "unversioned"
@@ -219,7 +220,7 @@ def _described(
     """
     path = process.path
     adapter, release = process.describe(source, dataset.name)
-    release = options.apply_to(release, adapter)
+    release = apply_options(options, release, adapter)
     if path.resolve().parent == (settings.root / dataset.folder).resolve():
         release = replace(release, revision=path.resolve().name)  # rewritten in place
     elif copies and _changes_nothing(adapter, path, options):

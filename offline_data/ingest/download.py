@@ -25,7 +25,7 @@ from offline_data.ingest.build import (
     destination_of,
 )
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish
-from offline_data.ingest.options import DownloadPlan, Options, Stored, format_range, pinned_text
+from offline_data.ingest.options import DownloadPlan, Stored, apply_options, pinned_text
 from offline_data.ingest.raw import (
     described,
     fetch_files,
@@ -37,6 +37,7 @@ from offline_data.ingest.raw import (
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import ShardedJob, convert_shards, convert_whole, without_folder
 from offline_data.progress import SILENT
+from offline_data.sources.options import Options, format_range, to_arguments
 from offline_data.sources.registry import get_source
 from offline_data.store.cache import asked_to_stay
 from offline_data.store.library import (
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from offline_data.fetch.files import FetchedFile
     from offline_data.progress import Progress
     from offline_data.sources.base import Release, Source
-    from offline_data.sources.text_options import TextOptions
+    from offline_data.sources.options import TextOptions
     from offline_data.store.layout import LayoutName
 
 
@@ -105,7 +106,7 @@ def download(
     source = get_source(dataset.source)
     with naming_the_command(dataset, settings, options) as asking:
         release = source.resolve(dataset.name, dataset.revision, asking)
-        release = with_digests(options.apply_to(release, dataset.source), digests or {})
+        release = with_digests(apply_options(options, release, dataset.source), digests or {})
         entry, existed = _build_release(
             dataset, source, release, settings, options, progress, executor
         )
@@ -186,7 +187,7 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
     with naming_the_command(dataset, settings, options) as asking:
         source = get_source(dataset.source)
         release = source.resolve(dataset.name, dataset.revision, asking)
-        release = options.apply_to(release, dataset.source)
+        release = apply_options(options, release, dataset.source)
     target = dataset.at(options.revision_of(release.revision))
     fetch = None
     if release.local is None:
@@ -202,11 +203,11 @@ def fetch_raw(
 ) -> Path:
     """Fetch only the raw files; returns the folder with them under their own names."""
     source = get_source(dataset.source)
-    with naming_the_command(dataset, settings, options, raw_only=True) as asking:
+    with naming_the_command(dataset, settings, replace(options, raw_only=True)) as asking:
         release = source.resolve(dataset.name, dataset.revision, asking)
         if release.local is not None:
             return release.local
-        release = options.apply_to(release, dataset.source)
+        release = apply_options(options, release, dataset.source)
         folder = settings.downloads / "raw" / dataset.at(release.revision).folder / release.revision
         fetch_files(release.files, settings, folder, progress, force=options.force)
     return folder
@@ -265,7 +266,7 @@ def plan_for_workers(
     source = get_source(dataset.source)
     with naming_the_command(dataset, settings, options) as asking:
         release = source.resolve(dataset.name, dataset.revision, asking)
-        release = options.apply_to(release, dataset.source)
+        release = apply_options(options, release, dataset.source)
         target = dataset.at(options.revision_of(release.revision))
         job = BuildJob(
             target, source.name, options.layout or "compact", destination_of(target, settings)
@@ -390,7 +391,7 @@ def _result(entry: Entry, begin: float, *, existed: bool = False) -> Stored:
 
 @contextmanager
 def naming_the_command(
-    dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
+    dataset: DatasetId, settings: Settings, options: Options
 ) -> Iterator[Settings]:
     """Add the dataset, and the command to run online, to an `OfflineError` of the block.
 
@@ -401,14 +402,13 @@ def naming_the_command(
         dataset: The requested dataset.
         settings: Root, and the origin of offline mode.
         options: Requested options.
-        raw_only: Whether only raw files were requested.
     """
     near = _did_you_mean(dataset, settings)
     once = replace(settings, transfer=replace(settings.transfer, tries=1))
     try:
         yield once if near else settings
     except OfflineError:
-        command = online_command(dataset, settings, options, raw_only=raw_only)
+        command = online_command(dataset, settings, options)
         raise OfflineError(
             f"{_missing(dataset, options)}, and offline mode is on",
             hint=near or f"online: `{command}`; {offline_advice(settings)}",
@@ -425,15 +425,13 @@ def naming_the_command(
         raise type(error)(error.message, hint=hint) from error
 
 
-def online_command(
-    dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
-) -> str:
+def online_command(dataset: DatasetId, settings: Settings, options: Options) -> str:
     """Return the shell command that downloads a dataset with these options.
 
     Example:
         >>> from offline_data.config import Settings
         >>> from offline_data.ids import parse_id
-        >>> from offline_data.ingest.options import Options
+        >>> from offline_data.sources.options import Options
         >>> options = Options(episodes=(0, 10))
         >>> online_command(parse_id("d4rl:pen-human-v1"), Settings("/data"), options)
         'offline-data download d4rl:pen-human-v1 --episodes 0:10'
@@ -441,24 +439,7 @@ def online_command(
     words = ["offline-data", "download", str(dataset)]
     if settings.origins.get("root") == ARGUMENT:
         words += ["--root", str(settings.root)]
-    if options.layout:
-        words += ["--layout", options.layout]
-    for name in ("checkpoints", "episodes"):
-        if (given := getattr(options, name)) is not None:
-            words += [f"--{name}", format_range(given)]
-    if options.images:
-        words += ["--images", options.images]
-    if options.text:
-        words += options.text.arguments()
-    flags = {
-        "--force": options.force,
-        "--keep-episodes": options.keep_episodes,
-        "--keep-raw": options.keep_raw,
-        "--raw-only": raw_only,
-        "--skip-bad-episodes": options.skip_bad_episodes,
-        "--allow-changed": options.allow_changed,
-    }
-    return shlex.join([*words, *(flag for flag, given in flags.items() if given)])
+    return shlex.join([*words, *to_arguments(options)])
 
 
 def _missing(dataset: DatasetId, options: Options) -> str:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
     from offline_data.ids import DatasetId
-    from offline_data.ingest.options import Options
     from offline_data.progress import Progress
+    from offline_data.sources.options import Options
 
 ADAPTER = "memory"
 """Adapter name recorded in the manifest."""

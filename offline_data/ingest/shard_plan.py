@@ -6,20 +6,20 @@ of the same dataset finds them, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from offline_data.errors import UsageError
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob
-from offline_data.ingest.options import Options
+from offline_data.ingest.options import OF_RELEASES
 from offline_data.ingest.planned import PlanFile, PlannedWork, UserPath, plan_lock, take
 from offline_data.ingest.shards import ShardedJob, ShardedRun, convert_shards
 from offline_data.sources.base import Release, Shard
-from offline_data.sources.text_options import TextOptions
-from offline_data.store.layout import AuditMode, LayoutName  # noqa: TC001 (as above)
+from offline_data.sources.options import Options, TextOptions, options_of
+from offline_data.store.layout import LayoutName  # noqa: TC001 (as above)
 from offline_data.store.library import has_manifest
 from offline_data.store.publish import dataset_lock
 
@@ -58,23 +58,18 @@ class _ReleaseTable:
     name: str
     licence: str | None
     revision: str
-    keep_episodes: bool
-    skip_bad_episodes: bool
     local: UserPath | None
     opening: tuple[str, ...] | None
     files: tuple[_File, ...]
 
 
-@dataclass(frozen=True)
-class _OptionsTable:
-    layout: LayoutName | None
-    strict: bool
-    audit: AuditMode
-    keep_raw: bool
-    force: bool
-    keep_episodes: bool
-    skip_bad_episodes: bool
-    images: Literal["encoded", "raw"] | None
+_RECORDED_TEXT = Annotated[TextOptions, dict, TextOptions.from_record] | None
+_KINDS = {**get_type_hints(Options), "text": _RECORDED_TEXT}
+_OptionsTable = make_dataclass(
+    "_OptionsTable",
+    [(name, _KINDS[name], field(default=getattr(Options, name))) for name in options_of(Options)],
+)
+_Options: TypeAlias = Annotated[Options, _OptionsTable, lambda table: Options(**vars(table))]
 
 
 @dataclass(frozen=True)
@@ -85,38 +80,35 @@ class _JobTable:
     files: tuple[dict[str, Any], ...]
     release: _ReleaseTable
     shards: tuple[_Shard, ...]
-    options: _OptionsTable
-    episodes: tuple[int | None, int | None] | None
-    checkpoints: tuple[int | None, int | None] | None
+    options: _Options
     stated: tuple[int | None, int | None]
+    # plans of before have these beside the other options
+    episodes: tuple[int | None, int | None] | None = None
+    checkpoints: tuple[int | None, int | None] | None = None
     split: str | None = None
     text: Annotated[TextOptions, dict, TextOptions.from_record] | None = None
 
     @classmethod
     def of(cls, job: ShardedJob) -> _JobTable:
         """Return the table of a job."""
-        build, release, options = job.build, job.release, job.options
+        build = job.build
         return cls(
             build.adapter,
             build.layout,
             build.parents,
             build.files,
-            take(_ReleaseTable, release),
+            take(_ReleaseTable, job.release),
             job.shards,
-            take(_OptionsTable, options),
-            options.episodes,
-            options.checkpoints,
+            job.options,
             (job.transitions, job.episodes),
-            release.split,
-            release.text,
         )
 
     def job(self, dataset: DatasetId, destination: Path) -> ShardedJob:
         """Return the job that makes a dataset; raises `UsageError`."""
-        how: dict[str, Any] = {
-            name: getattr(self, name) for name in ("checkpoints", "split", "text")
+        beside = {
+            name: getattr(self, name) for name in ("episodes", "checkpoints", "split", "text")
         }
-        options = Options(**vars(self.options), **how, episodes=self.episodes)
+        options = replace(self.options, **{k: v for k, v in beside.items() if v is not None})
         build = BuildJob(
             dataset,
             self.adapter,
@@ -124,9 +116,11 @@ class _JobTable:
             destination,
             self.files,
             self.parents,
-            options.to_json(),
+            options.recorded(),
         )
-        release = Release(**vars(self.release), **how)
+        release = Release(
+            **vars(self.release), **{name: getattr(options, name) for name in OF_RELEASES}
+        )
         return ShardedJob(build, release, self.shards, options, *self.stated)
 
 

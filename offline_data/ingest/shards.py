@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from offline_data.executors.base import Executor
     from offline_data.ingest.build import BuildJob
     from offline_data.ingest.conversion import Opened
-    from offline_data.ingest.options import Options
     from offline_data.progress import Progress
     from offline_data.sources.base import Release, Shard
+    from offline_data.sources.options import Options
     from offline_data.store.manifest import Manifest
 
 Range: TypeAlias = "tuple[int, int | None] | None"
@@ -100,7 +100,7 @@ class ShardedJob:
         """Return the conversion of an opened release; raises `IntegrityError` for foreign files."""
         shards = tuple(opened.shards)
         job = cls(
-            replace(build, recorded_options=options.to_json()),
+            replace(build, recorded_options=options.recorded()),
             replace(release, shards=None),  # known by now
             shards,
             options,
@@ -120,7 +120,7 @@ class ShardedJob:
             "id": str(self.build.id),
             "adapter": self.build.adapter,
             "layout": self.build.layout,
-            "options": {**self.options.to_json(), **keep_raw, "force": self.options.force},
+            "options": {**self.options.recorded(), **keep_raw, "force": self.options.force},
             "files": files,
             "shards": [asdict(shard) for shard in self.shards],
             "local": str(self.release.local and self.release.local.absolute()),

@@ -34,11 +34,12 @@ from offline_data.files import check_links, disk_errors, file_lock, is_file, unl
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
 from offline_data.ingest.download import naming_the_command, offline_advice
-from offline_data.ingest.options import Options
+from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import described, fetch_files, files_of, free, opening_files
 from offline_data.ingest.shards import check_files, naming
 from offline_data.progress import SILENT
 from offline_data.sources.base import Shard
+from offline_data.sources.options import Options
 from offline_data.sources.registry import check_plain, get_source
 
 if TYPE_CHECKING:
@@ -113,14 +114,14 @@ def plan_stream(
             check_plain(path)
             process = stack.enter_context(ConversionProcess(path))
             adapter, release = process.describe(source, path.name)
-            release, name = options.apply_to(release, adapter), str(path)
+            release, name = apply_options(options, release, adapter), str(path)
         else:
             dataset = parse_id(text)
             adapter = dataset.source
             stack.enter_context(_online(text, settings))
             with naming_the_command(dataset, settings, options) as asking:
                 release = get_source(adapter).resolve(dataset.name, dataset.revision, asking)
-            release = options.apply_to(release, adapter)
+            release = apply_options(options, release, adapter)
             name = str(dataset.at(options.revision_of(release.revision)))
             whole = StreamPlan(name, adapter, release, (Shard("all files"),))
             if whole.whole:

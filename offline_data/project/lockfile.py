@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.decode import Count, Sha256, decode, matching
 from offline_data.errors import UsageError
 from offline_data.files import disk_errors, write_durably
-from offline_data.ingest.options import Options  # noqa: TC001 (`decode` reads annotations)
-from offline_data.project.requests import (
-    OPTIONS,
-    Id,
-    Name,
-    OptionsTable,
-    options_table,
-    read_toml,
-)
-from offline_data.sources.text_options import TextOptions
+from offline_data.project.requests import Id, Name, options_fields, options_in, read_toml
+from offline_data.sources.options import SAVED, Options, TextOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +48,9 @@ class LockedFile:
     sha256: Sha256 | None = None
 
 
-@dataclass(frozen=True)
-class _LockedOptions(OptionsTable):
-    text: Annotated[TextOptions, dict, TextOptions.from_record] | None = None
+_LockedOptions = make_dataclass(
+    "_LockedOptions", options_fields(Annotated[TextOptions, dict, TextOptions.from_record])
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class _LockedTable:
     """Its id with the source's revision, without that of a range of episodes."""
     requested: Id
     """Its id in `datasets.toml` when it was locked."""
-    options: Annotated[Options, _LockedOptions, OptionsTable.options]
+    options: Annotated[Options, _LockedOptions, options_in]
     transitions: Count
     episodes: Count
     content: Annotated[str, matching("sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")]
@@ -121,7 +113,7 @@ def dump_lock(datasets: Mapping[str, LockedDataset]) -> str:
         fields = {
             "id": str(one.id),
             "requested": str(one.requested),
-            "options": options_table(one.options),
+            "options": one.options.saved(),
             "transitions": one.transitions,
             "episodes": one.episodes,
             "content": one.content,
@@ -186,15 +178,15 @@ def differences(
     found = [f"{name} is not in the lock file" for name in requests if name not in locked]
     for name in requests.keys() & locked.keys():
         request, one = requests[name], locked[name]
-        wanted = {"id": request.id, **options_table(request.options)}
-        kept = {"id": one.requested, **options_table(one.options)}
+        wanted = {"id": request.id, **request.options.saved()}
+        kept = {"id": one.requested, **one.options.saved()}
         if "text" in wanted and "text" in kept:  # what the lock adds is not asked for
             added = {"tokenizer_sha256", "tokenizer_revision"} - wanted["text"].keys()
             known = {k: v for k, v in kept["text"].items() if k not in added}
             kept["text"] = {"eos": "auto", **known}
         found += [
             f"{name} has {key} {wanted.get(key, 'unset')}, in the lock file {kept.get(key, 'unset')}"
-            for key in ("id", *OPTIONS)
+            for key in ("id", *SAVED)
             if wanted.get(key) != kept.get(key)
         ]
     found += [f"{name} is only in the lock file" for name in locked if name not in requests]

@@ -7,7 +7,7 @@ frames = { id = "atari_dqn:Pong/1", checkpoints = "0:2", images = "raw" }
 sums = { id = "hf:openai/gsm8k:main", text = { tokenizer = "gpt2", max_length = 512 } }
 ```
 
-`text` has the fields of `TextOptions`; the path of a tokenizer is relative to the file.
+Options are those of `SAVED`; `text` has the fields of `TextOptions`; the path of a tokenizer is relative to the file.
 
 The file may come from a stranger: every error names it and the key, and has no other effect.
 """
@@ -15,16 +15,14 @@ The file may come from a stranger: every error names it and the key, and has no 
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 from offline_data.config import parse_toml
 from offline_data.decode import Check, decode, matching
 from offline_data.errors import FormatError, UsageError
 from offline_data.ids import DatasetId, parse_id
-from offline_data.ingest.options import Options, format_range, parse_range
-from offline_data.sources.text_options import TextOptions  # noqa: TC001 (as above)
-from offline_data.store.layout import LayoutName  # noqa: TC001 (`decode` reads annotations)
+from offline_data.sources.options import SAVED, Options, TextOptions, parse_range
 from offline_data.strict_json import check_depth, read_whole
 
 if TYPE_CHECKING:
@@ -44,36 +42,30 @@ Name: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class OptionsTable:
-    """Options of `download` that decide what is on this disk afterwards, as a file has them."""
+def options_fields(text: Any = TextOptions) -> list[tuple[str, Any, Any]]:
+    """Return the fields of a table of options, as `make_dataclass` takes them.
 
-    layout: LayoutName | None = None
-    episodes: Range | None = None
-    checkpoints: Range | None = None
-    images: Literal["encoded", "raw"] | None = None
-    keep_episodes: bool = False
-    skip_bad_episodes: bool = False
-    allow_changed: bool = False
-    text: TextOptions | None = None
-
-    def options(self) -> Options:
-        """Return them as `download` takes them; raises `UsageError`."""
-        return Options(**{name: getattr(self, name) for name in OPTIONS})
+    Args:
+        text: Annotation of the options of text; see `decode`.
+    """
+    kinds = get_type_hints(Options)
+    written = {kinds["episodes"]: Range | None, kinds["text"]: text | None}
+    return [
+        (name, written.get(kinds[name], kinds[name]), field(default=getattr(Options, name)))
+        for name in SAVED
+    ]
 
 
-OPTIONS = tuple(field.name for field in fields(OptionsTable))
+def options_in(table: Any) -> Options:
+    """Return the options of a table; raises `UsageError`."""
+    return Options(**{name: getattr(table, name) for name in SAVED})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RequestTable(OptionsTable):
-    id: Id
-
-
+_RequestTable = make_dataclass("_RequestTable", [*options_fields(), ("id", Id)], kw_only=True)
 _Asked: TypeAlias = tuple[DatasetId, Options]
 _Request: TypeAlias = (
     Annotated[_Asked, Id, lambda given: (given, Options())]
-    | Annotated[_Asked, _RequestTable, lambda table: (table.id, table.options())]
+    | Annotated[_Asked, _RequestTable, lambda table: (table.id, options_in(table))]
 )
 
 
@@ -132,19 +124,3 @@ def read_toml(file: Path, max_bytes: int) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{file} cannot be used: {error}") from error
     return whole
-
-
-def options_table(options: Options) -> dict[str, Any]:
-    """Return the options that are not the defaults, as `OptionsTable` has them.
-
-    Example:
-        >>> options_table(Options(episodes=(0, 10), audit="all"))
-        {'episodes': '0:10'}
-    """
-    given = {name: getattr(options, name) for name in OPTIONS}
-    given["text"] = options.text and options.text.given()
-    return {
-        name: format_range(value) if isinstance(value, tuple) else value
-        for name, value in given.items()
-        if value
-    }

@@ -15,7 +15,7 @@ from offline_data.errors import (
 from offline_data.ids import unknown
 from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download, naming_the_command, on_disk
-from offline_data.ingest.options import Options, pinned_text
+from offline_data.ingest.options import pinned_text
 from offline_data.progress import SILENT
 from offline_data.project.content import digest_of
 from offline_data.project.lockfile import (
@@ -26,6 +26,7 @@ from offline_data.project.lockfile import (
     write_lock,
 )
 from offline_data.project.requests import read_requests
+from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source
 from offline_data.store.library import entry_at, find
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
-    from offline_data.sources.text_options import TextOptions
+    from offline_data.sources.options import TextOptions
 
 __all__ = [
     "ActionKind",
@@ -67,11 +67,7 @@ __all__ = [
     "SourceInfo",
 ]
 
-
 ActionKind: TypeAlias = Literal["continuous", "discrete"]
-
-ALL_SPLITS = "all"
-"""Stands for all splits of a dataset, one after the other."""
 
 UNVERSIONED = "unversioned"
 """The only revision of a source that publishes neither versions nor digests."""

@@ -23,7 +23,7 @@ from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.processes.limits import limited
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
-from offline_data.sources.text_options import ROLES
+from offline_data.sources.options import ROLES
 from offline_data.text.forms import documents, resolve_form
 from offline_data.text.rows import column_names, read_rows
 from offline_data.text.tokenizer import CHAT_LIMITS, Encoded, load_tokenizer
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
-    from offline_data.sources.text_options import Form, TextOptions
+    from offline_data.sources.options import Form, TextOptions
     from offline_data.text.forms import RowTexts
     from offline_data.text.tokenizer import Tokenizer
 

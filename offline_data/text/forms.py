@@ -10,7 +10,7 @@ import numpy as np
 
 from offline_data.errors import FormatError
 from offline_data.files import is_unicode
-from offline_data.sources.text_options import ROLES, Form, TextOptions
+from offline_data.sources.options import ROLES, Form, TextOptions
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:

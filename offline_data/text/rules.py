@@ -27,7 +27,7 @@ from offline_data.checks.tokens import (
 from offline_data.episodes.fields import join_key
 from offline_data.errors import FormatError, UsageError
 from offline_data.plurals import plural
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.options import TextOptions, to_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -447,7 +447,7 @@ def _describe_repair(manifest: Manifest) -> str:
     if right or not isinstance(recorded, dict):
         return ""
     try:
-        arguments = TextOptions.from_record(recorded).arguments()
+        arguments = to_arguments(TextOptions.from_record(recorded))
     except (FormatError, UsageError):
         return ""
     words = ["convert", "PATH", manifest.name, "--from", "text", *arguments, "--force"]

@@ -11,7 +11,7 @@ from offline_data.files import is_file, is_folder
 from offline_data.ids import did_you_mean
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.fingerprint import fingerprint
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.options import TextOptions
 from offline_data.text.dataset import TextDataset
 from offline_data.text.forms import PRESETS, Preset
 from offline_data.text.rows import suffix_of

@@ -16,12 +16,11 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.files import is_file
 from offline_data.ids import DatasetId
 from offline_data.ingest.in_memory import convert_in_memory
-from offline_data.ingest.options import Options
 from offline_data.ingest.raw import fetch_files
 from offline_data.progress import SILENT
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.sources.options import Options, TextOptions
 from offline_data.sources.registry import get_source
-from offline_data.sources.text_options import TextOptions
 from offline_data.store.library import find
 from offline_data.store.publish import dataset_lock
 from offline_data.strict_json import read_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 from dataclasses import dataclass, field
@@ -12,17 +13,15 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data import ingest
+from offline_data import api, ingest
 from offline_data.config import TransferLimits
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FetchPlan, FileStep
 from offline_data.files import human_bytes
-from offline_data.ingest.options import parse_range
+from offline_data.sources.options import options_of, parse_range
 from offline_data.sources.registry import source_names
-from offline_data.store.layout import DEFAULT_AUDIT as LIBRARY_AUDIT
 from offline_data.store.library import entry_at
-from offline_data_cli.options import DEFAULT_AUDIT
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
 
@@ -110,10 +109,25 @@ def test_options_reach_the_library(cli: Cli, library: Library, tmp_path: Path) -
     assert data == {"id": "d4rl:x", "raw": str(tmp_path / "root" / ".downloads")}
     assert library.asked == [
         ("download", "d4rl:x", ingest.Options()),
-        ("download", "d4rl:x", ingest.Options("ted", (2, 7), True, "all", True, True)),
-        ("fetch_raw", "d4rl:x", ingest.Options(audit=0.5)),
+        (
+            "download",
+            "d4rl:x",
+            ingest.Options(
+                layout="ted", episodes=(2, 7), strict=True, audit="all", keep_raw=True, force=True
+            ),
+        ),
+        ("fetch_raw", "d4rl:x", ingest.Options(raw_only=True, audit=0.5)),
     ]
-    assert DEFAULT_AUDIT == LIBRARY_AUDIT
+
+
+def test_functions_have_the_options_of_the_table() -> None:
+    for function in (api.download, api.convert):
+        own = {
+            name
+            for name, option in options_of(ingest.Options).items()
+            if option.only in {None, function.__name__} and name != "raw_only"
+        }
+        assert own == own & inspect.signature(function).parameters.keys()
 
 
 @pytest.mark.parametrize(
@@ -135,8 +149,8 @@ def test_invalid_arguments_ask_nothing(cli: Cli, library: Library, line: str, sa
 
 
 def test_ranges_of_episodes() -> None:
-    ranges = ("0:10", "5:", " :5 ", f"0:{'9' * 18}", None)
-    expected = [(0, 10), (5, None), (None, 5), (0, 10**18 - 1), None]
+    ranges = ("0:10", "5:", " :5 ", f"0:{'9' * 18}")
+    expected = [(0, 10), (5, None), (None, 5), (0, 10**18 - 1)]
     assert [parse_range(text) for text in ranges] == expected
 
 

@@ -12,9 +12,9 @@ from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob, DatasetBuild, chosen_parts
 from offline_data.ingest.conversion import finish_and_publish
-from offline_data.ingest.options import Options
 from offline_data.progress import SILENT
 from offline_data.sources.base import SourceInfo
+from offline_data.sources.options import Options
 from offline_data.store.library import entry_at
 from offline_data.store.publish import staging_folder
 from offline_data.testing.toy import ToyRaw

@@ -20,8 +20,8 @@ from offline_data.ids import parse_id
 from offline_data.ingest import build
 from offline_data.ingest.build import BuildJob, read_parts
 from offline_data.ingest.conversion import ConversionProcess
-from offline_data.ingest.options import Options
 from offline_data.ingest.parsing import ParsedDataset
+from offline_data.sources.options import Options
 from offline_data.testing.toy import ToyRaw, assert_same_batch, toy_batch
 
 pytestmark = pytest.mark.usefixtures("processes")

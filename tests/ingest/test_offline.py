@@ -19,11 +19,14 @@ PEN = parse_id("d4rl:pen-human-v1")
 
 def test_only_what_matters_is_in_the_command(tmp_path: Path) -> None:
     assert online_command(PEN, Settings(tmp_path), Options()) == f"offline-data download {PEN}"
-    options = Options("ted", (None, 3), strict=True, audit="all", keep_raw=True, force=True)
+    options = Options(
+        layout="ted", episodes=(None, 3), strict=True, audit="all", keep_raw=True, force=True
+    )
     told = resolve_settings(root=tmp_path / "a b", environ={})
-    assert shlex.split(online_command(PEN, told, options, raw_only=True)) == [
+    asked = replace(options, raw_only=True)
+    assert shlex.split(online_command(PEN, told, asked)) == [
         *("offline-data", "download", str(PEN), "--root", str(tmp_path / "a b")),
-        *("--layout", "ted", "--episodes", ":3", "--force", "--keep-raw", "--raw-only"),
+        *("--layout", "ted", "--episodes", ":3", "--force", "--raw-only", "--keep-raw"),
     ]
     found = resolve_settings(environ={"OFFLINE_DATA_HOME": str(tmp_path)})
     assert "--root" not in online_command(PEN, found, options)

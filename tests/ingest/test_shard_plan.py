@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from offline_data.errors import ManifestError, NewerFormatError, NotFoundError, 
 from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, plan_convert_for_workers, plan_for_workers
+from offline_data.ingest.shard_plan import ShardPlan
 from offline_data.ingest.shards import ShardedRun
 from offline_data.preprocess.worker import finish_job, run_share
 from offline_data.progress import SILENT
@@ -176,6 +178,22 @@ def test_another_plan_is_not_replaced(settings: Settings, plan: Path) -> None:
     assert json.loads(plan.read_text())["job"]["layout"] == "ted"
 
 
+def test_a_plan_has_all_options(settings: Settings, plan: Path) -> None:
+    options = Options(allow_changed=True, keep_episodes=True, episodes=(1, 8), audit=0.5)
+    made = plan_for_workers(ID, plan, settings, options)
+    assert ShardPlan.read(plan) == made
+    value = json.loads(plan.read_text())
+    given = value["job"]["options"]
+    for name in ("allow_changed", "raw_only"):  # as plans were written before
+        del given[name]
+    for name in ("episodes", "checkpoints", "split", "text"):
+        value["job"][name] = given.pop(name)
+    plan.write_text(json.dumps(value))
+    before = ShardPlan.read(plan)
+    assert before.job is not None
+    assert before.job.options == replace(options, allow_changed=False)
+
+
 def test_a_rank_that_is_none(settings: Settings, plan: Path) -> None:
     plan_for_workers(ID, plan, settings, Options())
     for rank, world in ((3, 3), (-1, 3), (5, None)):
@@ -207,7 +225,8 @@ def test_a_dataset_that_was_deleted_since(settings: Settings, plan: Path) -> Non
         {"job.shards": [{"name": "x"}]},
         {"job.release": {"name": "x"}},
         {"job.release.files": [{"path": "x", "urls": "y"}]},
-        {"job.options": {}},
+        {"job.options": {"strict": 1}},
+        {"job.options": []},
     ],
 )
 def test_a_damaged_plan(settings: Settings, plan: Path, change: dict[str, Any]) -> None:

@@ -141,7 +141,7 @@ def test_rows_are_those_of_the_shards_in_order(settings: Settings, server: FileS
         *(shard_file(number, 6) for number in range(6)),
     ]
     assert all(len(str(file["sha256"])) == 64 for file in manifest.files)
-    assert manifest.converter["options"] == Options().to_json()
+    assert manifest.converter["options"] == Options().recorded()
     assert manifest.notes == ("Every value tells its episode and step.",)
     assert manifest.audit["of"] == manifest.counts["transitions"]
     assert raw_files(settings) == []

@@ -20,8 +20,8 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, Stored, download
 from offline_data.sources import atari_dqn
 from offline_data.sources.openx.webdataset import REPO
+from offline_data.sources.options import TextOptions
 from offline_data.sources.registry import _BUILT_IN
-from offline_data.sources.text_options import TextOptions
 from offline_data.text.tokenizer import pin_tokenizer
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5

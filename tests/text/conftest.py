@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 import offline_data
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.options import TextOptions
 from offline_data.store.reader import DatasetReader
 from tests.buffers.conftest import _one_thread
 from tests.checks.conftest import write

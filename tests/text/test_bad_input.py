@@ -21,7 +21,7 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.options import TextOptions
 from offline_data.text import tokenizer
 from offline_data.text.tokenizer import load_tokenizer
 from tests.text.conftest import Convert

@@ -25,7 +25,7 @@ from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, Stored, download
 from offline_data.project.lockfile import read_lock
-from offline_data.sources.text_options import ROLES, TextOptions
+from offline_data.sources.options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS
 from offline_data.text.source import HubText

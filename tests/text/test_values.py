@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, processors
 
 import offline_data
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.sources.text_options import TextOptions
+from offline_data.sources.options import TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.text.tokenizer import pin_tokenizer
 from tests.text.conftest import Convert

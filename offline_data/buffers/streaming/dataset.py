@@ -27,7 +27,7 @@ from offline_data.buffers.streaming.windows import (
 from offline_data.config import resolve_settings, user_path
 from offline_data.episodes.fields import join_key
 from offline_data.errors import NotFoundError, UsageError
-from offline_data.ingest.options import Options
+from offline_data.ingest import Options
 from offline_data.ingest.stream import ShardReader, StreamPlan, plan_stream
 from offline_data.plurals import plural
 from offline_data.progress import SILENT
