@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
 import time
@@ -126,7 +125,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 def write_durably(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically and durably, even if the machine crashes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    beside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with beside.open("wb") as file:
             file.write(content)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, unknown
@@ -55,8 +55,7 @@ _MOST_DIGITS = 18
 """Maximum digits of an episode's number: more do not fit into int64."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):  # made faster than a dataclass, for `--help`
     """An option as the command line, files and manifests have it."""
 
     help: str
