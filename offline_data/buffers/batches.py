@@ -20,8 +20,8 @@ from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage, ListStorage
 from offline_data.buffers.storage.base import InTime
 from offline_data.buffers.storage.rows import plain
-from offline_data.buffers.storage.tensors import shaped
-from offline_data.buffers.transforms import LABELS, Chain, Transform, through, transformed
+from offline_data.buffers.storage.tensors import gather_cells
+from offline_data.buffers.transforms import LABELS, Chain, Transform, apply_transforms, through
 from offline_data.buffers.writers import immutable
 from offline_data.errors import BufferUsageError, UsageError
 
@@ -244,7 +244,7 @@ class BatchSource(Saves, Generic[Batch]):
     def at_rows(self, rows: Tensor) -> Any:
         """Return the rows with these numbers, int64 of any shape, transformed; see `buffer[…]`."""
         with self._lock:
-            batch = shaped(self._gather, rows)
+            batch = gather_cells(self._gather, rows)
         unlabelled = self._indexed and not getattr(self._storage, "indexed", True)
         if unlabelled and isinstance(batch, TensorDictBase):  # rows of a TensorDictReplayBuffer
             batch.pop(INDEX)
@@ -446,7 +446,7 @@ class BatchSource(Saves, Generic[Batch]):
             names = LABELS[1:]
             labels = {name: leaf for name, leaf in labels.items() if name in names}
             batch = self._as_written(batch)
-        batch = transformed((*self._first, *self._chain.outward), batch, labels, names)
+        batch = apply_transforms((*self._first, *self._chain.outward), batch, labels, names)
         return batch.pin_memory() if self._pin else batch
 
     def _as_written(self, batch: Any) -> Any:

@@ -37,7 +37,9 @@ class StateFields:
     def __init__(self, state: Any, where: str) -> None:
         self._where = where
         if not isinstance(state, Mapping):
-            raise IntegrityError(f"The state of {where} is {described(state)}; expected a dict")
+            raise IntegrityError(
+                f"The state of {where} is {describe_value(state)}; expected a dict"
+            )
         self._state = state
 
     def has(self, name: str) -> bool:
@@ -52,7 +54,7 @@ class StateFields:
 
     def wrong(self, name: str, expected: str) -> IntegrityError:
         """Return the error for a field."""
-        found = described(self._state.get(name))
+        found = describe_value(self._state.get(name))
         return IntegrityError(
             f"The state of {self._where} is damaged: {name} is {found}; expected {expected}"
         )
@@ -153,10 +155,10 @@ def check_plain(value: Any, name: str) -> None:
         for part in value.values() if isinstance(value, Mapping) else value:
             check_plain(part, name)
     elif not (value is None or isinstance(value, bool | int | float | str)):
-        raise IntegrityError(f"The state is damaged: {name} has {described(value)}")
+        raise IntegrityError(f"The state is damaged: {name} has {describe_value(value)}")
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe a value in a message, shortly."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of {value.dtype} and shape {list(value.shape)}"

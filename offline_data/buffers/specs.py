@@ -65,7 +65,7 @@ class Spaces:
     leaves: Mapping[Key, tuple[LeafSpace, str]]
     observed: frozenset[Key]
 
-    def renamed(self, names: Mapping[Key, Key]) -> Spaces:
+    def rename(self, names: Mapping[Key, Key]) -> Spaces:
         """Return them by other names; `names` has all leaves."""
         leaves = {names[key]: leaf for key, leaf in self.leaves.items()}
         return Spaces(leaves, frozenset(names[key] for key in self.observed))

@@ -109,7 +109,7 @@ LABELS = ("index", "priority_weight")
 """Leaves of a batch's row numbers and importance weights."""
 
 
-def transformed(
+def apply_transforms(
     steps: Sequence[Transform],
     batch: Any,
     labels: Mapping[str, Tensor] | None = None,

@@ -13,8 +13,8 @@ from tensordict import is_tensor_collection
 from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.samplers.reduce import check_reduction, reduced
-from offline_data.buffers.storage.rows import part_of, stacked
+from offline_data.buffers.samplers.reduce import check_reduction, reduce_values
+from offline_data.buffers.storage.rows import part_of, stack_rows
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import REWARD, join_key
 from offline_data.errors import BufferUsageError, ImmutableError, UsageError
@@ -204,7 +204,7 @@ class TensorDictMaxValueWriter(Writer):
         Raises `UsageError` if the data lack the leaf, or ranks are NaN.
         """
         if isinstance(data, list):
-            data = stacked(data)
+            data = stack_rows(data)
         ranks = self._ranks(data)
         rows = torch.full((len(ranks),), -1)
         heap = list(self._heap)
@@ -278,7 +278,7 @@ class TensorDictMaxValueWriter(Writer):
                 f"Rows are ranked by {join_key(self.rank_key)}, which they do not have",
                 hint="TensorDictMaxValueWriter(rank_key=…) ranks them by another leaf",
             )
-        ranks = reduced(leaf.detach(), self.reduction).to("cpu", torch.float64)
+        ranks = reduce_values(leaf.detach(), self.reduction).to("cpu", torch.float64)
         if bool(ranks.isnan().any()):
             raise UsageError(
                 f"{join_key(self.rank_key)} is NaN in some rows, which therefore have no rank"

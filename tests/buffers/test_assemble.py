@@ -13,9 +13,9 @@ SLOTS = {("a",): 2, ("n", "b"): 0, ("n", "m", "c"): 1, ("z",): 3}
 LEAVES = [torch.arange(4) + 10 * slot for slot in range(4)]
 
 
-@pytest.mark.parametrize("way", [module._checked, module._unchecked])
+@pytest.mark.parametrize("way", [module._with_checks, module._without_checks])
 def test_leaves_land_under_their_names(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.level is module._unchecked  # the fast way works with this tensordict
+    assert module.level is module._without_checks  # the fast way works with this tensordict
     monkeypatch.setattr(module, "level", way)
     found = assemble(tree_of(SLOTS), LEAVES, torch.Size((4,)), torch.device("cpu"))
     assert type(found) is TensorDict
@@ -37,5 +37,5 @@ def _raise(*_: Any) -> Any:
 def test_private_names_that_changed_are_not_used(
     broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_unchecked", broken)
-    assert module._fastest() is module._checked
+    monkeypatch.setattr(module, "_without_checks", broken)
+    assert module._fastest() is module._with_checks

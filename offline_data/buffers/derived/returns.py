@@ -12,6 +12,7 @@ from offline_data.buffers.derived.base import Cached, check_rows, has_leaf, keys
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
+from offline_data.preprocess.steps.rewards import discount_rewards
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -77,31 +78,6 @@ class ReturnsToGo(Cached):
         for first, stop in itertools.pairwise([0, *stops]):
             begin, end = int(runs.starts[first]), int(done[stop - 1])
             rewards = stored.gather(torch.arange(begin, end)).get(REWARD).cpu().double()
-            parts.append(discounted(rewards, runs.lengths[first:stop], self.gamma))
+            lengths = runs.lengths[first:stop].numpy()
+            parts.append(torch.from_numpy(discount_rewards(rewards.numpy(), lengths, self.gamma)))
         return torch.cat(parts)
-
-
-def discounted(rewards: Tensor, lengths: Tensor, gamma: float) -> Tensor:
-    """Return the discounted sum of rewards from each row to the end of its run.
-
-    Uses doubling: from sums over `s` rows, `S[t] += γ^s · S[t + s]` gives sums over `2s`.
-
-    Args:
-        rewards: `[n, …]`, concatenated runs; float64 and finite. Overwritten.
-        lengths: Number of rows of each run, int64 `[R]`.
-        gamma: Discount of one row.
-
-    Returns:
-        `rewards`, overwritten by the sums.
-
-    Example:
-        >>> discounted(torch.tensor([1.0, 2, 4, 8]), torch.tensor([3, 1]), 0.5)
-        tensor([3., 4., 4., 8.])
-    """
-    end = torch.repeat_interleave(lengths.cumsum(0), lengths)
-    left = (end - torch.arange(len(rewards))).view(-1, *(1,) * (rewards.ndim - 1))
-    step, longest = 1, int(lengths.max())
-    while step < longest:
-        rewards[:-step] += torch.where(left[:-step] > step, gamma**step * rewards[step:], 0)
-        step *= 2
-    return rewards

@@ -17,8 +17,8 @@ from offline_data.buffers.ensemble.leaves import (
     MEMBER,
     check_texts,
     differing_texts,
-    labelled,
-    stacked,
+    label_member,
+    stack_parts,
 )
 from offline_data.buffers.ensemble.members import is_plain, members_and_rows, update_priorities
 from offline_data.buffers.ensemble.parts import (
@@ -214,7 +214,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             TensorDict({**leaves.get(number, {}), INDEX: index}, index.shape)
             for number, index in enumerate(rows[INDEX].unbind(0))
         ]
-        return stacked(parts, rows[MEMBER])
+        return stack_parts(parts, rows[MEMBER])
 
     def __getitem__(self, index: Any) -> Any:
         """Return members, or their rows; those of several members are stacked and transformed."""
@@ -283,8 +283,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             pairs = zip(members, parts, strict=True)
             parts = [self._collate_fns[number](part) for number, part in pairs]
         if self._collates:
-            return [labelled(part, number) for part, number in zip(parts, members, strict=True)]
-        batch = stacked(parts, numbers)
+            return [label_member(part, number) for part, number in zip(parts, members, strict=True)]
+        batch = stack_parts(parts, numbers)
         if self._texts and isinstance(batch, TensorDictBase):
             coded = {key for key in self._texts if isinstance(batch.get(key, None), torch.Tensor)}
             check_texts(self._texts, coded)

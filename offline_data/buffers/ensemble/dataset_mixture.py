@@ -11,7 +11,7 @@ import torch
 from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.buffers.ensemble.episodes import MixtureEpisodes, split_members
 from offline_data.buffers.ensemble.epochs import MixtureBatches, MixtureRows
-from offline_data.buffers.ensemble.leaves import SOURCE_KEY, renamed
+from offline_data.buffers.ensemble.leaves import SOURCE_KEY, rename_keys
 from offline_data.buffers.ensemble.mixture import RowMixture
 from offline_data.buffers.specs import Spaces, check_torchrl, spaces_of, specs_from
 from offline_data.buffers.views.episode import read_episode
@@ -242,6 +242,6 @@ class DatasetMixture(RowMixture):
         for number, (member, rename) in enumerate(zip(self.members, self._renames, strict=True)):
             nested = isinstance(member, DatasetMixture)
             own = member._spaces() if nested else spaces_of(member._steps_storage.reader)
-            new = renamed(own.leaves, rename, number)
-            parts.append(own.renamed(dict(zip(own.leaves, new, strict=True))))
+            new = rename_keys(own.leaves, rename, number)
+            parts.append(own.rename(dict(zip(own.leaves, new, strict=True))))
         return Spaces.union(parts, keys=self._keys, cast=self._cast)

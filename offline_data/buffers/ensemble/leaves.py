@@ -67,7 +67,7 @@ class Agreement:
         found = {member: flat(batch, member) for member, batch in probes.items()}
         for member, (own, _) in found.items():
             _select(own, (renames[member] or {}).values(), member)
-        names = {m: renamed(own, renames[m], m) for m, (own, _) in found.items()}
+        names = {m: rename_keys(own, renames[m], m) for m, (own, _) in found.items()}
         used = {m: _used_names(names[m], keys, m, nested=m in nested) for m in names}
         self.keys = [INDEX_KEY, *_common(used)]
         columns = [
@@ -159,13 +159,13 @@ def flat(batch: Any, member: int) -> tuple[tuple[Key, ...], list[Tensor]]:
     return tuple(keys), leaves
 
 
-def renamed(keys: Iterable[Key], rename: Rename | None, member: int) -> dict[Key, int]:
+def rename_keys(keys: Iterable[Key], rename: Rename | None, member: int) -> dict[Key, int]:
     """Return a mixture's names of a member's leaves, with their positions.
 
     Renaming a root leaf also renames it under `next`, unless that is renamed separately.
 
     Example:
-        >>> renamed([("obs",), ("next", "obs")], {"state": "obs"}, 0)
+        >>> rename_keys([("obs",), ("next", "obs")], {"state": "obs"}, 0)
         {('state',): 0, ('next', 'state'): 1}
     """
     pairs = [(as_key(old), as_key(new)) for new, old in (rename or {}).items()]
@@ -240,7 +240,7 @@ def _row_of(
 def words_of(member: Any, rename: Rename | None, number: int) -> dict[Key, list[str]]:
     """Return the known vocabularies of a member's text leaves, by the mixture's keys."""
     words = getattr(member, "_words", {})
-    return dict(zip(renamed(words, rename, number), words.values(), strict=True))
+    return dict(zip(rename_keys(words, rename, number), words.values(), strict=True))
 
 
 def differing_texts(
@@ -268,7 +268,7 @@ def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) 
             )
 
 
-def stacked(parts: Sequence[Any], members: Tensor) -> Any:
+def stack_parts(parts: Sequence[Any], members: Tensor) -> Any:
     """Stack `K` sub-batches of the members `[K]` to a new TensorDict `[K, n]`.
 
     The leaf `index` becomes `("index", "index")`, and `("index", "buffer_ids")` the members of the
@@ -278,7 +278,7 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
     Example:
         >>> few = TensorDict({"action": torch.tensor([7.0]), "index": torch.tensor([3])}, [1])
         >>> many = TensorDict({"action": torch.tensor([8.0]), "index": torch.tensor([9])}, [1])
-        >>> batch = stacked([few, many], torch.tensor([1, 0]))
+        >>> batch = stack_parts([few, many], torch.tensor([1, 0]))
         >>> batch["action"].tolist(), batch["index", "buffer_ids"].tolist()
         ([[7.0], [8.0]], [[1], [0]])
     """
@@ -291,7 +291,7 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
         batch = _dense(parts, members)
         if batch is not None:
             return batch
-        parts = [labelled(part, m) for part, m in zip(parts, members.tolist(), strict=True)]
+        parts = [label_member(part, m) for part, m in zip(parts, members.tolist(), strict=True)]
     try:
         if batches:
             return LazyStackedTensorDict.lazy_stack(parts, 0)
@@ -303,8 +303,8 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
         ) from error
 
 
-def labelled(part: Any, member: int) -> Any:
-    """Add the member to the leaf `index` of a sub-batch in place; see `stacked`."""
+def label_member(part: Any, member: int) -> Any:
+    """Add the member to the leaf `index` of a sub-batch in place; see `stack_parts`."""
     index = part.get(INDEX, None) if isinstance(part, TensorDictBase) else None
     if isinstance(index, torch.Tensor):
         part.set(INDEX, with_member(member, index.clone(), part.device))

@@ -45,10 +45,10 @@ from offline_data.buffers.samplers.base import (
     OWN,
     check_random_state,
     load_random_state,
+    make_generator,
     random_state,
-    seeded,
 )
-from offline_data.buffers.transforms import LABELS, Chain, Transform, transformed
+from offline_data.buffers.transforms import LABELS, Chain, Transform, apply_transforms
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
 
@@ -121,7 +121,7 @@ class RowMixture(Saves):
                 f"{plural(len(members), 'member')}"
             )
         self._cast, self._shuffle = cast, shuffle
-        self._generator = seeded(seed)
+        self._generator = make_generator(seed)
         self._prefetch = positive(prefetch, "prefetch") if prefetch else None
         self._ahead: Any = Prefetcher(self._prefetch or 0)
         self._agreements: dict[bool, Agreement] = {}  # of rows drawn, and of rows by number
@@ -475,7 +475,7 @@ class RowMixture(Saves):
                 rows = put(torch.arange(len(places)), places).to(parts[0][0].device)
                 leaves = [leaf.index_select(0, rows) for leaf in leaves]
         batch = agreement.assemble(leaves, draw.source)
-        return transformed(self._chain.outward, batch, names=(*LABELS, "source"))
+        return apply_transforms(self._chain.outward, batch, names=(*LABELS, "source"))
 
     def _gather_at_once(
         self, agreement: Agreement, draw: MixtureDraw, places: Tensor | None

@@ -10,7 +10,7 @@ import torch
 from offline_data.buffers.arguments import as_sampler, as_storage, positive
 from offline_data.buffers.checkpoint import check_part
 from offline_data.buffers.ensemble.allocation import Probabilities, probabilities
-from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stacked, with_member
+from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stack_parts, with_member
 from offline_data.buffers.ensemble.members import GatherMany
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.assemble import Node, assemble
@@ -188,13 +188,13 @@ class StorageEnsemble(Parts):
         return found
 
     def gather(self, rows: TensorDict) -> Any:
-        """Return the sub-batches of rows as one batch `[K, n]`; see `get` and `stacked`."""
+        """Return the sub-batches of rows as one batch `[K, n]`; see `get` and `stack_parts`."""
         members, index = rows[MEMBER], rows[INDEX]
         bare = all(transform is None for transform in self.transforms)
         batch = self.gather_stored(members, index) if bare else None
         if batch is not None:
             return batch
-        return stacked([part for _, part in self.get(rows)], members)
+        return stack_parts([part for _, part in self.get(rows)], members)
 
     def gather_stored(self, members: Tensor, index: Tensor) -> TensorDict | None:
         """Gather stored rows at once, without transforms; None if impossible."""

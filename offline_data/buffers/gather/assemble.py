@@ -53,11 +53,13 @@ def assemble(
     return level(content, size, device)
 
 
-def _checked(content: dict[str, Any], size: torch.Size, device: torch.device | None) -> TensorDict:
+def _with_checks(
+    content: dict[str, Any], size: torch.Size, device: torch.device | None
+) -> TensorDict:
     return TensorDict(content, batch_size=size, device=device)
 
 
-def _unchecked(
+def _without_checks(
     content: dict[str, Any], size: torch.Size, device: torch.device | None
 ) -> TensorDict:
     """Set the private attributes that tensordict's unchecked constructor sets.
@@ -77,12 +79,12 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
     """Return the unchecked constructor if its results equal those of the public one."""
     size, device = torch.Size((2,)), torch.device("cpu")
 
-    def nested(construct: Callable[..., Any]) -> Any:
+    def build(construct: Callable[..., Any]) -> Any:
         inner = construct({"b": torch.arange(2)}, size, device)
         return construct({"a": torch.arange(2) + 5, "n": inner}, size, device)
 
     try:
-        built, expected = nested(_unchecked), nested(_checked)
+        built, expected = build(_without_checks), build(_with_checks)
         state = {name for batch in (expected, expected["n"]) for name in vars(batch)}
         same = (
             state - {"_has_mps_val"} == set(vars(built)) - {"_has_mps_val"}
@@ -93,7 +95,7 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
         )
     except Exception:  # noqa: BLE001 - private names may change: use the public constructor
         same = False
-    return _unchecked if same else _checked
+    return _without_checks if same else _with_checks
 
 
 level = _fastest()

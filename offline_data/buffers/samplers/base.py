@@ -306,7 +306,7 @@ class Sampler(Saves):
         )
 
 
-def seeded(seed: int | None) -> torch.Generator | None:
+def make_generator(seed: int | None) -> torch.Generator | None:
     """Return a generator with this seed, or None for torch's global one."""
     return None if seed is None else torch.Generator().manual_seed(seed)
 

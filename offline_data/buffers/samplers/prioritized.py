@@ -13,8 +13,8 @@ from offline_data.buffers.samplers.base import (
     Sampleable,
     Sampler,
     check_random_state,
+    make_generator,
     nothing_to_draw,
-    seeded,
 )
 from offline_data.buffers.samplers.reduce import check_reduction, one_per_row, one_per_update
 from offline_data.buffers.samplers.slices import SliceSampler
@@ -108,7 +108,7 @@ class PrioritizedSampler(Sampler):
         self._alpha = _not_negative(alpha, "alpha")
         self._beta = _not_negative(beta, "beta")
         self._eps = _not_negative(eps, "eps")
-        self._generator = seeded(seed)
+        self._generator = make_generator(seed)
         self._within = max_priority_within_buffer
         self._allocate(self.max_capacity)
         self._highest: float | None = 1.0

@@ -21,11 +21,11 @@ def check_reduction(name: str) -> str:
     return name
 
 
-def reduced(values: Tensor, reduction: str) -> Tensor:
+def reduce_values(values: Tensor, reduction: str) -> Tensor:
     """Reduce `[B, …]` to `[B]`; the mean of integers is float32, a median the lower middle value.
 
     Example:
-        >>> reduced(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "sum")
+        >>> reduce_values(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "sum")
         tensor([3., 7.])
     """
     flat = values.flatten(1) if values.ndim > 1 else values[:, None]
@@ -53,7 +53,7 @@ def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
             f"Priorities of shape {list(priority.shape)} do not match rows of shape {list(shape)}",
             hint="give one number, or one per row",
         )
-    return reduced(priority.reshape(count, -1), reduction)
+    return reduce_values(priority.reshape(count, -1), reduction)
 
 
 def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor:
@@ -75,7 +75,7 @@ def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor
         return values.masked_fill(~known, float("nan")).nanmedian(1).values
     if reduction in ("max", "min"):
         nothing = float("-inf" if reduction == "max" else "inf")
-        return reduced(values.masked_fill(~known, nothing), reduction)
+        return reduce_values(values.masked_fill(~known, nothing), reduction)
     sums = values.masked_fill(~known, 0.0).sum(1)
     return sums / known.sum(1) if reduction == "mean" else sums
 

@@ -10,7 +10,13 @@ import torch
 from tensordict import TensorDictBase
 
 from offline_data.buffers.keys import as_key
-from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, Sampler, seeded
+from offline_data.buffers.samplers.base import (
+    Boundaries,
+    EpisodeIndex,
+    Sampleable,
+    Sampler,
+    make_generator,
+)
 from offline_data.buffers.samplers.uniform import SamplerWithoutReplacement
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
@@ -279,7 +285,7 @@ class SliceSampler(Sampler):
         self.init_key = init_key
         self.over = over
         self.valid_only = valid_only
-        self._generator = seeded(seed)
+        self._generator = make_generator(seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices with a total of `batch_size` rows; see `Sampler.sample`.

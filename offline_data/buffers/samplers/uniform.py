@@ -14,9 +14,9 @@ from offline_data.buffers.samplers.base import (
     Sampler,
     check_random_state,
     load_random_state,
+    make_generator,
     nothing_to_draw,
     random_state,
-    seeded,
 )
 from offline_data.episodes.permutation import EpochOrder
 from offline_data.errors import UsageError
@@ -62,7 +62,7 @@ class RandomSampler(Sampler):
     ) -> None:
         self.seed = seed
         self.valid_only = valid_only
-        self._generator = seeded(seed)
+        self._generator = make_generator(seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `batch_size` rows; see `Sampler.sample`."""

@@ -56,7 +56,7 @@ class Frame(NamedTuple):
         )
         return cls(None, names if any(names) else (), nested)
 
-    def framed(self, batch: TensorDict) -> TensorDict:
+    def set_frame(self, batch: TensorDict) -> TensorDict:
         """Set dimension names and nested batch sizes of a batch to those of written rows."""
         for key, more in self.nested:
             part = batch.get(key, None)
@@ -284,7 +284,7 @@ def across(data: Any, dim: int) -> Any:
     if isinstance(data, TensorDictBase | torch.Tensor) or hasattr(data, "to_tensordict"):
         return plain(data).transpose(dim, 0)
     if is_list(data):
-        return across(stacked(list(data)), dim)
+        return across(stack_rows(list(data)), dim)
     return pytree.tree_map(lambda leaf: leaf.transpose(dim, 0), data)
 
 
@@ -309,7 +309,7 @@ def count_of(data: Any) -> int:
     )
 
 
-def stacked(rows: list[Any]) -> Any:
+def stack_rows(rows: list[Any]) -> Any:
     """Stack rows of one kind; raises `UsageError` if that is impossible."""
     try:
         if rows and isinstance(rows[0], dict | tuple | list):

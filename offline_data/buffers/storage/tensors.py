@@ -30,7 +30,7 @@ from offline_data.buffers.storage.rows import (
     is_list,
     leaves_of,
     plain,
-    stacked,
+    stack_rows,
     texts,
 )
 from offline_data.buffers.storage.trajectory_index import MARKS, Marks, marks_of
@@ -145,7 +145,7 @@ class TensorStorage(GrowingStorage):
 
     def get(self, index: Index) -> Any:
         """Return a copy of rows, in the shape of the index; see `GrowingStorage.get`."""
-        rows = shaped(self.gather, cells_of(index, self.numbers()))
+        rows = gather_cells(self.gather, cells_of(index, self.numbers()))
         if not self.indexed and isinstance(rows, TensorDictBase):
             rows.pop("index")
         return rows
@@ -200,7 +200,7 @@ class TensorStorage(GrowingStorage):
         if self._words and len(rows):
             for key in self._words.keys() & {*keys}:
                 batch.set(key, texts(batch.get(key), self._words[key]))
-        return self._frame.framed(batch) if self._frame != (None, (), ()) else batch
+        return self._frame.set_frame(batch) if self._frame != (None, (), ()) else batch
 
     def batch_length(self, data: Any) -> int:
         """Return the number of steps in data to write; raises `UsageError`."""
@@ -215,7 +215,7 @@ class TensorStorage(GrowingStorage):
 
     def _convert_rows(self, data: Any, dims: int) -> Any:
         """Return leaves `[rows, …]`, and the original rows to derive their origin from."""
-        data = stacked(list(data)) if dims and is_list(data) else plain(data)
+        data = stack_rows(list(data)) if dims and is_list(data) else plain(data)
         leaves: dict[Key, Any] = leaves_of(data, text=True)
         frame = Frame.of(data, dims)
         whole: tuple[int, ...] = tuple(getattr(data, "batch_size", ()))
@@ -525,7 +525,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         return True
 
 
-def shaped(gather: Callable[[Tensor], Any], cells: Tensor) -> Any:
+def gather_cells(gather: Callable[[Tensor], Any], cells: Tensor) -> Any:
     """Return the rows with these numbers, in the shape of `cells`."""
     batch, size = gather(cells.reshape(-1)), cells.shape
     if cells.ndim == 1:

@@ -18,7 +18,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.arguments import positive
-from offline_data.buffers.derived.base import leaf_keys
+from offline_data.buffers.derived.base import leaf_keys, widen
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.plan import FLAGS, INDEX
 from offline_data.buffers.keys import KeyLike, select_keys
@@ -446,5 +446,4 @@ def _fill(batch: Any, value: float) -> None:
             batch.set(key, _stack(values))
             continue
         signed = leaf.dtype != torch.bool and (leaf.is_floating_point() or leaf.dtype.is_signed)
-        shaped = padding.reshape(-1, *[1] * (leaf.ndim - 1))
-        batch.set(key, leaf.masked_fill(shaped, value if signed else 0))
+        batch.set(key, leaf.masked_fill(widen(padding, leaf), value if signed else 0))

@@ -132,7 +132,7 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
         """Return the episodes with the leaf added."""
         given = rewards(chunk, self.name)
         dtype = np.float64 if given.dtype == np.float64 else np.float32
-        sums = discounted(given.astype(np.float64), chunk.batch.lengths, self.gamma)
+        sums = discount_rewards(given.astype(np.float64), chunk.batch.lengths, self.gamma)
         leaf = without_overflow(
             chunk, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
         )
@@ -144,7 +144,9 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
         return (f"return_to_go: {summed}, up to its end also where it was truncated",)
 
 
-def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) -> NDArray[Any]:
+def discount_rewards(
+    rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float
+) -> NDArray[Any]:
     """Compute, in place, the discounted sum from each row of float64 `[N, …]` to its episode's end.
 
     Uses doubling: from sums over `s` rows, `S[t] += γ^s · S[t + s]` gives sums over `2s`. The number
@@ -152,7 +154,7 @@ def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) 
     of a row, and its order of summation, depend only on its own episode.
 
     Example:
-        >>> discounted(np.array([1.0, 2, 4, 8]), np.array([3, 1]), 0.5).tolist()
+        >>> discount_rewards(np.array([1.0, 2, 4, 8]), np.array([3, 1]), 0.5).tolist()
         [3.0, 4.0, 4.0, 8.0]
     """
     end = np.repeat(np.cumsum(lengths), lengths)

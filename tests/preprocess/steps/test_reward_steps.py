@@ -16,7 +16,7 @@ from offline_data.errors import StepError
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.normalize import NormalizeReturn
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.rewards import discounted
+from offline_data.preprocess.steps.rewards import discount_rewards
 from offline_data.testing.chunks import assert_same_chunk, toy_chunk, with_leaves
 from offline_data.testing.steps import prepare_step
 
@@ -146,10 +146,10 @@ def test_sums_are_exact_to_rounding_and_those_of_the_episode(
 ) -> None:
     rewards = np.random.default_rng(seed).uniform(0.5, 9, sum(lengths))
     sizes = np.array(lengths)
-    found = discounted(rewards.copy(), sizes, gamma)
+    found = discount_rewards(rewards.copy(), sizes, gamma)
     np.testing.assert_allclose(found, walked_back(rewards.tolist(), lengths, gamma), rtol=4e-15)
     alone = [
-        discounted(part.copy(), np.array([len(part)]), gamma)
+        discount_rewards(part.copy(), np.array([len(part)]), gamma)
         for part in np.split(rewards, np.cumsum(sizes)[:-1])
     ]
     assert np.concatenate(alone).tobytes() == found.tobytes()
@@ -175,15 +175,18 @@ def test_truncated_episodes_are_not_continued() -> None:
     assert "also where it was truncated" in step.notes()[0]
 
 
-def test_nan_and_infinite_rewards_stay_in_their_episode() -> None:
+def test_nan_infinite_and_large_rewards_stay_in_their_episode() -> None:
     rewards = np.array([1.0, 2, np.nan, 4, 5, np.inf, 3])
-    found = discounted(rewards, np.array([2, 2, 3]), 0.5)
+    found = discount_rewards(rewards, np.array([2, 2, 3]), 0.5)
     want = [2.0, 2.0, math.nan, 4.0, math.inf, math.inf, 3.0]
     np.testing.assert_array_equal(found, want)
+    large = np.array([1e17, 1.0, 1e-3, 5.0])
+    found = discount_rewards(large, np.array([1, 2, 1]), 1.0)
+    assert found.tolist() == [1e17, 1.001, 1e-3, 5.0]
     far = np.ones(20_000)
     far[-1] = np.inf
-    assert discounted(far, np.array([20_000]), 0.5).tolist() == [math.inf] * 20_000
-    assert discounted(np.array([1, np.inf]), np.array([2]), 0.0).tolist() == [1, math.inf]
+    assert discount_rewards(far, np.array([20_000]), 0.5).tolist() == [math.inf] * 20_000
+    assert discount_rewards(np.array([1, np.inf]), np.array([2]), 0.0).tolist() == [1, math.inf]
 
 
 def test_a_leaf_that_cannot_be_added() -> None:
@@ -191,18 +194,6 @@ def test_a_leaf_that_cannot_be_added() -> None:
         parse_step("return_to_go:key=action.more").settled(toy_chunk([2]))
     with pytest.raises(StepError, match=r"row 0 \(episode 0, step 0\) .* float32 cannot hold"):
         parse_step("return_to_go").apply(with_rewards([3e38, 3e38, -1.0], "f4", [2, 1]))
-
-
-def test_the_derived_leaf_has_the_same_sums() -> None:
-    import torch
-
-    from offline_data.buffers.derived.returns import discounted as derived
-
-    lengths = [7, 1, 30]
-    rewards = np.random.default_rng(1).uniform(1, 2, (38, 1))
-    found: Any = derived(torch.tensor(rewards), torch.tensor(lengths), 0.97)
-    mine = discounted(rewards.copy(), np.array(lengths), 0.97)
-    np.testing.assert_allclose(mine, found.numpy(), rtol=1e-15)
 
 
 def iql(lengths: list[int], rewards: list[float]) -> list[float]:
