@@ -23,11 +23,12 @@ from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.rows import (
     FunctionSchema,
     Leaves,
-    called,
+    call_with_rows,
     conform,
-    described,
+    describe_leaves,
     leaves_of,
     own_randomness,
+    result_error,
     schema_of,
     to_array,
 )
@@ -83,24 +84,20 @@ class EpisodeStep(UserFunction):
 
     @property
     def per_row(self) -> bool:
-        """True: the function is called for every episode."""
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Return name, digest and parameters as JSON values."""
         return {"step": self.name, **self.about, "by": "episode", "seed": self.seed}
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the results of `fn` without dropped episodes; see `FunctionStep.apply`."""
         parts = self._parts(chunk)
         schema = self.schema or _schema_of_parts(chunk, parts)
         try:
-            return _assembled(chunk, parts, schema, self.explicit_keys)
+            return _join_episodes(chunk, parts, schema, self.explicit_keys)
         except NeedsExplicitNext as found:
             raise Revised(self.storing_next(found, schema).state(), found.reason) from found
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Learn the output schema."""
         step = replace(self, schema=None)
         first, again = step._parts(probe), step._parts(probe)
         same = [at for at, _ in first] == [at for at, _ in again] and all(
@@ -121,21 +118,21 @@ class EpisodeStep(UserFunction):
                 def place(number: int = number, length: int = int(length)) -> str:
                     return f"episode {number} ({plural(length, 'transition')})"
 
-                result = called(self.fn, table, number, place, self.seed)
+                result = call_with_rows(self.fn, table, number, place, self.seed)
                 if result is not None:
                     leaves = leaves_of(result, place)
-                    schema = self._held(leaves, schema, outcomes(chunk), place)
+                    schema = self._check_schema(leaves, schema, outcomes(chunk), place)
                     arrays = {key: to_array(key, leaves[key], place).copy() for key in schema}
                     _check_done(arrays, place)
                     parts.append((at, arrays))
         return parts
 
-    def _held(
+    def _check_schema(
         self, leaves: Leaves, schema: FunctionSchema | None, required: Sequence[Key], place: Place
     ) -> FunctionSchema:
         """Check a result against the schema, or learn it."""
         rows = _rows_of(leaves, place)
-        found = described(leaves, rows)
+        found = describe_leaves(leaves, rows)
         if schema == found:
             return schema
         if schema is None or self.guessed:
@@ -158,10 +155,8 @@ def _rows_of(leaves: Leaves, place: Place) -> int:
     if len(counts) != 1 or min(counts) < 1:
         found = ", ".join(f"{join_key(k)} {list(v.shape)}" for k, v in leaves.items())
         what = "no rows" if counts == {0} else "leaves of different lengths, or without rows"
-        raise StepError(
-            f"The function's result for {place()} has {what}: {found}",
-            hint="return None to leave an episode out",
-        )
+        hint = "return None to leave an episode out"
+        raise result_error(None, f"{what} ({found})", "rows of one episode", place, hint)
     return counts.pop()
 
 
@@ -178,17 +173,14 @@ def _check_required(found: FunctionSchema, required: Sequence[Key], place: Place
         dtype, shape = found[key]
         if shape != (1,) or (key != REWARD and dtype != "bool"):
             expected = "numbers [1]" if key == REWARD else "bool [1]"
-            raise StepError(
-                f"The function returned {join_key(key)!r} as {dtype} {list(shape)} for {place()}; "
-                f"expected {expected}"
-            )
+            raise result_error(key, f"{dtype} {list(shape)}", expected, place)
 
 
 def _rows(table: Table) -> int:
     return len(next(iter(table.values())))
 
 
-def _assembled(
+def _join_episodes(
     chunk: EpisodeChunk,
     parts: list[tuple[int, Table]],
     schema: FunctionSchema,
@@ -199,7 +191,7 @@ def _assembled(
     `parts` are the number in the chunk and the `[T', …]` columns of each kept episode, in order.
     See `from_ted` for `explicit_next` and errors.
     """
-    tables = [_ended(chunk, at, table) for at, table in parts]
+    tables = [_mark_truncated(chunk, at, table) for at, table in parts]
     leaves = {
         key: np.concatenate([np.zeros((0, *shape), dtype), *(table[key] for table in tables)])
         for key, (dtype, shape) in schema.items()
@@ -208,7 +200,7 @@ def _assembled(
     lengths = np.array([_rows(table) for table in tables], np.int64)
     steps = {k: v for k, v in leaves.items() if k[0] in ACTION_ROOTS or k in OUTCOMES}
     extras = {key: column[chosen] for key, column in chunk.batch.episodes.items()}
-    final = np.array([_final(chunk, at, table) for at, table in parts], bool)
+    final = np.array([_knows_final(chunk, at, table) for at, table in parts], bool)
     frame = EpisodeChunk(
         EpisodeBatch(lengths, steps, {}, final, extras),
         chunk.episodes[chosen],
@@ -236,7 +228,7 @@ def _check_done(table: Table, place: Place) -> None:
         )
 
 
-def _ended(chunk: EpisodeChunk, at: int, table: Table) -> Table:
+def _mark_truncated(chunk: EpisodeChunk, at: int, table: Table) -> Table:
     """Mark the last row of a shortened episode as truncated, unless a flag is set there."""
     shorter = _rows(table) < int(chunk.batch.lengths[at])
     if not shorter or table[TERMINATED][-1].any() or table[TRUNCATED][-1].any():
@@ -246,7 +238,7 @@ def _ended(chunk: EpisodeChunk, at: int, table: Table) -> Table:
     return {**table, TRUNCATED: truncated}
 
 
-def _final(chunk: EpisodeChunk, at: int, table: Table) -> bool:
+def _knows_final(chunk: EpisodeChunk, at: int, table: Table) -> bool:
     """Return True if the observation after the last row is the source's own.
 
     It is if the parent has it, or if that row was not the last one, as its `index` shows.

@@ -51,7 +51,17 @@ _FRAMES = 30
 _MASK = (1 << 64) - 1
 
 
-def failed(error: BaseException, place: Place) -> StepError:
+def result_error(
+    key: Key | None, found: str, expected: str, place: Place, hint: str | None = None
+) -> StepError:
+    """Return the error for a result, or the leaf of a result, that is not as expected."""
+    leaf = "" if key is None else f"{join_key(key)!r} as "
+    return StepError(
+        f"The function returned {leaf}{found} for {place()}; expected {expected}", hint=hint
+    )
+
+
+def failure(error: BaseException, place: Place) -> StepError:
     """Return the error for an exception of a user function, with its own traceback.
 
     For all but `KeyboardInterrupt`, so also for `SystemExit`; that one is raised again.
@@ -108,28 +118,28 @@ def run_rows(
                 try:
                     result = fn(td)
                 except BaseException as error:
-                    raise failed(error, here) from error
+                    raise failure(error, here) from error
                 leaves = leaves_of(result, here)
                 if not columns:
                     schema = schema or schema_of(leaves, here)
-                    conform(schema, described(leaves), here)
+                    conform(schema, describe_leaves(leaves), here)
                     columns, places = dict.fromkeys(schema), dict.fromkeys(schema)
                 elif len(leaves) != len(columns):
-                    conform(schema or {}, described(leaves), here)
+                    conform(schema or {}, describe_leaves(leaves), here)
                 for key, spots in places.items():
                     leaf = leaves.get(key)
                     if spots is None:
                         if leaf is not None and key in slots and leaf is inputs[slots[key]]:
                             continue
-                        conform(schema or {}, described(leaves), here)
-                        column = columns[key] = _column(key, leaves[key], len(numbers), here)
+                        conform(schema or {}, describe_leaves(leaves), here)
+                        column = columns[key] = _allocate(key, leaves[key], len(numbers), here)
                         if begin + at:
                             column[: begin + at] = whole[slots[key]][: begin + at]
                         spots = places[key] = column[part].unbind(0)
                     # Copied at once, as the function may reuse the memory.
                     spot = spots[at]
                     if leaf is None or leaf.dtype is not spot.dtype or leaf.shape != spot.shape:
-                        conform(schema or {}, described(leaves), here)
+                        conform(schema or {}, describe_leaves(leaves), here)
                     try:
                         spot.copy_(leaves[key])
                     except (RuntimeError, NotImplementedError) as error:
@@ -137,18 +147,17 @@ def run_rows(
     return {key: table[key] if v is None else v.numpy() for key, v in columns.items()}
 
 
-def _column(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
-    """Allocate the column of a leaf."""
+def _allocate(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
     try:
         return torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
     except RuntimeError as error:
-        raise StepError(
-            f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
-            f"{plural(rows, 'row')} of that do not fit into memory"
-        ) from error
+        expected = f"{plural(rows, 'row')} of it to fit into memory"
+        raise result_error(key, f"{list(leaf.shape)}", expected, here) from error
 
 
-def called(fn: Callable[[Any], Any], table: Table, number: int, place: Place, seed: int) -> Any:
+def call_with_rows(
+    fn: Callable[[Any], Any], table: Table, number: int, place: Place, seed: int
+) -> Any:
     """Return what `fn` returns for all rows of a table as one TensorDict `[n]`; see `run_rows`."""
     tree = tree_of({key: slot for slot, key in enumerate(table)})
     inputs = [torch.from_numpy(values) for values in table.values()]
@@ -158,7 +167,7 @@ def called(fn: Callable[[Any], Any], table: Table, number: int, place: Place, se
         try:
             return fn(given)
         except BaseException as error:
-            raise failed(error, place) from error
+            raise failure(error, place) from error
 
 
 def run_block(
@@ -175,16 +184,13 @@ def run_block(
         `[n, …]` columns, which may share memory with `table` and with objects that `fn` keeps.
     """
     rows = len(next(iter(table.values())))
-    leaves = leaves_of(called(fn, table, number, place, seed), place)
+    leaves = leaves_of(call_with_rows(fn, table, number, place, seed), place)
     for key, value in leaves.items():
         if value.ndim < 1 or len(value) != rows:
-            raise StepError(
-                f"The function returned {join_key(key)!r} as {list(value.shape)} for {place()}; "
-                f"expected {plural(rows, 'row')}",
-                hint="without batched=N a function gets one row at a time",
-            )
+            hint = "without batched=N a function gets one row at a time"
+            raise result_error(key, f"{list(value.shape)}", plural(rows, "row"), place, hint)
     schema = schema or schema_of(leaves, place, rows)
-    conform(schema, described(leaves, rows), place)
+    conform(schema, describe_leaves(leaves, rows), place)
     return {key: to_array(key, leaves[key], place) for key in schema}
 
 
@@ -249,30 +255,25 @@ def leaves_of(result: Any, place: Place) -> Leaves:
     """
     if not isinstance(result, (TensorDictBase, Mapping)) and not is_tensor_collection(result):
         what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"
-        raise StepError(f"The function returned {what} for {place()}; expected a TensorDict")
+        raise result_error(None, what, "a TensorDict", place)
     found: Leaves = {}
     try:
-        _collect(result, (), found, place)
+        _collect_leaves(result, (), found, place)
     except RecursionError as error:
-        raise StepError(
-            f"The function's result for {place()} is nested without end: it holds itself"
-        ) from error
+        raise result_error(None, "what holds itself without end", "leaves", place) from error
     if not found:
-        raise StepError(f"The function returned a TensorDict without leaves for {place()}")
+        raise result_error(None, "a TensorDict without leaves", "leaves", place)
     return found
 
 
-def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
-    """Add the leaves below `above`."""
+def _collect_leaves(result: Any, above: Key, found: Leaves, place: Place) -> None:
     for name, value in result.items():
         if type(name) is str:
             key = (*above, name)
         elif isinstance(name, tuple) and name and all(isinstance(part, str) for part in name):
             key = (*above, *name)
         else:
-            raise StepError(
-                f"The function's result for {place()} has a leaf named {name!r}; expected text"
-            )
+            raise result_error(None, f"a leaf named {name!r}", "text", place)
         if isinstance(value, torch.Tensor):
             if value.is_nested:
                 raise not_plain(key, value, place)
@@ -280,7 +281,7 @@ def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
         elif isinstance(value, Mapping) or (
             is_tensor_collection(value) and not is_non_tensor(value)
         ):
-            _collect(value, key, found, place)
+            _collect_leaves(value, key, found, place)
         else:
             try:
                 if not isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)):
@@ -288,11 +289,9 @@ def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
                 plain = np.array(value) if isinstance(value, np.ndarray) else value
                 found[key] = torch.as_tensor(plain)
             except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-                raise StepError(
-                    f"The function returned {join_key(key)!r} for {place()} as "
-                    f"{type(value).__name__}; expected a tensor",
-                    hint="text and objects cannot be stored: number them",
-                ) from error
+                hint = "text and objects cannot be stored: number them"
+                kind = type(value).__name__
+                raise result_error(key, kind, "a tensor", place, hint) from error
 
 
 def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
@@ -310,23 +309,17 @@ def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> Function
         nested = len(key) > 1 and key[0] in RESERVED_ROOTS - {"next"}
         if key == ("next",) or nested or above:
             wanted = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
-            raise StepError(
-                f"The function returned a leaf {join_key(key)!r} for {place()}; expected {wanted}",
-                hint=rename,
-            )
-        if _named(value.dtype) not in DTYPES:
-            raise StepError(
-                f"The function returned {join_key(key)!r} for {place()} as {_named(value.dtype)}, "
-                "which cannot be stored",
-                hint="cast it, for example to float32 or float16",
-            )
-    return described(leaves, rows)
+            raise result_error(None, f"a leaf {join_key(key)!r}", wanted, place, rename)
+        if (dtype := _name_of(value.dtype)) not in DTYPES:
+            hint = "cast it, for example to float32 or float16"
+            raise result_error(key, dtype, "a dtype that can be stored", place, hint)
+    return describe_leaves(leaves, rows)
 
 
-def described(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
+def describe_leaves(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
     """Return dtype and shape of leaves; with `rows`, of one row along the first axis."""
     skip = 0 if rows is None else 1
-    return {key: (_named(v.dtype), tuple(v.shape[skip:])) for key, v in leaves.items()}
+    return {key: (_name_of(v.dtype), tuple(v.shape[skip:])) for key, v in leaves.items()}
 
 
 def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None:
@@ -338,12 +331,9 @@ def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None
         raise StepError(f"The function's result for {place()} {' and '.join(said)}")
     for key, (dtype, shape) in schema.items():
         if found[key] != (dtype, shape):
-            here = f"{found[key][0]} {list(found[key][1])}"
-            raise StepError(
-                f"The function returned {join_key(key)!r} as {here} for {place()}, and as {dtype} "
-                f"{list(shape)} before",
-                hint="a leaf has one dtype and one shape in all rows: cast it, pad it or cut it",
-            )
+            hint = "a leaf has one dtype and one shape in all rows: cast it, pad it or cut it"
+            wanted = f"{dtype} {list(shape)} as before"
+            raise result_error(key, f"{found[key][0]} {list(found[key][1])}", wanted, place, hint)
 
 
 def to_array(key: Key, value: Tensor, place: Place) -> NDArray[Any]:
@@ -356,13 +346,11 @@ def to_array(key: Key, value: Tensor, place: Place) -> NDArray[Any]:
 
 def not_plain(key: Key, value: Tensor, place: Place) -> StepError:
     """Return the error for a tensor that cannot be copied."""
-    layout = _named(value.layout)
+    layout = _name_of(value.layout)
     where = f"on device {value.device}" + ("" if layout == "strided" else f", {layout}")
-    return StepError(
-        f"The function returned {join_key(key)!r} for {place()} {where}: its values cannot be read",
-        hint="return a dense tensor of the CPU",
-    )
+    hint = "return a dense tensor of the CPU"
+    return result_error(key, f"a tensor {where}", "values that can be read", place, hint)
 
 
-def _named(what: torch.dtype | torch.layout) -> str:
+def _name_of(what: torch.dtype | torch.layout) -> str:
     return str(what).removeprefix("torch.")

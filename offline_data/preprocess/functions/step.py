@@ -15,7 +15,8 @@ from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
     On,
     equal_rows,
-    rebuilt,
+    fill_unchanged,
+    rebuild,
     row_numbers,
     table_of,
 )
@@ -98,7 +99,6 @@ class UserFunction(Step):
         return replace(self, **learnt, schema=schema)
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on leaves that are stored twice, and on results that may not be repeatable."""
         name = self.about.get("name", "the function")
         notes = []
         if self.explicit_next:
@@ -165,16 +165,13 @@ class FunctionStep(UserFunction):
 
     @property
     def per_row(self) -> bool:
-        """Whether the function is called for every row."""
         return self.run == "rows"
 
     def describe(self) -> dict[str, Any]:
-        """Return name, digest and parameters as JSON values."""
         asked = ("on", "batched", "vectorize", "seed")
         return {"step": self.name, **self.about, **{name: getattr(self, name) for name in asked}}
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on leaves that were kept without being returned, and those of `super`."""
         name = self.about.get("name", "the function")
         kept = (f"{', '.join(self.kept)}: not returned by {name}, kept as they were",)
         return (*(kept if self.kept else ()), *super().notes())
@@ -194,15 +191,14 @@ class FunctionStep(UserFunction):
             with own_randomness():
                 made = run_rows(self.fn, table, numbers, places, self.seed, self.schema)
         else:
-            made, by_rows = self._made(chunk)
+            made, by_rows = self._run_blocks(chunk)
         try:
-            found, _ = rebuilt(chunk, self.on, made, self.explicit_keys)
+            found, _ = rebuild(chunk, self.on, made, self.explicit_keys)
         except NeedsExplicitNext as error:
             raise Revised(self.storing_next(error).state(), error.reason) from error
         return replace(found, by_rows=(*chunk.by_rows, *by_rows))
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Learn how it can run, and its output schema."""
         count = len(row_numbers(probe, self.on))
         if not count:
             raise StepError(
@@ -211,24 +207,23 @@ class FunctionStep(UserFunction):
                 hint="choose episodes by a step of its own: --step filter:…",
             )
         step = replace(self, schema=None, run="rows" if self.batched is None else "blocks")
-        leaves = step._tried(probe, np.arange(count))
+        leaves = step._try_rows(probe, np.arange(count))
         again = np.arange(count)
         if self.batched is None:  # a few rows, the last first
-            again = np.unique(np.linspace(0, count - 1, min(count, _CALLED_TWICE)).astype(int))[
-                ::-1
-            ]
-        steady = same_rows(leaves, step._tried(probe, again), again)
+            few = np.linspace(0, count - 1, min(count, _CALLED_TWICE)).astype(int)
+            again = np.unique(few)[::-1]
+        steady = same_rows(leaves, step._try_rows(probe, again), again)
         step = replace(step, unsteady="" if steady else UNSTEADY, schema=schema_of_table(leaves))
         if self.batched is None:
-            step = step._fastest(table_of(probe, self.on), leaves)
+            step = step._choose_way(table_of(probe, self.on), leaves)
         while True:
             try:
-                _, kept = rebuilt(probe, self.on, leaves, step.explicit_keys)
+                _, kept = rebuild(probe, self.on, leaves, step.explicit_keys)
                 return replace(step, kept=tuple(map(join_key, kept)))
             except NeedsExplicitNext as found:
                 step = step.storing_next(found)
 
-    def _made(self, chunk: EpisodeChunk) -> tuple[Made, list[tuple[int, str, int]]]:
+    def _run_blocks(self, chunk: EpisodeChunk) -> tuple[Made, list[tuple[int, str, int]]]:
         """Run `fn` block by block; also returns the blocks that could not be vectorised.
 
         A column is None if `fn` returned it unchanged in every block.
@@ -241,12 +236,12 @@ class FunctionStep(UserFunction):
             for begin in range(0, len(numbers), step):
                 part = slice(begin, begin + step)
                 given = table_of(chunk, self.on, part)
-                made, reason = self._block(chunk, given, numbers[part], begin, schema)
+                made, reason = self._run_block(chunk, given, numbers[part], begin, schema)
                 if reason:
                     by_rows.append((len(numbers[part]), reason, 0))
                 if len(numbers) <= step and self.run != "blocks":
                     return {k: v if v is None else _own(v) for k, v in made.items()}, by_rows
-                full = {key: given[key] if v is None else v for key, v in made.items()}
+                full = fill_unchanged(made, given)
                 schema = schema or schema_of_table(full)
                 for key, values in full.items():
                     if key not in columns:
@@ -260,7 +255,7 @@ class FunctionStep(UserFunction):
             columns = {k: np.zeros((0, *n), dtype) for k, (dtype, n) in (schema or {}).items()}
         return {key: columns.get(key) for key in schema or ()}, by_rows
 
-    def _block(
+    def _run_block(
         self,
         chunk: EpisodeChunk,
         given: Table,
@@ -284,8 +279,8 @@ class FunctionStep(UserFunction):
         places = self._places(chunk, begin, at)
         try:
             found = run_vmap(self.fn, given)
-            full = {key: given[key] if v is None else v for key, v in found.items()}
-            compare(run_rows(self.fn, alone, numbers[at], places, self.seed, schema), full, at)
+            rows_alone = run_rows(self.fn, alone, numbers[at], places, self.seed, schema)
+            compare(rows_alone, fill_unchanged(found, given), at)
         except NotVectorized as error:
             fresh = table_of(chunk, self.on, slice(begin, begin + rows))
             made = run_rows(self.fn, fresh, numbers, place, self.seed, schema)
@@ -301,24 +296,22 @@ class FunctionStep(UserFunction):
             begin + (row if at is None else int(at[row])), observed=observed
         )
 
-    def _tried(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
+    def _try_rows(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
         """Run `fn` on rows `at` of a chunk, or on all of them in blocks."""
         table, numbers = table_of(probe, self.on), row_numbers(probe, self.on)
         if self.run == "blocks":
-            made = self._made(probe)[0]
-            return {k: table[k] if v is None else v for k, v in made.items()}
+            return fill_unchanged(self._run_blocks(probe)[0], table)
         rows = {key: values[at] for key, values in table.items()}
         with own_randomness():
             return run_rows(self.fn, rows, numbers[at], self._places(probe, 0, at), self.seed)
 
-    def _fastest(self, table: Table, rows: Table) -> Self:
+    def _choose_way(self, table: Table, rows: Table) -> Self:
         """Return the vectorised step if it equals running row by row; else say why not."""
         if not self.vectorize or self.unsteady:
             return replace(self, why=self.unsteady if self.vectorize else "asked for")
         try:
             with own_randomness():
-                found = run_vmap(self.fn, table)
-            made = {key: table[key] if v is None else v for key, v in found.items()}
+                made = fill_unchanged(run_vmap(self.fn, table), table)
             compare(rows, made, np.arange(len(next(iter(rows.values())))))
         except NotVectorized as reason:
             return replace(self, why=str(reason))

@@ -67,6 +67,11 @@ class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
         )
 
 
+def fill_unchanged(made: Made, table: Table) -> Table:
+    """Return the columns that a function returned, those of `table` where it changed nothing."""
+    return {key: table[key] if values is None else values for key, values in made.items()}
+
+
 def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> Table:
     """Return `[n, …]` columns of a slice of the rows, as new, contiguous and writable arrays.
 
@@ -74,15 +79,15 @@ def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> 
     """
     batch = chunk.batch
     if on == "observations":
-        return {key: _copied(values[part]) for key, values in batch.observations.items()}
+        return {key: _copy_rows(values[part]) for key, values in batch.observations.items()}
     rows = batch.root_rows[part]
     first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
     acted, seen = ~_ends(chunk)[first:stop], batch.observations
-    table: Table = {key: _copied(values[first:stop], acted) for key, values in seen.items()}
-    table |= {key: _copied(values[part]) for key, values in batch.steps.items()}
-    table |= {next_of(k): _copied(v[first + 1 : stop + 1], acted) for k, v in seen.items()}
+    table: Table = {key: _copy_rows(values[first:stop], acted) for key, values in seen.items()}
+    table |= {key: _copy_rows(values[part]) for key, values in batch.steps.items()}
+    table |= {next_of(k): _copy_rows(v[first + 1 : stop + 1], acted) for k, v in seen.items()}
     table[DONE] = table[TERMINATED] | table[TRUNCATED]
-    return table | _given(chunk, part)
+    return table | _place_leaves(chunk, part)
 
 
 def _ends(chunk: EpisodeChunk) -> NDArray[np.bool_]:
@@ -98,8 +103,7 @@ def _items(rows: NDArray[Any]) -> NDArray[np.void]:
     return flat.view(f"V{flat.shape[1] * rows.itemsize}")[:, 0]
 
 
-def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-    """Copy rows, or those of a mask, to a contiguous array."""
+def _copy_rows(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArray[Any]:
     rows = np.asarray(rows)  # decodes images
     if rows.ndim == 1 or not rows[:1].flags.c_contiguous or not prod(rows.shape[1:]):
         return np.array(rows if where is None else rows[where], order="C")
@@ -108,7 +112,7 @@ def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArr
     return taken.view(rows.dtype).reshape(len(taken), *rows.shape[1:])
 
 
-def _given(chunk: EpisodeChunk, part: slice = ALL) -> Table:
+def _place_leaves(chunk: EpisodeChunk, part: slice = ALL) -> Table:
     """Return `[n, …]` columns of the leaves that follow from a row's place."""
     index = np.array(chunk.row_numbers[part])
     table: Table = {flag: np.zeros((len(index), 1), bool) for flag in ROOT_FLAGS}
@@ -126,7 +130,7 @@ def row_numbers(chunk: EpisodeChunk, on: On) -> NDArray[np.int64]:
     return numbers
 
 
-def rebuilt(
+def rebuild(
     chunk: EpisodeChunk, on: On, made: Made, explicit_next: Collection[Key]
 ) -> tuple[EpisodeChunk, list[Key]]:
     """Return the chunk of a function's results, and the required leaves that it did not return.
@@ -188,7 +192,9 @@ def from_ted(
         if key in whole:
             observations[key] = batch.observations[key]
         elif key in pairs:
-            observations[key] = _merged(chunk, leaves.pop(key), leaves.pop(next_of(key)))
+            observations[key] = _merge_observations(
+                chunk, leaves.pop(key), leaves.pop(next_of(key))
+            )
     try:
         return chunk.having(steps=leaves, observations=observations, words=words_of(chunk)), kept
     except FormatError as error:
@@ -198,8 +204,9 @@ def from_ted(
         ) from error
 
 
-def _merged(chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """Return the observation column of the roots of all rows and `next` of last rows."""
+def _merge_observations(
+    chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]
+) -> NDArray[Any]:
     ends, last = _ends(chunk), chunk.batch.last_rows
     column = np.empty((len(ends), *root.shape[1:]), root.dtype)
     if root.ndim == 1 or not root[:1].size:
@@ -247,7 +254,7 @@ def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
     """
     if changed.keys().isdisjoint({*GIVEN, DONE}):
         return
-    steps, given = chunk.batch.steps, _given(chunk)
+    steps, given = chunk.batch.steps, _place_leaves(chunk)
     given[DONE] = np.logical_or(steps[TERMINATED], steps[TRUNCATED])
     for key in (*GIVEN, DONE):
         if key not in changed or (row := _first_difference(given[key], changed[key])) is None:
