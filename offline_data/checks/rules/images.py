@@ -72,7 +72,7 @@ class BlackImages(Rule):
         leaves = dict(measured.leaves)
         for key, leaf in _images(reader).items():
             if leaf.encoding is not None:
-                leaves[key] = self._measure_encoded(reader, key)
+                leaves[key] = self._measure_sample(reader, key)
         for found in leaves.values():
             if found.number > self.limits["share"] * found.rows:
                 yield self.finding(
@@ -83,14 +83,14 @@ class BlackImages(Rule):
                     severity="error" if found.number == found.rows else None,
                 )
 
-    def _measure_encoded(self, reader: DatasetReader, key: Key) -> Tally:
+    def _measure_sample(self, reader: DatasetReader, key: Key) -> Tally:
         column, known = _encoded_rows(reader, key)
         begins, ends = column.bounds()
         sizes = (ends - begins)[known]
         smallest = np.unique(sizes, return_index=True)[1][:_SMALLEST]
         looked = np.union1d(_spread(len(known), self.limits["sample"]), smallest)
         black = np.zeros(len(known), bool)
-        for at in looked[~_decoded(column[known[looked]]).any(axis=1)].tolist():
+        for at in looked[~_decode(column[known[looked]]).any(axis=1)].tolist():
             if not black[at]:
                 same = np.flatnonzero(sizes == sizes[at])
                 (data,) = column[known[at : at + 1]].images()
@@ -151,7 +151,7 @@ class FrozenImages(Rule):
 
     def _one_colour(self, reader: DatasetReader, key: Key, leaf: LeafSpec) -> Iterator[Finding]:
         rows = _spread(reader.transitions, self.limits["sample"])
-        frames = _decoded(_frames(reader, key, rows)).reshape(len(rows), *leaf.shape)
+        frames = _decode(_frames(reader, key, rows)).reshape(len(rows), *leaf.shape)
         if leaf.shape[-1] not in _CHANNELS and leaf.shape[0] in _CHANNELS:
             frames = np.moveaxis(frames, 1, -1)
         coloured = frames.reshape(len(rows), -1, frames.shape[-1] if frames.ndim > 3 else 1)
@@ -249,7 +249,7 @@ def _frames(
     return reader.step(key)[rows]
 
 
-def _decoded(frames: NDArray[Any] | EncodedColumn) -> NDArray[Any]:
+def _decode(frames: NDArray[Any] | EncodedColumn) -> NDArray[Any]:
     """Return decoded frames as rows of pixels, `[n, pixels]`."""
     return np.asarray(frames).reshape(len(frames), -1)
 
@@ -264,7 +264,7 @@ def _is_frozen(reader: DatasetReader, key: Key, episode: int) -> bool:
                 return False
         elif (frames != frames[:1]).any():
             return False
-    return bool(_decoded(frames[:1]).any())
+    return bool(_decode(frames[:1]).any())
 
 
 def _encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArray[np.int64]]:

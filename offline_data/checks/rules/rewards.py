@@ -185,8 +185,7 @@ class ShiftedReward(Rule):
         rows = np.arange(max(block.first - 1, 0), min(block.stop + 1, reader.transitions))
         known = reader.transitions_at(rows)
         given = (
-            _nested(known, root)
-            for root in (("observation",), ("action",), ("next", "observation"))
+            _nest(known, root) for root in (("observation",), ("action",), ("next", "observation"))
         )
         expected = np.asarray(self._reward(*given), np.float64).reshape(-1)
         if len(expected) != len(rows):
@@ -223,9 +222,9 @@ class ShiftedReward(Rule):
         return np.asarray(np.abs(values - others) <= self.limits["tolerance"] * size)
 
 
-def _nested(leaves: Mapping[Key, NDArray[Any]], root: Key) -> Any:
+def _nest(leaves: Mapping[Key, NDArray[Any]], root: Key) -> Any:
     """Return the array at a key, or a mapping of those below it."""
     if root in leaves:
         return np.asarray(leaves[root])
     names = dict.fromkeys(key[len(root)] for key in leaves if key[: len(root)] == root)
-    return {name: _nested(leaves, (*root, name)) for name in names}
+    return {name: _nest(leaves, (*root, name)) for name in names}

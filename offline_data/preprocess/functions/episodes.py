@@ -137,7 +137,7 @@ class EpisodeStep(UserFunction):
             return schema
         if schema is None or self.guessed:
             schema_of(leaves, place, rows)
-            _check_required(found, required, place)
+            _check_required_leaves(found, required, place)
         if schema is not None and self.guessed:
             step = replace(self, schema=found, guessed=False)
             raise Revised(step.state(), f"{place()} is the first one that the function keeps")
@@ -160,7 +160,7 @@ def _rows_of(leaves: Leaves, place: Place) -> int:
     return counts.pop()
 
 
-def _check_required(found: FunctionSchema, required: Sequence[Key], place: Place) -> None:
+def _check_required_leaves(found: FunctionSchema, required: Sequence[Key], place: Place) -> None:
     missing = [join_key(key) for key in required if key not in found]
     missing += [] if any(key[0] in ACTION_ROOTS for key in found) else ["action"]
     if missing:
@@ -191,7 +191,7 @@ def _join_episodes(
     `parts` are the number in the chunk and the `[T', …]` columns of each kept episode, in order.
     See `from_ted` for `explicit_next` and errors.
     """
-    tables = [_mark_truncated(chunk, at, table) for at, table in parts]
+    tables = [_truncate_end(chunk, at, table) for at, table in parts]
     leaves = {
         key: np.concatenate([np.zeros((0, *shape), dtype), *(table[key] for table in tables)])
         for key, (dtype, shape) in schema.items()
@@ -228,7 +228,7 @@ def _check_done(table: Table, place: Place) -> None:
         )
 
 
-def _mark_truncated(chunk: EpisodeChunk, at: int, table: Table) -> Table:
+def _truncate_end(chunk: EpisodeChunk, at: int, table: Table) -> Table:
     """Mark the last row of a shortened episode as truncated, unless a flag is set there."""
     shorter = _rows(table) < int(chunk.batch.lengths[at])
     if not shorter or table[TERMINATED][-1].any() or table[TRUNCATED][-1].any():

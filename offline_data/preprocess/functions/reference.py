@@ -125,7 +125,7 @@ def _file(path: Path) -> ModuleType:
         del sys.modules[name]
         if before is not None:
             sys.modules[name] = before
-        raise _failed(str(path), error, _import_hint(path.parent, error)) from error
+        raise _import_error(str(path), error, _import_hint(path.parent, error)) from error
     cloudpickle.register_pickle_by_value(module)
     return module
 
@@ -139,7 +139,7 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise _failed(name, error) from error
+            raise _import_error(name, error) from error
         above = name.rpartition(".")[0]
         folders = getattr(sys.modules.get(above), "__path__", None) if above else [str(here)]
         prefix = f"{above}." if above else ""
@@ -147,10 +147,10 @@ def _module(name: str) -> ModuleType:
         hint = did_you_mean(name, beside, shown=repr) or "a file is written FILE.py:NAME"
         raise UnknownNameError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
-        raise _failed(name, error) from error
+        raise _import_error(name, error) from error
 
 
-def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageError:
+def _import_error(what: str, error: BaseException, hint: str | None = None) -> UsageError:
     """Return the error of a failed import, with the traceback from the user's first line on."""
     machinery, trace = {__file__, importlib.__file__}, error.__traceback__
     while trace is not None:

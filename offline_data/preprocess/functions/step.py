@@ -15,7 +15,7 @@ from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
     On,
     equal_rows,
-    fill_unchanged,
+    fill_columns,
     rebuild,
     row_numbers,
     table_of,
@@ -241,7 +241,7 @@ class FunctionStep(UserFunction):
                     by_rows.append((len(numbers[part]), reason, 0))
                 if len(numbers) <= step and self.run != "blocks":
                     return {k: v if v is None else _own(v) for k, v in made.items()}, by_rows
-                full = fill_unchanged(made, given)
+                full = fill_columns(made, given)
                 schema = schema or schema_of_table(full)
                 for key, values in full.items():
                     if key not in columns:
@@ -280,7 +280,7 @@ class FunctionStep(UserFunction):
         try:
             found = run_vmap(self.fn, given)
             rows_alone = run_rows(self.fn, alone, numbers[at], places, self.seed, schema)
-            compare(rows_alone, fill_unchanged(found, given), at)
+            compare(rows_alone, fill_columns(found, given), at)
         except NotVectorized as error:
             fresh = table_of(chunk, self.on, slice(begin, begin + rows))
             made = run_rows(self.fn, fresh, numbers, place, self.seed, schema)
@@ -300,7 +300,7 @@ class FunctionStep(UserFunction):
         """Run `fn` on rows `at` of a chunk, or on all of them in blocks."""
         table, numbers = table_of(probe, self.on), row_numbers(probe, self.on)
         if self.run == "blocks":
-            return fill_unchanged(self._run_blocks(probe)[0], table)
+            return fill_columns(self._run_blocks(probe)[0], table)
         rows = {key: values[at] for key, values in table.items()}
         with own_randomness():
             return run_rows(self.fn, rows, numbers[at], self._places(probe, 0, at), self.seed)
@@ -311,7 +311,7 @@ class FunctionStep(UserFunction):
             return replace(self, why=self.unsteady if self.vectorize else "asked for")
         try:
             with own_randomness():
-                made = fill_unchanged(run_vmap(self.fn, table), table)
+                made = fill_columns(run_vmap(self.fn, table), table)
             compare(rows, made, np.arange(len(next(iter(rows.values())))))
         except NotVectorized as reason:
             return replace(self, why=str(reason))

@@ -67,7 +67,7 @@ class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
         )
 
 
-def fill_unchanged(made: Made, table: Table) -> Table:
+def fill_columns(made: Made, table: Table) -> Table:
     """Return the columns that a function returned, those of `table` where it changed nothing."""
     return {key: table[key] if values is None else values for key, values in made.items()}
 

@@ -530,7 +530,7 @@ def _average_areas(values: NDArray[Any], form: Format, size: tuple[int, int]) ->
     for axis, new in zip(_SIDES[form], size, strict=True):
         ahead, old, behind = values.shape[:axis], values.shape[axis], values.shape[axis:][1:]
         flat = values.reshape(-1, old, math.prod(behind))  # long rows are faster to multiply
-        pixels, parts = _find_covered(old, new)
+        pixels, parts = _overlap_weights(old, new)
         weights = np.repeat(parts.astype(values.dtype), flat.shape[2], axis=1)
         # A product with a matrix [new, old] takes 2 to 5 times as long, and would spread NaN.
         with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
@@ -543,7 +543,7 @@ def _average_areas(values: NDArray[Any], form: Format, size: tuple[int, int]) ->
     return values
 
 
-def _find_covered(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _overlap_weights(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return `[K, new]` the old pixels that each new one covers, and their weights.
 
     Lengths are in units in which an old pixel is `new` long and a new one `old`. A new pixel that
