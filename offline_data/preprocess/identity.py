@@ -19,6 +19,7 @@ import threading
 import types
 import weakref
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +73,7 @@ def describe_function(fn: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def unknown_note(about: Mapping[str, Any]) -> str:
-    """Return a note that results of a function without digest are not reused.
-
-    `about` is from `describe_function`.
-    """
+    """Return a note that results of a function without digest are not reused."""
     return (
         f"What {about['name']} depends on cannot be told apart ({about['unknown']}), so what it made "
         "is neither used again nor resumed; arrays and paths that it closes over can be told apart"
@@ -165,7 +163,7 @@ class _Walk:
         torch = sys.modules.get("torch")
         own = (random.getstate.__self__, np.random.get_state.__self__)  # type: ignore[attr-defined]
         shared = own if torch is None else (*own, torch.default_generator)
-        self._shared = {id(one) for one in shared}  # generators of the whole process
+        self._shared = set(map(id, shared))  # generators of the whole process
         self._sha = hashlib.sha256()
 
     def add(self, value: Any) -> None:
@@ -185,10 +183,8 @@ class _Walk:
 
     def _how(self, value: Any) -> Callable[[Any], None]:
         """Choose by type; exact for containers, since subclasses may hold more than items."""
-        if type(value) in (list, tuple):
-            return self._list
-        if type(value) in (dict, types.MappingProxyType):
-            return self._dict
+        if type(value) in (list, tuple, dict, types.MappingProxyType):
+            return self._items
         if type(value) in (set, frozenset):
             return self._set
         torch = sys.modules.get("torch")
@@ -213,8 +209,7 @@ class _Walk:
             (locks, lambda value: self._say("lock", type(value).__name__)),
             (weakref.ReferenceType, lambda value: self.add(value())),
             (property, lambda value: self._each((value.fget, value.fset, value.fdel))),
-            (staticmethod, lambda value: self.add(value.__func__)),
-            (classmethod, lambda value: self.add(value.__func__)),
+            ((staticmethod, classmethod), lambda value: self.add(value.__func__)),
             (partial, lambda value: self._each((value.func, value.args, value.keywords))),
             (cached_property, lambda value: self.add(value.func)),
         ]
@@ -229,14 +224,10 @@ class _Walk:
         for value in values:
             self.add(value)
 
-    def _list(self, values: Any) -> None:
-        self._say(type(values).__name__, str(len(values)))
-        self._each(values)
-
-    def _dict(self, values: Any) -> None:
-        self._say("dict", str(len(values)))
-        for key, value in values.items():
-            self._each((key, value))
+    def _items(self, values: Any) -> None:
+        named = type(values) not in (list, tuple)
+        self._say("dict" if named else type(values).__name__, str(len(values)))
+        self._each(chain.from_iterable(values.items()) if named else values)
 
     def _set(self, values: Any) -> None:
         digests = []
@@ -274,26 +265,25 @@ class _Walk:
     def _function(self, fn: types.FunctionType) -> None:
         if not is_own(fn.__module__, self._home):
             self._say("function", f"{fn.__module__} {fn.__qualname__}")
-            self._held(fn)
+            self._add_bound(fn)
             return
         self.add(fn.__code__)
         names, attributes = _names_of(fn.__code__)
         before, self._attributes = self._attributes, sorted(attributes)
-        self._held(fn)
+        self._add_bound(fn)
         for name in sorted(names):
             self._say("global", name)
-            value = fn.__globals__.get(name, getattr(builtins, name, None))
-            self._named(f"{name!r}", value)
+            self._add_named(repr(name), fn.__globals__.get(name, getattr(builtins, name, None)))
         self._attributes = before
 
-    def _held(self, fn: types.FunctionType) -> None:
+    def _add_bound(self, fn: types.FunctionType) -> None:
         """Add a function's defaults, attributes and closed-over values."""
         positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
         defaults = fn.__defaults__ or ()
         given = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
         for name, value in {**given, **(fn.__kwdefaults__ or {})}.items():
             self._say("default", name)
-            self._named(f"its default for {name!r}", value)
+            self._add_named(f"its default for {name!r}", value)
         self.add(vars(fn))
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:
@@ -301,17 +291,16 @@ class _Walk:
             except ValueError:
                 self._say("cell", "empty")
             else:
-                self._named(f"{name!r}", value)
+                self._add_named(repr(name), value)
 
-    def _named(self, name: str, value: Any) -> None:
+    def _add_named(self, name: str, value: Any) -> None:
         try:
             self.add(value)
         except UnknownIdentityError as reason:
-            told = str(reason)
-            if not told.startswith("a "):  # it is named already
+            if not str(reason).startswith("a "):  # it is named already
                 raise
-            held = "is" if told == _kind(value) else "holds"
-            raise UnknownIdentityError(f"{name} {held} {told}") from None
+            verb = "is" if str(reason) == _kind(value) else "holds"
+            raise UnknownIdentityError(f"{name} {verb} {reason}") from None
 
     def _module(self, module: types.ModuleType) -> None:
         """Add a module by name and, if it is the user's own, the attributes that are used."""
@@ -322,9 +311,10 @@ class _Walk:
             if name in vars(module) and (id(module), name) not in self._modules:
                 self._modules.add((id(module), name))
                 self._say("attribute", name)
-                self._named(f"'{module.__name__}.{name}'", vars(module)[name])
+                self._add_named(f"'{module.__name__}.{name}'", vars(module)[name])
 
     def _code(self, code: types.CodeType) -> None:
+        # Neither file nor line numbers, on which the bytes of pickled code depend.
         self._say("code", code.co_code)
         self._say("handlers", getattr(code, "co_exceptiontable", b""))
         self._each((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
@@ -343,7 +333,10 @@ class _Walk:
                 self.add(value)
 
     def _object(self, value: Any) -> None:
-        """Add an object's pickled state and the function that it wraps."""
+        """Add what `pickle` would save of an object, and the function that it wraps.
+
+        Not the bytes that it would save: these depend on which equal strings are one object.
+        """
         self.add(type(value))
         try:
             wrapped = getattr(value, "__wrapped__", None)

@@ -413,20 +413,20 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "without text": (raises(Speechless()), f"failed on {FIRST}: Speechless"),
     "MemoryError": (raises(MemoryError()), f"failed on {FIRST}: MemoryError"),
     "recursion": (endless, f"failed on {FIRST}: RecursionError"),
-    "holds itself": (holds_itself, f"result for {FIRST} is nested without end"),
+    "holds itself": (holds_itself, f"holds itself, nested without end for {FIRST}"),
     "nested tensor": (
         lambda td: {"z": torch.nested.nested_tensor([td["action"], td["action"][:0]])},
-        f"'z' for {FIRST} on device cpu.*: its values cannot be read",
+        f"'z' as a tensor on device cpu.* for {FIRST}; expected values that can be read",
     ),
     "huge": (
         lambda _: {"z": torch.zeros(1).expand(1 << 46)},
-        rf"'z' as \[70368744177664\] for {FIRST}: .* rows of that do not fit into memory",
+        rf"'z' as \[70368744177664\] for {FIRST}; expected .* rows of it that fit into memory",
     ),
     "no text": (lambda td: {"\ud800": td["action"]}, rf"a leaf \('\\ud800',\) for {FIRST}"),
     "generator": (lambda td: (x for x in [td]), f"returned a generator for {FIRST}"),
     "ragged": (
         lambda td: {"z": torch.zeros(int(td["index"]) // 9 + 1)},
-        r"'z' as float32 \[2\] for row 9 .*, and as float32 \[1\] before",
+        r"'z' as float32 \[2\] for row 9 .*; expected float32 \[1\] as before",
     ),
 }
 

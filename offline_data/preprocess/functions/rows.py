@@ -151,7 +151,7 @@ def _allocate(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
     try:
         return torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
     except RuntimeError as error:
-        expected = f"{plural(rows, 'row')} of it to fit into memory"
+        expected = f"{plural(rows, 'row')} of it that fit into memory"
         raise result_error(key, f"{list(leaf.shape)}", expected, here) from error
 
 
@@ -260,7 +260,9 @@ def leaves_of(result: Any, place: Place) -> Leaves:
     try:
         _collect_leaves(result, (), found, place)
     except RecursionError as error:
-        raise result_error(None, "what holds itself without end", "leaves", place) from error
+        raise result_error(
+            None, "a result that holds itself, nested without end", "leaves", place
+        ) from error
     if not found:
         raise result_error(None, "a TensorDict without leaves", "leaves", place)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from typing_extensions import Self
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from offline_data.episodes.fields import Key
     from offline_data.preprocess.chunk import EpisodeChunk
+
+    Columns: TypeAlias = Mapping[Key, NDArray[Any]]
+    Words: TypeAlias = Mapping[Key, Sequence[str]]
+    """Vocabularies of text columns."""
 
 
 class Step:
@@ -88,7 +92,7 @@ class Step:
         """Return the state learnt from the data, as JSON values."""
         return {}
 
-    def with_state(self, state: Mapping[str, Any]) -> Self:  # noqa: ARG002
+    def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the step with a state returned by `state`."""
         return self
 
@@ -145,9 +149,7 @@ class Selection(Step):
         """
         return episode_columns(chunk)
 
-    def choose(
-        self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
-    ) -> NDArray[np.bool_]:
+    def choose(self, table: Columns, words: Words) -> NDArray[np.bool_]:
         """Return which episodes to keep, `[E]`.
 
         Args:

@@ -33,6 +33,7 @@ from offline_data.preprocess.steps.leaves import (
     meant,
     numbers,
     outcomes,
+    place_of,
     rebuilt,
     replace_columns,
     root_of,
@@ -91,7 +92,6 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
         return cls(read_pairs(cls, text))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with converted leaves."""
         wanted: dict[Key, np.dtype[Any]] = {}
         for name, dtype in self.types:
             wanted.update(dict.fromkeys(numbers(chunk, [name], "biufc"), np.dtype(dtype)))
@@ -109,7 +109,7 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
             return values
         cast = np.empty(values.shape, dtype)
         if lost := convert(values, cast):
-            place = chunk.place(lost[0], observed=key in chunk.batch.observations)
+            place = place_of(chunk, key, lost[0])
             raise StepError(
                 f"Step 'cast': {join_key(key)!r} is {lost[1]} in {place}, which {dtype} cannot hold"
             )
@@ -146,19 +146,14 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
             bound = getattr(self, name)
             self._expect(name, "a finite number", fits=bound is None or is_finite(bound))
         if not given or sorted(given) != given:
-            message = (
-                f"has low={self.low}, high={self.high}; expected one bound or two, low <= high"
-            )
-            raise usage_error(type(self), message)
+            found = f"has low={self.low}, high={self.high}"
+            raise usage_error(type(self), f"{found}; expected one bound or two, low <= high")
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with the leaves clipped."""
         found = numbers(chunk, self.keys)
-        return replace_columns(
-            chunk, {key: self._clipped(column(chunk, key), key) for key in found}
-        )
+        return replace_columns(chunk, {key: self._clip(column(chunk, key), key) for key in found})
 
-    def _clipped(self, values: NDArray[Any], key: Key) -> NDArray[Any]:
+    def _clip(self, values: NDArray[Any], key: Key) -> NDArray[Any]:
         dtype, low, high = values.dtype, self.low, self.high
         least, greatest = -math.inf, math.inf
         if dtype.kind == "f":
@@ -228,7 +223,6 @@ class Concat(
         return cls(**read_arguments(cls, f"{sources},target={rest[0]}"))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with concatenated leaves."""
         every = [key for name in self.sources for key in sorted(numbers(chunk, [name], "biufc"))]
         twice = next((key for key in every if every.count(key) > 1), None)
         if twice:
@@ -250,19 +244,19 @@ class Concat(
                 f"{join_key(target)!r}: they must be all observation leaves (of which all or none "
                 "store 'next' apart), all step leaves under 'next', or all other step leaves"
             )
-        result = {target: self._joined(chunk, sources)}
+        result = {target: self._join(chunk, sources)}
         if after:
-            result[next_of(target)] = self._joined(chunk, after)
+            result[next_of(target)] = self._join(chunk, after)
         return rebuilt(chunk, self.name, gone, result, observed=observed)
 
-    def _joined(self, chunk: EpisodeChunk, sources: list[Key]) -> NDArray[Any]:
+    def _join(self, chunk: EpisodeChunk, sources: list[Key]) -> NDArray[Any]:
         found = {join_key(key): column(chunk, key) for key in sources}
         parts = [part[:, None] if part.ndim == 1 else part for part in found.values()]
         if len({part.shape[1:-1] for part in parts}) > 1:
             listed = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in found.items())
             raise StepError(f"Step 'concat' cannot join rows of these shapes: {listed}")
         types = [part.dtype for part in parts]
-        floats = [one for one in types if one.kind in "fc"]
+        floats = [dtype for dtype in types if dtype.kind in "fc"]
         dtype = np.result_type(*(floats or types))
         if dtype.kind in "fc" and not floats:
             listed = ", ".join(f"{name} {part.dtype}" for name, part in found.items())
@@ -275,7 +269,7 @@ class Concat(
         for key, part in zip(sources, parts, strict=True):
             begin, end = end, end + part.shape[-1]
             if lost := convert(part, joined[..., begin:end]):
-                place = chunk.place(lost[0], observed=key in chunk.batch.observations)
+                place = place_of(chunk, key, lost[0])
                 raise StepError(
                     f"Step 'concat': {join_key(key)!r} is {lost[1]} in {place}, which {dtype}, the "
                     "type of the others, cannot hold"
@@ -301,7 +295,6 @@ class Exclude(Step, name="exclude", example="exclude:info,observation.velocity")
     """Leaves to drop, or beginnings of keys: all leaves below them."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes without these leaves."""
         return rebuilt(chunk, self.name, dict.fromkeys(matching(chunk, self.keys)))
 
 
@@ -325,7 +318,6 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
     """Leaves, or beginnings of keys; none: all that begin with `observation` or `action`."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with flattened leaves."""
         roots = {"observation", "action"}
         default = [key for key in leaves(chunk) if root_of(chunk, key)[0] in roots]
         keys = matching(chunk, self.keys) if self.keys else default
@@ -367,7 +359,6 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
         return cls(read_pairs(cls, text))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with renamed leaves."""
         new: dict[Key, Key | None] = {}
         following: dict[Key, Key | None] = {}
         for old, name in self.names:
@@ -402,7 +393,6 @@ class Select(Step, name="select", example="select:observation,action"):
     """Leaves to keep, or beginnings of keys: all leaves below them."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with these leaves."""
         kept = {*matching(chunk, self.keys), *outcomes(chunk)}
         if not any(key[0] in ACTION_ROOTS for key in kept):
             kept.update(key for key in leaves(chunk) if key[0] in ACTION_ROOTS)

@@ -43,7 +43,6 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
     """Leaves, or prefixes of keys; none: all encoded leaves."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with decoded images."""
         meant = matching(chunk, self.keys) if self.keys else leaves(chunk)
         found = [key for key in meant if as_encoded(stored(chunk, key)) is not None]
         if not found:
@@ -88,14 +87,12 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         self._expect("quality", "1 to 100", fits=fits)
 
     def notes(self) -> tuple[str, ...]:
-        """Return a note that JPEG is lossy."""
         if self.format == "png":
             return ()
         what = f"Images of {', '.join(self.keys)}" if self.keys else "All images"
         return (f"{what} were encoded as JPEG of quality {self.quality}, which is lossy",)
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with encoded images."""
         if self.keys:
             meant = matching(chunk, self.keys)
         else:
@@ -119,16 +116,16 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
                     hint="they are uint8 [H, W], [H, W, 1] or [H, W, 3]; for png also uint8 "
                     "[H, W, 4] and uint16 [H, W]",
                 )
-            result[key] = self._encoded(column(chunk, key), kind)
+            result[key] = self._encode(column(chunk, key), kind)
         return replace_columns(chunk, result)
 
-    def _encoded(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
+    def _encode(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
         images = [b""] * len(values)
 
-        def one(row: int) -> None:
+        def encode(row: int) -> None:
             images[row] = encode_image(values[row], self.format, self.quality)
 
-        in_threads(one, len(values))
+        in_threads(encode, len(values))
         return EncodedColumn.of(images, kind)
 
 

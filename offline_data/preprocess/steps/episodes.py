@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from offline_data.episodes.fields import Key
     from offline_data.preprocess.chunk import EpisodeChunk
+    from offline_data.preprocess.steps.base import Columns, Words
 
 DIGEST: Key = ("digest",)
 """Column of the table passed to `Dedupe.choose`."""
@@ -70,25 +71,20 @@ class Dedupe(Selection, name="dedupe", example="dedupe"):
             for table in (batch.steps, batch.observations)
         ]
         start = hashlib.blake2b(repr(schema).encode(), digest_size=16)
-        steps = _packed(batch.steps, batch.transitions)
-        observations = _packed(batch.observations, batch.transitions + len(batch.lengths))
+        steps = _pack_rows(batch.steps, batch.transitions)
+        observations = _pack_rows(batch.observations, batch.transitions + len(batch.lengths))
         stops, digests = np.cumsum(batch.lengths), bytearray()
         rows = zip(batch.starts.tolist(), stops.tolist(), batch.final_observation, strict=True)
         for episode, (begin, stop, final) in enumerate(rows):
-            one = start.copy()
-            one.update(steps[begin:stop].data)
-            one.update(observations[begin + episode : stop + episode + 1].data)
-            one.update(b"\1" if final else b"\0")
-            digests += one.digest()
+            digest = start.copy()
+            digest.update(steps[begin:stop].data)
+            digest.update(observations[begin + episode : stop + episode + 1].data)
+            digest.update(b"\1" if final else b"\0")
+            digests += digest.digest()
         pairs = np.frombuffer(bytes(digests), "<u8").astype(np.uint64).reshape(-1, 2)
         return {("number",): chunk.episodes, DIGEST: pairs}
 
-    def choose(
-        self,
-        table: Mapping[Key, NDArray[Any]],
-        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - digests are numbers
-    ) -> NDArray[np.bool_]:
-        """Return which episodes are the first with their content, `[E]`."""
+    def choose(self, table: Columns, words: Words) -> NDArray[np.bool_]:
         digests = table[DIGEST]
         order = np.lexsort(digests.T)  # stable: the first of equal ones stays first
         ordered = digests[order]
@@ -136,25 +132,22 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 
     @property
     def by_values(self) -> bool:
-        """Whether a field is derived from rewards or flags."""
         return not _BY_VALUES.isdisjoint(self._expression.fields)
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Return the step after checking that the fields exist."""
         self.columns(episode_columns(probe))
         return self
 
-    def choose(
-        self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
-    ) -> NDArray[np.bool_]:
-        """Return which episodes to keep, `[E]`."""
+    def choose(self, table: Columns, words: Words) -> NDArray[np.bool_]:
         keys = self.columns(table)
         fields = {name: _field(name, table[key], words.get(key)) for name, key in keys.items()}
         chosen = self._expression.evaluate(fields, len(next(iter(table.values()))))
         if not chosen.any():
             raise StepError(
                 f"Step 'filter' leaves none of {plural(len(chosen), 'episode')} by {self.where!r}: "
-                + ", ".join(_range(name, one) for name, one in fields.items() if len(chosen))
+                + ", ".join(
+                    _describe_range(name, column) for name, column in fields.items() if len(chosen)
+                )
             )
         return chosen
 
@@ -222,14 +215,9 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
         seeds = [value for name, value in values if name == "seed"]
         if len(seeds) > 1:
             raise usage_error(cls, "is given seed twice")
-        return cls(parts[0], tuple(one for one in values if one[0] != "seed"), *seeds)
+        return cls(parts[0], tuple(pair for pair in values if pair[0] != "seed"), *seeds)
 
-    def choose(
-        self,
-        table: Mapping[Key, NDArray[Any]],
-        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - text is not needed
-    ) -> NDArray[np.bool_]:
-        """Return which episodes to keep, `[E]`."""
+    def choose(self, table: Columns, words: Words) -> NDArray[np.bool_]:
         count = len(table[("length",)])
         try:
             parts = split_episodes(count, dict(self.shares), self.seed, pairs=in_pairs(table))
@@ -285,12 +273,7 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
             self._expect("fraction", "a number above 0, at most 1", fits=fits)
         self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
-    def choose(
-        self,
-        table: Mapping[Key, NDArray[Any]],
-        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column is needed
-    ) -> NDArray[np.bool_]:
-        """Return which episodes to keep, `[E]`."""
+    def choose(self, table: Columns, words: Words) -> NDArray[np.bool_]:
         count = len(table[("length",)])
         chosen = np.zeros(count, bool)
         if self.every is not None:
@@ -308,7 +291,7 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
         return chosen
 
 
-def _packed(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]:
+def _pack_rows(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]:
     """Return the bytes of all columns side by side, `[rows, width]`, so an episode is one buffer."""
     parts = [np.zeros((rows, 0), np.uint8)]
     for key in sorted(columns):
@@ -333,10 +316,10 @@ def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> NDAr
     return values.astype(np.int64) if small else values
 
 
-def _range(name: str, field: NDArray[Any]) -> str:
+def _describe_range(name: str, field: NDArray[Any]) -> str:
     """Return the range of a field's values, for a message."""
     if field.dtype != object:
         return f"{name} is from {field.min()} to {field.max()}"
-    known = [one for one in dict.fromkeys(field) if one is not None]
-    words = [one if len(one) <= 40 else f"{one[:40]}…" for one in known[:5]]
+    known = [word for word in dict.fromkeys(field) if word is not None]
+    words = [word if len(word) <= 40 else f"{word[:40]}…" for word in known[:5]]
     return f"{name} is one of {words}" + ("…" if len(known) > 5 else "")

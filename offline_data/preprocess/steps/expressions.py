@@ -73,17 +73,17 @@ class Expression:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tree = self._parsed()
+        self.tree = self._parse()
         """Python's keywords are marked, see `source_of`."""
         self.fields = tuple(dict.fromkeys(self._names(self.tree, 0)))
         """Names of the fields, each once, in the order of the text; parts joined by `.`."""
         if not self.fields:
-            raise self._refused("it names no field of the episodes")
+            raise self._refuse("it names no field of the episodes")
 
-    def _parsed(self) -> ast.expr:
+    def _parse(self) -> ast.expr:
         if len(self.text) > _MOST_CHARACTERS:
             long = f"it has more than {_MOST_CHARACTERS} characters"
-            raise self._refused(long, f"{self.text[:40]}…")
+            raise self._refuse(long, f"{self.text[:40]}…")
         marked = _KEYWORD.sub(lambda m: m[1] or _MARK + m[2], self.text.strip())
         try:
             with warnings.catch_warnings():  # Python warns about `1or 2` or "\d"
@@ -93,7 +93,7 @@ class Expression:
             at = (getattr(error, "offset", None) or len(marked) + 1) - 1
             before, rest = (part.replace(_MARK, "") for part in (marked[:at], marked[at:]))
             position = f"after {before.rstrip()!r}" if rest and before.strip() else "as one"
-            raise self._refused(f"it cannot be read {position}") from error
+            raise self._refuse(f"it cannot be read {position}") from error
 
     def evaluate(self, columns: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.bool_]:
         """Return for which rows the expression is true, bool `[count]`.
@@ -116,10 +116,10 @@ class Expression:
     def _names(self, node: ast.expr, depth: int) -> Iterator[str]:
         """Yield the names of fields below a node; raises for unsupported parts."""
         if depth > _MOST_DEPTH:
-            raise self._refused(f"more than {_MOST_DEPTH} levels lie in one another")
+            raise self._refuse(f"more than {_MOST_DEPTH} levels lie in one another")
         operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
-        if not all(one is None or isinstance(one, _OPERATORS) for one in operators):
-            raise self._refused(f"{source_of(node)!r} has an operator that is not known")
+        if not all(op is None or isinstance(op, _OPERATORS) for op in operators):
+            raise self._refuse(f"{source_of(node)!r} has an operator that is not known")
         inner, value = node, getattr(node, "value", None)
         while isinstance(inner, ast.Attribute):
             inner = inner.value
@@ -127,7 +127,7 @@ class Expression:
             yield source_of(node)
         elif isinstance(node, ast.Constant) and isinstance(value, (bool, int, float, str)):
             if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
-                raise self._refused(f"{value} is too large for a whole number of 64 bits")
+                raise self._refuse(f"{value} is too large for a whole number of 64 bits")
         else:
             for child in self._children(node):
                 yield from self._names(child, depth + 1)
@@ -138,24 +138,24 @@ class Expression:
         if isinstance(node, ast.Call):
             name = source_of(node.func)
             if not isinstance(node.func, ast.Name) or name not in _FUNCTIONS:
-                raise self._refused(f"there is no function {name!r}")
+                raise self._refuse(f"there is no function {name!r}")
             if node.keywords or len(node.args) != 1 + (name == "percentile"):
                 expected = "2 values" if name == "percentile" else "one value"
-                raise self._refused(f"{name} takes {expected}")
+                raise self._refuse(f"{name} takes {expected}")
             return node.args
         if not isinstance(node, ast.Compare):
-            raise self._refused(f"{source_of(node)!r} is not part of expressions")
+            raise self._refuse(f"{source_of(node)!r} is not part of expressions")
         children = [node.left]
         for operator, side in zip(node.ops, node.comparators, strict=True):
             among = isinstance(operator, (ast.In, ast.NotIn))
             if among and not isinstance(side, (ast.List, ast.Tuple)):
-                raise self._refused(f"in takes a list [a, b], not {source_of(side)!r}")
+                raise self._refuse(f"in takes a list [a, b], not {source_of(side)!r}")
             if among and side is not node.comparators[-1]:
-                raise self._refused(f"nothing is compared with a list, as {source_of(side)!r}")
+                raise self._refuse(f"nothing is compared with a list, as {source_of(side)!r}")
             children += side.elts if among else [side]  # type: ignore[attr-defined]
         return children
 
-    def _refused(self, reason: str, shown: str | None = None) -> UsageError:
+    def _refuse(self, reason: str, shown: str | None = None) -> UsageError:
         return UsageError(f"Expression {shown or self.text!r}: {reason}", hint=HINT)
 
 
@@ -201,14 +201,14 @@ class _Evaluator(ast.NodeVisitor):
         return _UFUNCS[type(node.op)](self.number(node.operand))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        return reduce(_UFUNCS[type(node.op)], [self.flags(one) for one in node.values])
+        return reduce(_UFUNCS[type(node.op)], [self.flags(side) for side in node.values])
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         sides = [node.left, *node.comparators]
-        return reduce(np.logical_and, map(self._compared, node.ops, sides, sides[1:]))
+        return reduce(np.logical_and, map(self._compare, node.ops, sides, sides[1:]))
 
     def visit_Call(self, node: ast.Call) -> Any:
-        values, *more = (np.asarray(self.number(one)) for one in node.args)
+        values, *more = (np.asarray(self.number(arg)) for arg in node.args)
         for share in more:  # of percentile
             if share.ndim or not 0 <= share <= 100:
                 raise StepError(
@@ -220,11 +220,11 @@ class _Evaluator(ast.NodeVisitor):
             return np.nan
         return _FUNCTIONS[source_of(node.func)](known, *map(float, more))
 
-    def _compared(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> NDArray[np.bool_]:
+    def _compare(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> NDArray[np.bool_]:
         if type(operator) in _UFUNCS:
             return np.asarray(_UFUNCS[type(operator)](self.number(left), self.number(right)))
         among = right.elts if isinstance(right, (ast.List, ast.Tuple)) else [right]
-        equal = [self._equal(left, one) for one in among]
+        equal = [self._equal(left, side) for side in among]
         found = np.asarray(reduce(np.logical_or, equal, np.asarray(False)))
         return ~found if isinstance(operator, (ast.NotIn, ast.NotEq)) else found
 

@@ -234,9 +234,14 @@ def without_overflow(
         raise overflow(chunk, key, int(lost[0]), result.dtype, step) from error
 
 
+def place_of(chunk: EpisodeChunk, key: Key, row: int) -> str:
+    """Describe where a row of a column comes from, for a message."""
+    return chunk.place(row, observed=key in chunk.batch.observations)
+
+
 def overflow(chunk: EpisodeChunk, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
     """Return the error for a row whose result overflows a type."""
-    place = chunk.place(row, observed=key in chunk.batch.observations)
+    place = place_of(chunk, key, row)
     return StepError(
         f"Step {step!r} on {join_key(key)!r} in {place} gives what {dtype} cannot hold"
     )

@@ -42,14 +42,12 @@ class _Learning(MeasuredStep):
     learnt: Mapping[str, Any] | None
 
     def state(self) -> dict[str, Any]:
-        """Return the measurements, as in `learnt`."""
         return dict(self.learnt or {})
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return the step with measurements."""
         return replace(self, learnt=dict(state) or None)  # type: ignore[type-var]
 
-    def _known(self) -> Mapping[str, Any]:
+    def _require_learnt(self) -> Mapping[str, Any]:
         if self.learnt is None:
             raise StepError(
                 f"Step {self.name!r} has measured nothing yet: it takes a first pass over all data",
@@ -112,12 +110,10 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         self._expect("std", "true or false", fits=isinstance(self.std, bool))
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Return the step after checking that the leaves exist."""
         self._meant(probe)
         return self
 
     def measure(self, chunk: EpisodeChunk) -> dict[Key, Moments]:
-        """Return the moments of each leaf, over the rows of some episodes."""
         batch = chunk.batch
         known = np.ones(batch.transitions + len(batch.lengths), bool)
         known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
@@ -127,38 +123,35 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         }
 
     def fitted(self, measures: Sequence[Mapping[Key, Moments]]) -> Self:
-        """Return the step with the statistics of all measurements, merged in order."""
         if not measures:
             raise StepError("Step 'normalize' has no episode to take statistics of")
         learnt = {}
         for key in measures[0]:
-            found = reduce(Moments.merge, [one[key] for one in measures])
+            found = reduce(Moments.merge, [moments[key] for moments in measures])
             self._check(f"Step 'normalize': {join_key(key)!r}", found)
             figures = {"mean": found.mean.tolist(), "std": found.std.tolist()}
             learnt[join_key(key)] = {**figures, "not_finite": found.not_finite}
         return replace(self, learnt={"leaves": learnt})
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with the leaves normalized."""
-        known, learnt, made = leaves(chunk), self._known()["leaves"], {}
+        known, learnt, made = leaves(chunk), self._require_learnt()["leaves"], {}
         for name, figures in learnt.items():
             key = tuple(name.split("/"))
             if key not in known:
                 raise StepError(f"Step 'normalize' has statistics of {name!r}, which is not there")
-            made[key] = self._scaled(chunk, key, figures)
+            made[key] = self._scale(chunk, key, figures)
             after = next_of(key)
             apart = after in known and root_of(chunk, after) == key
             if apart and join_key(after) not in learnt:
-                made[after] = self._scaled(chunk, after, figures)
+                made[after] = self._scale(chunk, after, figures)
         return replace_columns(chunk, made)
 
     def notes(self) -> tuple[str, ...]:
-        """Return the number of ignored values."""
         return tuple(
-            f"normalize: {key!r} has {plural(one['not_finite'], 'value')} that are NaN or infinite; "
+            f"normalize: {key!r} has {plural(figures['not_finite'], 'value')} that are NaN or infinite; "
             "they are not in its statistics and are not changed"
-            for key, one in self.state().get("leaves", {}).items()
-            if one["not_finite"]
+            for key, figures in self.state().get("leaves", {}).items()
+            if figures["not_finite"]
         )
 
     def _meant(self, chunk: EpisodeChunk) -> list[Key]:
@@ -201,7 +194,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
                 hint="give eps above 0, for example eps=1e-3",
             )
 
-    def _scaled(self, chunk: EpisodeChunk, key: Key, learnt: Mapping[str, Any]) -> NDArray[Any]:
+    def _scale(self, chunk: EpisodeChunk, key: Key, learnt: Mapping[str, Any]) -> NDArray[Any]:
         values = column(chunk, key)
         wide = np.result_type(values.dtype, np.float32)
         mean, std = (np.asarray(learnt[name], "f8").astype(wide) for name in ("mean", "std"))
@@ -253,8 +246,7 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
         fits = is_finite(self.scale) and self.scale > 0
         self._expect("scale", "a finite number above 0", fits=fits)
 
-    def settled(self, probe: EpisodeChunk) -> Self:  # noqa: ARG002 - rewards are always numbers
-        """Return the step unchanged."""
+    def settled(self, probe: EpisodeChunk) -> Self:
         return self
 
     def measure(self, chunk: EpisodeChunk) -> tuple[float, float, int, int]:
@@ -266,10 +258,9 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
         return low, high, len(finite), len(returns) - len(finite)
 
     def fitted(self, measures: Sequence[tuple[float, float, int, int]]) -> Self:
-        """Return the step with the minimum and maximum return of all episodes."""
-        low = min((one[0] for one in measures), default=inf)
-        high = max((one[1] for one in measures), default=-inf)
-        finite, missing = (sum(int(one[i]) for one in measures) for i in (2, 3))
+        lows, highs, *counts = zip(*measures, strict=True) if measures else ((), (), (), ())
+        low, high = min(lows, default=inf), max(highs, default=-inf)
+        finite, missing = map(sum, counts)
         if not 0 < high - low < inf:
             found = f"all {finite} finite returns are {low}" if finite else "no return is finite"
             raise StepError(
@@ -279,20 +270,18 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
         return replace(self, learnt={"minimum": low, "maximum": high, "not_finite": missing})
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with their rewards scaled."""
-        learnt, given = self._known(), rewards(chunk, self.name)
+        learnt, given = self._require_learnt(), rewards(chunk, self.name)
         dtype = given.dtype if given.dtype.kind == "f" else np.float32
         factor = self.scale / (learnt["maximum"] - learnt["minimum"])
 
-        def scaled(values: NDArray[Any]) -> NDArray[Any]:
+        def scale(values: NDArray[Any]) -> NDArray[Any]:
             product: NDArray[Any] = np.multiply(values, factor, dtype=np.float64)
             return product.astype(dtype, copy=False)
 
-        made = without_overflow(chunk, REWARD, given, scaled, self.name)
+        made = without_overflow(chunk, REWARD, given, scale, self.name)
         return replace_columns(chunk, {REWARD: made})
 
     def notes(self) -> tuple[str, ...]:
-        """Return the number of ignored episodes."""
         missing = self.state().get("not_finite")
         if not missing:
             return ()

@@ -40,8 +40,8 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
         >>> read_arguments(Clip, "action,low=-1,high=1")
         {'low': -1, 'high': 1, 'keys': ('action',)}
     """
-    known = {one.name: one for one in fields(step) if not one.metadata.get("state")}
-    many = [name for name, one in known.items() if one.metadata.get("many")]
+    known = {field.name: field for field in fields(step) if not field.metadata.get("state")}
+    many = [name for name, field in known.items() if field.metadata.get("many")]
     found: dict[str, Any] = {}
     unnamed: list[str] = []
     for part in _parts(text):

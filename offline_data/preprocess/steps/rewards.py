@@ -69,7 +69,6 @@ class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
         self._expect("scale", "a finite number", fits=is_finite(self.scale))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with scaled rewards."""
         return _with_reward(chunk, operator.mul, self.scale, self.name)
 
 
@@ -93,7 +92,6 @@ class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
         self._expect("shift", "a finite number", fits=is_finite(self.shift))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with shifted rewards."""
         return _with_reward(chunk, operator.add, self.shift, self.name)
 
 
@@ -129,17 +127,15 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
         self._expect("gamma", "a number from 0 to 1", fits=fits)
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with the leaf added."""
         given = rewards(chunk, self.name)
         dtype = np.float64 if given.dtype == np.float64 else np.float32
         sums = discount_rewards(given.astype(np.float64), chunk.batch.lengths, self.gamma)
         leaf = without_overflow(
-            chunk, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
+            chunk, REWARD, sums, lambda rows: rows.astype(dtype, copy=False), self.name
         )
         return rebuilt(chunk, self.name, {}, {split_key(self.key): leaf})
 
     def notes(self) -> tuple[str, ...]:
-        """Return how the sums are computed."""
         summed = f"{self.key!r} sums the rewards of an episode with gamma={self.gamma}"
         return (f"return_to_go: {summed}, up to its end also where it was truncated",)
 
