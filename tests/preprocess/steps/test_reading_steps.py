@@ -17,6 +17,7 @@ from offline_data.preprocess.steps.base import Step, episode_columns
 from offline_data.preprocess.steps.columns import Clip
 from offline_data.preprocess.steps.leaves import matching, numbers
 from offline_data.preprocess.steps.registry import (
+    describe_step,
     parse_step,
     register_step,
     step_class,
@@ -136,6 +137,17 @@ def test_names_are_sorted_and_import_nothing() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_types_are_words_and_choices() -> None:
+    described = [
+        argument for name in registry.step_names() for argument in describe_step(name)["arguments"]
+    ]
+    assert {found["type"] for found in described if found["name"] == "format"} == {
+        "hwc or chw or hw",
+        "png or jpeg",
+    }
+    assert [found for found in described if not found["type"].islower()] == []
 
 
 def test_a_step_of_ones_own() -> None:
