@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("offline_data", "cli")
 
 BUDGETS = {
-    "cli": 4_960,
+    "cli": 4_780,
     "offline_data": 2_390,
     "offline_data/api": 860,
     "offline_data/buffers": 17_670,

@@ -222,7 +222,7 @@ def convert(
     try:
         return ask_for_split(user_path(path, "PATH"))
     except FolderOfDatasetsError as several:
-        by_name = {str(one.relative_to(several.path)): one for one in several.found}
+        by_name = {str(found.relative_to(several.path)): found for found in several.found}
         try:
             chosen = choose(
                 f"{several.path} holds {len(by_name)} datasets", list(by_name), "", yes=context.yes
