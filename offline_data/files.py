@@ -214,7 +214,10 @@ def _try_lock(path: Path) -> int | None:
     try:
         handle = os.open(path, flags)
     except FileNotFoundError:  # O_CREAT alone fails on another user's file in a folder like /tmp
-        handle = os.open(path, flags | os.O_CREAT, 0o666)
+        try:
+            handle = os.open(path, flags | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # another process has deleted the folder since
+            return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -16,7 +16,7 @@ from offline_data.ingest.conversion import ConversionProcess, open_release
 from offline_data.ingest.options import ConvertPlan, Stored, apply_options
 from offline_data.ingest.raw import local_files
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
-from offline_data.ingest.shards import convert_shards, convert_whole
+from offline_data.ingest.shards import clear_published, convert_shards, convert_whole
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.registry import check_plain, get_source, source_names
@@ -95,6 +95,8 @@ def convert(
                     convert_shards(sharded, settings, progress, executor)
                 if older is not None:
                     remove(older)
+    if existed:
+        clear_published(target, settings)
     if existed and release.revision.endswith(SAMPLED):
         progress.note(
             f"{path} is large: only its size, time of change and samples of its content were "

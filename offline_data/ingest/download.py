@@ -35,7 +35,13 @@ from offline_data.ingest.raw import (
     with_digests,
 )
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
-from offline_data.ingest.shards import ShardedJob, convert_shards, convert_whole, without_folder
+from offline_data.ingest.shards import (
+    ShardedJob,
+    clear_published,
+    convert_shards,
+    convert_whole,
+    without_folder,
+)
 from offline_data.progress import SILENT
 from offline_data.sources.options import Options, format_range, to_arguments
 from offline_data.sources.registry import get_source
@@ -99,6 +105,8 @@ def download(
     """
     begin = time.perf_counter()
     existing = None if options.force else on_disk(dataset, settings, options)
+    if existing is not None:
+        clear_published(existing.id, settings)
     if existing is not None and options.layout in {None, existing.manifest.layout}:
         return _result(existing, begin, existed=True)
     if existing is not None:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
 
@@ -30,7 +31,7 @@ from offline_data.store.library import entry_at, has_manifest
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -49,7 +50,7 @@ MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class _Versioned:
+class _PlanVersion:
     format_version: int
 
 
@@ -84,7 +85,7 @@ class PlanFile(ABC):
         makes = f"`offline-data {cls.command} … --plan-only --plan FILE`"
         try:
             value = read_json(file, max_bytes=MAX_BYTES)
-            version = decode(_Versioned, value, "it", lenient=True).format_version
+            version = decode(_PlanVersion, value, "it", lenient=True).format_version
             if version > FORMAT_VERSION:
                 raise NewerFormatError(
                     f"{file} has format {version}; this version reads up to {FORMAT_VERSION}",
@@ -109,6 +110,8 @@ class PlanFile(ABC):
                 hint="rename the folder, or use a link to it with another name",
             )
         with disk_errors(self.file):
+            for left in self.file.parent.glob(f".{escape(self.file.name)}.*.tmp"):  # by a kill
+                left.unlink()
             write_durably(self.file, text.encode())
 
     @classmethod
@@ -125,8 +128,8 @@ class PlanFile(ABC):
         """Prepare to work at it; returns None if its dataset has been published."""
 
     @abstractmethod
-    def clear(self) -> None:
-        """Delete the output of its tasks."""
+    def clear(self, settings: Settings) -> None:
+        """Delete the output of its tasks, now that its dataset has been published."""
 
 
 class PlannedWork(ABC):
@@ -151,8 +154,8 @@ class PlannedWork(ABC):
         """Return the plan in the file if it replaces this one or is published."""
 
     @abstractmethod
-    def publish(self) -> bool:
-        """Publish the dataset, unless another process has; returns True if one has."""
+    def publish(self) -> bool | PlanFile:
+        """Publish the dataset; returns True if another process has, or the plan to work at now."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,6 @@ def run_plan(
         UsageError: No such rank.
         Others: See `PlannedWork`.
     """
-    begin = time.perf_counter()
     if world is not None and not 0 <= rank < world:
         raise UsageError(
             f"rank is {rank}, and the ranks of {plural(world, 'program')} are 0 to {world - 1}",
@@ -189,46 +191,48 @@ def run_plan(
             f"rank is {rank}, and the tasks are 0 to {tasks - 1}",
             hint="say how many programs there are: --world N",
         )
-    while True:
-        work = plan.open(settings, progress)
-        if work is None:
-            return _made(plan, begin, existed=True)
-        mine = [t for t in work.missing() if t % (world or work.plan.tasks) == rank]
-        newer = work.run_tasks(mine)
-        if newer is None and not work.missing():
-            mine += (again := work.damaged())
-            newer = work.run_tasks(again)
-        if newer is None:
-            return _ended(work, len(mine), begin)
-        plan = newer
+
+    def choose(work: PlannedWork) -> list[int]:
+        return [task for task in work.missing() if task % (world or work.plan.tasks) == rank]
+
+    return _work_at(plan, settings, progress, choose)
 
 
 def finish_plan(plan: PlanFile, settings: Settings, progress: Progress) -> Share:
     """Publish the dataset if every task is finished, without running any; see `run_plan`."""
-    begin = time.perf_counter()
-    work = plan.open(settings, progress)
-    if work is None:
-        return _made(plan, begin, existed=True)
-    if not work.missing():
-        work.damaged()
-    return _ended(work, 0, begin)
+    return _work_at(plan, settings, progress, None)
 
 
-def _ended(work: PlannedWork, ran: int, begin: float) -> Share:
-    """Publish the dataset if no task is missing."""
-    missing = tuple(work.missing())
-    if missing:
-        newer = work.newer()
-        if newer is None or not newer.published:
-            return Share(work.plan, ran, missing, None)
-        return _made(newer, begin, existed=True, ran=ran)
-    return _made(work.plan, begin, existed=work.publish(), ran=ran)
+def _work_at(
+    plan: PlanFile,
+    settings: Settings,
+    progress: Progress,
+    choose: Callable[[PlannedWork], list[int]] | None,
+) -> Share:
+    """Run the chosen tasks of a plan, or of newer ones that replace it meanwhile, and publish."""
+    begin, tasks = time.perf_counter(), list[int]()
+    while (work := plan.open(settings, progress)) is not None:
+        tasks = choose(work) if choose else []
+        newer = work.run_tasks(tasks) if tasks else None
+        if newer is None and not work.missing() and (damaged := work.damaged()) and choose:
+            tasks += damaged
+            newer = work.run_tasks(damaged)
+        if newer is None and (missing := tuple(work.missing())):
+            if (newer := work.newer()) is None:
+                return Share(work.plan, len(tasks), missing, None)
+        elif newer is None:
+            existed = work.publish()
+            if isinstance(existed, bool):
+                return _made(work.plan, len(tasks), begin, settings, existed=existed)
+            newer = existed
+        plan = newer
+    return _made(plan, len(tasks), begin, settings, existed=True)
 
 
-def _made(plan: PlanFile, begin: float, *, existed: bool, ran: int = 0) -> Share:
+def _made(plan: PlanFile, ran: int, begin: float, settings: Settings, *, existed: bool) -> Share:
     """Return the share of a published plan, and delete the output of its tasks."""
     path = plan.destination
-    plan.clear()
+    plan.clear(settings)
     if not has_manifest(path):
         raise NotFoundError(
             f"{plan.id} was made, and is not in {path} any more",

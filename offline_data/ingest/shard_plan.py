@@ -16,7 +16,7 @@ from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob
 from offline_data.ingest.options import OF_RELEASES
 from offline_data.ingest.planned import PlanFile, PlannedWork, UserPath, plan_lock, take
-from offline_data.ingest.shards import ShardedJob, ShardedRun, convert_shards
+from offline_data.ingest.shards import ShardedJob, ShardedRun, clear_published, convert_shards
 from offline_data.sources.base import Release, Shard
 from offline_data.sources.options import Options, TextOptions, options_of
 from offline_data.store.layout import LayoutName  # noqa: TC001 (as above)
@@ -125,7 +125,7 @@ class _JobTable:
 
 
 @dataclass(frozen=True)
-class _PlanTable:
+class _ShardPlanTable:
     kind: Literal["shards"]
     id: str
     destination: UserPath
@@ -141,7 +141,7 @@ class ShardPlan(PlanFile):
 
     command: ClassVar[str] = "download"
     kind: ClassVar[str] = "shards"
-    table: ClassVar[type] = _PlanTable
+    table: ClassVar[type] = _ShardPlanTable
     file: Path
     root: Path
     """Root of datasets, raw files and work folders."""
@@ -153,7 +153,7 @@ class ShardPlan(PlanFile):
     published: bool = False
 
     @classmethod
-    def from_table(cls, file: Path, table: _PlanTable) -> ShardPlan:
+    def from_table(cls, file: Path, table: _ShardPlanTable) -> ShardPlan:
         """See `PlanFile`."""
         root, destination = table.root, table.destination
         job = None if table.job is None else table.job.job(parse_id(table.id), destination)
@@ -174,8 +174,10 @@ class ShardPlan(PlanFile):
         replaces = self.job is not None and self.job.options.force
         return self.published or (not replaces and has_manifest(self.destination))
 
-    def clear(self) -> None:
-        """Do nothing: publishing has deleted the output of the tasks."""
+    def clear(self, settings: Settings) -> None:
+        """See `PlanFile`."""
+        settings, target = replace(settings, root=self.root), parse_id(self.id)
+        clear_published(target, settings, self.job.work(settings) if self.job else None)
 
 
 class _ShardWork(PlannedWork):
@@ -199,8 +201,10 @@ class _ShardWork(PlannedWork):
         return []
 
     def newer(self) -> ShardPlan | None:
-        """Return the plan once its dataset has been published."""
+        """Return the plan in the file if it replaces this one, or its dataset has been published."""
         found = ShardPlan.read(self.plan.file)
+        if found.job is not None and found.job.fingerprint != self._job.fingerprint:
+            return found
         return replace(found, published=True) if found.is_there() else None
 
     def run_tasks(self, tasks: Sequence[int]) -> ShardPlan | None:
@@ -212,19 +216,24 @@ class _ShardWork(PlannedWork):
                 self._run.run([self._tasks[task] for task in tasks])
         return newer
 
-    def publish(self) -> bool:
-        """Join and publish the shards, unless another process has; returns True if one has."""
+    def publish(self) -> bool | ShardPlan:
+        """See `PlannedWork`."""
         plan, job = self.plan, self._job
+        replaced: list[ShardPlan] = []
 
-        def told() -> None:
+        def note_publication() -> None:
             with plan_lock(plan.file, self._progress):
-                replace(plan, published=True).write()
+                newer = self.newer()
+                if newer is None or newer.published:
+                    replace(plan, published=True).write()
+                else:
+                    replaced.append(newer)
 
         with dataset_lock(self._settings.staging, job.build.id.folder, self._progress):
-            if self.newer() is not None:
-                return True
-            convert_shards(job, self._settings, self._progress, published=told)
-        return False
+            if (newer := self.newer()) is not None:
+                return newer.published or newer
+            convert_shards(job, self._settings, self._progress, published=note_publication)
+        return replaced[0] if replaced else False
 
 
 def write_plan(
@@ -269,7 +278,7 @@ def write_plan(
             if job and before.job and before.job.fingerprint == job.fingerprint:
                 if not before.published:
                     return before
-            elif before.id != plan.id or not before.published:
+            elif before.id != plan.id or (job is not None and not before.published):
                 raise UsageError(
                     f"There is another plan in {file}", hint="--force replaces it, or name another"
                 )

@@ -36,6 +36,7 @@ from offline_data.files import (
     file_lock,
     free_bytes,
     is_file,
+    unless_locked,
     write_durably,
 )
 from offline_data.ingest.build import NoEpisodesError, package_version
@@ -56,11 +57,12 @@ from offline_data.store.publish import SHARDS, lock_name, publish, recover
 from offline_data.strict_json import as_unicode, read_json, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
+    from offline_data.ids import DatasetId
     from offline_data.ingest.build import BuildJob
     from offline_data.ingest.conversion import Opened
     from offline_data.progress import Progress
@@ -333,8 +335,11 @@ class ShardedRun:
     def prepare(self) -> None:
         """Create the work folder, whose deletion shows other processes that all is published."""
         with disk_errors(self.work):
-            self.work.mkdir(parents=True, exist_ok=True)
-            (self.work / BEGUN).touch()
+            while True:
+                self.work.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # another process is just deleting it
+                    (self.work / BEGUN).touch()
+                    return
 
     def run(self, tasks: Sequence[Task], executor: Executor | None = None) -> None:
         """Run tasks; raises what `download` raises."""
@@ -369,18 +374,13 @@ class ShardedRun:
         names = [f"shard {shown(job.shards[number].name)}" for number in parts]
         recover(dataset, job.build.destination)
         join(folders, dataset, self._header(folders), self.progress, names=names, consume=True)
+        (self.work / BEGUN).unlink(missing_ok=True)  # see `clear_published`
         for kept in publish(dataset, job.build.destination):
             self.progress.note(f"{kept} is not the dataset's, and was kept")
 
     def clear(self) -> None:
-        """Delete the work folder and the raw files of all shards."""
-        if not self.job.options.keep_raw:
-            files = [f for record in self._records() for f in record.files]
-            free([f for f in files if f["sha256"] not in self._stay], self.settings)
-        (self.work / BEGUN).unlink(missing_ok=True)  # before any record
-        shutil.rmtree(self.work, ignore_errors=True)
-        with suppress(OSError):  # not empty: other work on the same dataset
-            self.work.parent.rmdir()
+        """Delete the work folder, and the raw files of all shards unless they are kept."""
+        _clear(self.work, self.settings, None if self.job.options.keep_raw else self._stay)
 
     @contextmanager
     def says_what_is_kept(self) -> Iterator[None]:
@@ -524,6 +524,36 @@ def convert_shards(
         if published is not None:
             published()
         run.clear()
+
+
+def clear_published(dataset: DatasetId, settings: Settings, own: Path | None = None) -> None:
+    """Delete what a process has left that was killed after it had published a dataset.
+
+    That is, every work folder without the file `BEGUN` and without an unfinished dataset; also the
+    folder `own`, of a job known to be published. Nothing happens while another process writes the
+    dataset.
+    """
+    name = lock_name(dataset.folder)
+
+    def clear() -> None:
+        for work in (settings.staging / f"{name}{SHARDS}").glob("*"):
+            if (work == own or not (work / BEGUN).exists()) and not any(work.glob("dataset*")):
+                _clear(work, settings, asked_to_stay(settings))
+
+    if (settings.staging / f"{name}{SHARDS}").exists():
+        with disk_errors(settings.staging):
+            unless_locked(settings.staging / f"{name}.lock", clear)
+
+
+def _clear(work: Path, settings: Settings, stay: Collection[str] | None) -> None:
+    """Delete a work folder and, but for those that `stay` (None: all), its shards' raw files."""
+    if stay is not None:
+        records = [read_record(work, int(path.stem)) for path in work.glob("[0-9]*.json")]
+        files = [file for record in records if record for file in record.files]
+        free([file for file in files if file["sha256"] not in stay], settings)
+    shutil.rmtree(work, ignore_errors=True)
+    with suppress(OSError):  # not empty: other work on the same dataset
+        work.parent.rmdir()
 
 
 def check_files(release: Release, shards: Sequence[Shard]) -> None:

@@ -207,7 +207,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
         existed, replaced = run.found()
         if existed:
             saved = run.work.read_plan()  # of a run that was interrupted after it had published
-            if saved is not None and saved.get("fingerprint") == run.fingerprint:
+            if saved is None or saved.get("fingerprint") == run.fingerprint:
                 run.work.clear()
         else:
             plan = interrupted_plan(run)

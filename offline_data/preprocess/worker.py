@@ -78,7 +78,7 @@ class _Options:
 
 
 @dataclass(frozen=True)
-class _PlanTable:
+class _JobPlanTable:
     id: str
     """Id of the new dataset."""
     fingerprint: str
@@ -108,7 +108,7 @@ class _PlanTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobPlan(_PlanTable, PlanFile):
+class JobPlan(_JobPlanTable, PlanFile):
     """The file of a planned job and its progress.
 
     The folder `FILE.work` beside it has a new folder for every plan, so that a task that still
@@ -116,13 +116,13 @@ class JobPlan(_PlanTable, PlanFile):
     """
 
     command: ClassVar[str] = "preprocess"
-    table: ClassVar[type] = _PlanTable
+    table: ClassVar[type] = _JobPlanTable
     file: Path
     job: Job
     """The request, with absolute paths."""
 
     @classmethod
-    def from_table(cls, file: Path, table: _PlanTable) -> JobPlan:
+    def from_table(cls, file: Path, table: _JobPlanTable) -> JobPlan:
         """See `PlanFile`."""
         stages, states, tasks, place = table.stages, table.states, table.tasks, table.place
         if not table.published or place:
@@ -216,8 +216,8 @@ class JobPlan(_PlanTable, PlanFile):
                     raise
         return None
 
-    def clear(self) -> None:
-        """Delete the output of its tasks."""
+    def clear(self, settings: Settings) -> None:  # noqa: ARG002 - they lie beside the file
+        """See `PlanFile`."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def newer(self) -> JobPlan | None:
@@ -390,19 +390,26 @@ class _OpenPlan(PlannedWork):
             ) from None
         return self.newer()
 
-    def publish(self) -> bool:
-        """Publish the dataset, unless another process has; returns True if one has."""
+    def publish(self) -> bool | JobPlan:
+        """See `PlannedWork`."""
         run, job_plan, target = self.run, self.plan, self.run.target
         with dataset_lock(run.settings.staging, target.lock, run.progress):
-            if JobPlan.read(job_plan.file).published:
-                return True
+            if (newer := self.newer()) is not None:
+                return newer.published or newer
             existed, replaced = run.found()
             if not existed:
                 grows = self.work.dataset
                 recover(grows, target.destination)
                 shutil.rmtree(grows, ignore_errors=True)
                 require_bytes(grows, with_margin(self.recipe_plan.bytes), job_plan.id)
-                put_together(run, self.recipe_plan, self.work, replaced=replaced)
+                try:
+                    put_together(run, self.recipe_plan, self.work, replaced=replaced)
+                except OfflineDataError:
+                    if (newer := self.newer()) is None:
+                        raise
+                    return newer  # the folder of this plan was being deleted
             with plan_lock(job_plan.file, run.progress):
+                if (newer := self.newer()) is not None:
+                    return newer
                 replace(job_plan, published=True).write()
         return existed

@@ -17,7 +17,6 @@ from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, plan_convert_for_workers, plan_for_workers
 from offline_data.ingest.shard_plan import ShardPlan
-from offline_data.ingest.shards import ShardedRun
 from offline_data.preprocess.worker import finish_job, run_share
 from offline_data.progress import SILENT
 from offline_data.testing.toy import toy_batch, write_toy
@@ -71,38 +70,6 @@ def test_ranks_make_what_a_download_makes(settings: Settings, plan: Path, at_onc
     assert late.result is not None
     assert late.result.existed
     assert (left(settings), raw_files(settings)) == ([], [])
-
-
-def test_a_rank_that_is_started_twice_does_nothing_twice(
-    settings: Settings, server: FileServer, plan: Path
-) -> None:
-    plan_for_workers(ID, plan, settings, Options())
-    with ThreadPoolExecutor(2) as pool:
-        shares = list(pool.map(lambda _: run_share(plan, 0, 1, settings), range(2)))
-    assert sorted(share.result.existed for share in shares if share.result) == [False, True]
-    asked = [request.path for request in server.requests]
-    assert len(asked) == len(set(asked)) == 6
-
-
-def test_a_rank_that_comes_after_the_dataset_was_published_fetches_nothing(
-    settings: Settings, server: FileServer, plan: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan_for_workers(ID, plan, settings, Options())
-    run = ShardedRun.run
-    published: list[int] = []
-
-    def late(self: ShardedRun, *tasks: Any) -> None:
-        if not published:
-            published.append(True)
-            run_share(plan, 0, 1, settings)  # another program does it all meanwhile
-            published.append(len(server.requests))
-        run(self, *tasks)
-
-    monkeypatch.setattr(ShardedRun, "run", late)
-    share = run_share(plan, 0, 1, settings)
-    assert share.result is not None
-    assert share.result.existed
-    assert published == [True, len(server.requests)]
 
 
 def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: Path) -> None:

@@ -24,7 +24,6 @@ from offline_data.executors.local import InProcess, LocalProcesses
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, Stored, convert, download
 from offline_data.progress import SilentProgress
-from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
@@ -199,24 +198,6 @@ def test_other_options_make_all_shards_again(
     get("sharded-4x2", settings, server, other, **change)
     assert sorted(other.ran) == [0, 1, 2, 3]
     assert len(left(settings)) == 1  # of the run that was interrupted
-
-
-@pytest.mark.slow
-def test_rows_that_were_lost_or_changed_are_made_again(
-    settings: Settings, server: FileServer
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        get("sharded-4x2", settings, server, Shuffled(ends_after=3))
-    folders = sorted(path.parent for path in settings.staging.rglob(MANIFEST))
-    assert len(folders) == 3
-    (folders[0] / "steps" / "rows.memmap").unlink()
-    victim = folders[2] / "observations" / "rows.memmap"
-    victim.chmod(0o644)
-    victim.write_bytes(bytes(len(victim.read_bytes())))
-    again, notes = Shuffled(), Notes()
-    check(get("sharded-4x2", settings, server, again, notes), range(8))
-    assert len(again.ran) == 3
-    assert any("damaged" in note and "again" in note for note in notes.told)
 
 
 @pytest.mark.parametrize(

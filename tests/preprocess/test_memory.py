@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from offline_data.preprocess import plan
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 from offline_data.testing.toy import toy_batch
-from tests.preprocess.test_resume import Program
 
 LIMIT = 250 << 20
 """Bytes of memory of its own that a process may have; pages of mapped files are not among them."""
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from offline_data.config import Settings
+from offline_data.executors.local import InProcess, LocalProcesses
+from tests.preprocess.runs import make
+
+parent, folder, workers, *stages = sys.argv[1:]
+executor = LocalProcesses(int(workers)) if int(workers) else InProcess()
+settings = Settings(Path(folder, "root"), offline=True)
+make(Path(parent), stages, Path(folder, "out"), settings, executor=executor, audit=0.01)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +51,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [["normalize:observation.state", "clip:action,low=-5000"], ["cast:observation.image=int16"]],
 )
 def test_peak(large: Path, tmp_path: Path, workers: int, stages: list[str]) -> None:
-    program = Program(
-        large,
-        tmp_path,
-        workers=workers,
-        stages=stages,
-        seconds=0,
-        group_bytes=plan.GROUP_BYTES,
-        options={"audit": 0.01},
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(large), str(tmp_path), str(workers), *stages]
     )
     peak = 0
-    while program.process.poll() is None:
-        peak = max([peak, *map(own_memory, family(program.process.pid))])
-    assert program.ended() == (0, "False\n", "")
+    while program.poll() is None:
+        peak = max([peak, *map(own_memory, family(program.pid))])
+    assert program.returncode == 0
     assert (30 << 20) < peak < LIMIT
 
 

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import psutil
 import pytest
 
 import offline_data
 from offline_data.config import Settings
 from offline_data.errors import ManifestError, NoSpaceError, StepError, UsageError
 from offline_data.executors.local import InProcess
-from offline_data.preprocess import engine
 from offline_data.preprocess import plan as planning
-from offline_data.preprocess import workdir as working
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Revised, Step
-from offline_data.preprocess.workdir import WorkDir
-from offline_data.store import writer
 from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.oracle import digests
-from tests.preprocess.program import Watched, tasks_marked
 from tests.preprocess.runs import Notes, Shuffled, Stopping, make, write_plain
 from tests.preprocess.stopping import (
-    GROUP_BYTES,
     OTHER,
-    ROOT,
     STAGES,
     goes_on,
     stopped,
@@ -48,7 +37,6 @@ from tests.preprocess.stopping import (
     work_of,
     write_parent,
 )
-from tests.processes.waiting import wait_for_end
 from tests.syncs import Syncs, files_in
 
 
@@ -78,21 +66,6 @@ def test_going_on(
     assert sorted([*ran, *done]) == list(range(15))
     assert digests(tmp_path / "out") == wanted
     assert verify(tmp_path / "out") == ()
-
-
-def test_stopped_again_and_again(
-    parent: Path, wanted: dict[str, str], tmp_path: Path, settings: Settings
-) -> None:
-    stopped(parent, tmp_path, settings, after=2)
-    ran = []
-    for _ in range(2):
-        executor = Stopping(5)
-        with pytest.raises(KeyboardInterrupt):
-            make(parent, STAGES, tmp_path / "out", settings, executor=executor, resume=True)
-        ran += executor.ran
-    ran += goes_on(parent, tmp_path, settings)
-    assert len(ran) == len(set(ran)) == 13
-    assert digests(tmp_path / "out") == wanted
 
 
 def test_it_must_be_said_what_becomes_of_a_stopped_run(
@@ -136,27 +109,6 @@ def test_other_data_under_the_same_path(parent: Path, tmp_path: Path, settings: 
     assert found.manifest.counts["transitions"] == 121
 
 
-@pytest.mark.parametrize("shards", [False, True])
-def test_after_the_machine_has_stopped(
-    parent: Path,
-    wanted: dict[str, str],
-    tmp_path: Path,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    shards: bool,
-) -> None:
-    """Rows that were only in memory count for nothing then; shards were forced to the disk."""
-    with monkeypatch.context() as patch:
-        syncs = Syncs(patch)
-        stopped(parent, tmp_path, settings, shards=shards)
-    rows = files_in(work_of(tmp_path).path / "shards")
-    assert bool(rows) == shards
-    assert syncs.lacks(rows) == []
-    monkeypatch.setattr(working, "boot_id", lambda: "another start")
-    assert len(goes_on(parent, tmp_path, settings, shards=shards)) == (10 if shards else 15)
-    assert digests(tmp_path / "out") == wanted
-
-
 @dataclass(frozen=True)
 class Doubling(Step):
     """Doubles rewards, once it has seen how; fails on an episode while a file is there."""
@@ -195,11 +147,10 @@ def test_finished_tasks_are_kept_when_a_step_fails_and_when_it_is_revised(
         make(parent, [step], tmp_path / "whole" / "out", settings, executor=Shuffled(shards=shards))
     assert syncs.lacks(files_in(tmp_path / "whole" / "out")) == []
     step.trap.touch()
-    order = InProcess()
-    watched = Watched(order, tmp_path / "marks", shards=shards)
-    (tmp_path / "marks").mkdir()
+    in_order = InProcess()
+    in_order.shards = shards
     with pytest.raises(StepError, match="row 80"):
-        make(parent, [step], tmp_path / "out", settings, executor=watched, progress=notes)
+        make(parent, [step], tmp_path / "out", settings, executor=in_order, progress=notes)
     assert notes.notes == ["10 finished tasks are kept: add --resume to continue"]
     step.trap.unlink()
     found = Shuffled(shards=shards)
@@ -221,126 +172,6 @@ def test_a_plan_that_is_refused_says_what_to_do(
         make(parent, STAGES, tmp_path / "out", settings, resume=True)
     assert caught.value.shell_hint == "use --force to start over"
     make(parent, STAGES, tmp_path / "out", settings, force=True)
-
-
-def truncated(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def zeroed(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-9] ^= 16
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("damage", "pattern", "shards"),
-    [
-        (flipped, "plan", False),
-        (Path.unlink, "plan", False),
-        (flipped, "finished/*", False),
-        (truncated, "finished/*", False),
-        (flipped, "dataset/steps/*", False),
-        (Path.unlink, "dataset/steps/*", False),
-        (zeroed, "dataset/observations/*", False),
-        (truncated, "dataset/observations/*", False),
-        (flipped, "shards/*/*/*", True),
-        (Path.unlink, "shards/*/*/*", True),
-    ],
-)
-def test_damage_is_never_taken_for_data(
-    parent: Path,
-    wanted: dict[str, str],
-    tmp_path: Path,
-    settings: Settings,
-    damage: Callable[[Path], None],
-    pattern: str,
-    shards: bool,
-) -> None:
-    stopped(parent, tmp_path, settings, shards=shards)
-    damaged = sorted(work_of(tmp_path).path.glob(pattern))[:2]
-    assert damaged
-    for path in damaged:
-        damage(path)
-    ran = goes_on(parent, tmp_path, settings, shards=shards)
-    assert len(ran) in range(11, 31)
-    assert digests(tmp_path / "out") == wanted
-
-
-@pytest.mark.parametrize(
-    ("what", "shards"),
-    [
-        ("dump_manifest", False),
-        ("meta_files", True),
-        ("check_episodes", True),
-        ("publish", False),
-        ("clear", True),
-    ],
-)
-def test_stopped_while_it_is_finished(
-    parent: Path,
-    wanted: dict[str, str],
-    tmp_path: Path,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    what: str,
-    shards: bool,
-) -> None:
-    place: Any = {"publish": engine, "clear": WorkDir}.get(what, writer)
-    calls = [0]
-
-    def stop(*_: Any, **__: Any) -> None:
-        calls[0] += 1
-        if what != "clear" or calls[0] == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(place, what, stop)
-        with pytest.raises(KeyboardInterrupt):
-            make(parent, STAGES, tmp_path / "out", settings, executor=Shuffled(shards=shards))
-    assert (tmp_path / "out").exists() == (what == "clear")
-    if what == "clear":
-        assert make(parent, STAGES, tmp_path / "out", settings).existed
-    else:
-        assert goes_on(parent, tmp_path, settings, shards=shards) == []
-    assert digests(tmp_path / "out") == wanted
-    assert verify(tmp_path / "out") == ()
-
-
-@pytest.mark.parametrize(("after", "shards"), [(1, True), (29, False)])
-def test_a_disk_that_becomes_full(
-    parent: Path,
-    wanted: dict[str, str],
-    tmp_path: Path,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    after: int,
-    shards: bool,
-) -> None:
-    write, written = os.pwrite, [0]
-
-    def full(handle: int, data: memoryview, at: int) -> int:
-        written[0] += 1
-        if written[0] > after:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(handle, data, at)
-
-    notes = Notes()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
-        with pytest.raises(NoSpaceError, match="became full"):
-            make(
-                parent, STAGES, tmp_path / "out", settings,
-                executor=Shuffled(shards=shards), progress=notes,
-            )  # fmt: skip
-    assert not (tmp_path / "out").exists()
-    assert notes.notes[-1].endswith("kept: add --resume to continue")
-    assert len(goes_on(parent, tmp_path, settings, shards=shards)) <= 15
-    assert digests(tmp_path / "out") == wanted
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -401,81 +232,6 @@ def test_room_that_cannot_be_taken(
     with pytest.raises(NoSpaceError):
         make(parent, STAGES, tmp_path / "out", settings)
     assert not [path for path in work_of(tmp_path).path.rglob("*") if path.is_file()]
-
-
-class Program:
-    """The program of `program.py`, under way."""
-
-    def __init__(self, parent: Path, tmp_path: Path, *, workers: int = 0, **given: Any) -> None:
-        self.marks = tmp_path / "marks"
-        self.marks.mkdir(exist_ok=True)
-        about = {
-            "parent": str(parent),
-            "dest": str(tmp_path / "out"),
-            "root": str(tmp_path / "root"),
-            "marks": str(self.marks),
-            "stages": ["clip:action,low=-8000"],
-            "seconds": 0.1,
-            "workers": workers,
-            "shards": False,
-            "group_bytes": GROUP_BYTES,
-            "most": None,
-            "options": {},
-            **given,
-        }
-        command = [sys.executable, "-m", "tests.preprocess.program", json.dumps(about)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def wait_for(self, done: int) -> None:
-        while len(tasks_marked(self.marks, "done")) < done:
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.01)
-
-    def killed(self) -> None:
-        """Kill it, and wait for the end of its workers, which notice by themselves."""
-        workers = [one.pid for one in psutil.Process(self.process.pid).children(recursive=True)]
-        self.process.kill()
-        self.process.communicate()
-        wait_for_end(workers)
-
-    def ended(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=240)
-        return self.process.returncode, out, err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "shards"), [(0, False), (2, True)])
-def test_killed(
-    parent: Path, tmp_path: Path, settings: Settings, workers: int, shards: bool
-) -> None:
-    stages = ["clip:action,low=-8000"]
-    make(parent, stages, tmp_path / "whole" / "out", settings)
-    program = Program(parent, tmp_path, workers=workers, shards=shards, most=4)
-    program.wait_for(3)
-    program.killed()
-    assert not (tmp_path / "out").exists()
-    done = tasks_marked(program.marks, "done")
-    assert 3 <= len(done) < 15
-    again = tmp_path / "again"
-    again.mkdir()
-    watched = Watched(InProcess(), again, shards=shards)
-    make(parent, stages, tmp_path / "out", settings, executor=watched, resume=True)
-    ran = tasks_marked(again, "begun")
-    assert not set(ran) & set(done)
-    assert len(ran) == len(set(ran))
-    assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
-
-
-@pytest.mark.slow
-def test_two_programs_that_want_the_same_do_the_work_once(parent: Path, tmp_path: Path) -> None:
-    programs = [Program(parent, tmp_path, seconds=0.02) for _ in range(2)]
-    ends = [program.ended() for program in programs]
-    assert [code for code, _, _ in ends] == [0, 0], ends
-    assert sorted(out for _, out, _ in ends) == ["False\n", "True\n"]
-    assert tasks_marked(programs[0].marks, "begun") == list(range(15))
-    assert verify(tmp_path / "out") == ()
 
 
 # Between the opening of a file and the block that closes it, an interrupt leaves that to Python.

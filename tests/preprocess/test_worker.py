@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,14 +19,12 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import (
-    ManifestError,
     NewerFormatError,
     NoSpaceError,
     NotFoundError,
     StepError,
     UsageError,
 )
-from offline_data.ingest import planned as generic
 from offline_data.ingest.planned import plan_lock
 from offline_data.preprocess import worker
 from offline_data.preprocess.job import Job, RunOptions
@@ -105,6 +101,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where plans go; they have several tasks."""
     small_groups(monkeypatch, rows=4, width=5000)
     return tmp_path / "plans" / "plan.json"
+
+
+def stop(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def order_of(parent: Path, *stages: str, dest: Path, **more: Any) -> Job:
@@ -267,8 +267,9 @@ def test_finish_names_what_is_missing_and_publishes_once(
     run_share(file, 1, 3, settings)
     missing = tuple(task for task in range(plan.tasks) if task % 3 != 1)
     assert finish_job(file, settings).missing == missing
-    monkeypatch.setattr(generic, "_ended", lambda *_: None)
-    run_share(file, 0, 1, settings)
+    monkeypatch.setattr(worker, "put_together", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_share(file, 0, 1, settings)
     monkeypatch.undo()
     assert not (tmp_path / "made").exists()
     first, second = finish_job(file, settings), finish_job(file, settings)
@@ -430,151 +431,18 @@ def test_a_rank_at_work_sees_another_plan_before_its_next_task(
     check(tmp_path / "made", plain_late(episodes_of(parent)))
 
 
-_TORN = """
-import os, signal, sys
-from pathlib import Path
-
-real, folder = os.pwrite, Path(sys.argv[sys.argv.index("--plan") + 1] + ".work")
-
-def torn(handle, data, at):
-    if any(folder.glob("*/finished/[0-9]*")):
-        real(handle, data[: len(data) // 2], at)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(handle, data, at)
-
-os.pwrite = torn
-"""
-
-
-_RUN = "from offline_data_cli.main import run; run()"
-
-
-def started(file: Path, settings: Settings, rank: int, world: int, *, before: str = "") -> Any:
-    arguments = ["worker", "--plan", str(file), "--rank", str(rank), "--world", str(world)]
-    return subprocess.Popen(
-        [sys.executable, "-c", before + _RUN, *arguments, "--json"],
-        env={**os.environ, "OFFLINE_DATA_HOME": str(settings.root)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_killed_in_a_write(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings
-) -> None:
-    made = tmp_path / "shared" / "made"
-    plan = planned(order_of(parent, CLIP, "reward_shift:2", dest=made), file, settings)
-    with started(file, settings, 0, 2, before=_TORN) as process:
-        said = process.communicate(timeout=240)
-    assert process.returncode == 1, said
-    message = json.loads(said[0])["error"]["message"]
-    assert message.startswith("The process was ended by SIGKILL while it ran step 'reward_shift'")
-    assert len(list(plan.folder.glob("*/finished/[0-9]*"))) == 1
-    assert len(list(plan.folder.glob("*/shards/*"))) == 2
-    run_share(file, 1, 2, settings)
-    share = run_share(file, 0, 2, settings)
-    assert share.ran == len(range(0, plan.tasks, 2)) - 1
-    local = make(parent, (CLIP, "reward_shift:2"), tmp_path / "local" / "made", settings).path
-    assert digests(made) == digests(local)
-
-
-@pytest.mark.slow
-def test_many_at_once_publish_once(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings
-) -> None:
-    made = tmp_path / "shared" / "made"
-    planned(order_of(parent, CLIP, dest=made), file, settings)
-    ranks = [(0, 1), (0, 1)]
-    processes = [started(file, settings, *rank) for rank in ranks]
-    ended = [process.communicate(timeout=240) for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(ranks), ended
-    answers = [json.loads(out) for out, _ in ended]
-    assert sum(one["path"] is not None and not one["existed"] for one in answers) == 1
-    check(made, mapped(episodes_of(parent), plain_clipped))
-    assert not verify(made)
-
-
-def test_a_rank_whose_dataset_is_made_by_others_while_it_works(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same rank twice: what one still writes when all is published is cleared away."""
-    plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-
-    def overtaken(*given: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        assert run_share(file, 0, 1, settings).result is not None
-        return write_task(*given, **options)
-
-    monkeypatch.setattr(worker, "write_task", overtaken)
-    share = run_share(file, 0, 2, settings)
-    assert share.result is not None
-    assert share.result.existed
-    assert not plan.folder.exists()
-    check(tmp_path / "made", mapped(episodes_of(parent), plain_clipped))
-
-
-def test_a_rank_that_is_overtaken_after_its_last_look(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-
-    def overtaken(*_: Any, **__: Any) -> Any:
-        monkeypatch.undo()
-        run_share(file, 0, 1, settings)
-        raise NoSpaceError("gone")
-
-    monkeypatch.setattr(worker, "write_task", overtaken)
-    share = run_share(file, 0, 2, settings)
-    assert share.result is not None
-    assert share.result.existed
-
-
-def test_rows_that_were_damaged_are_made_again(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings
-) -> None:
-    plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    run_share(file, 1, 2, settings)
-    shard = next((plan.folder / plan.place / "shards" / "00001").rglob("*.memmap"))
-    content = shard.read_bytes()
-    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    share = run_share(file, 0, 2, settings)
-    assert share.ran == len(range(0, plan.tasks, 2)) + 1
-    check(tmp_path / "made", mapped(episodes_of(parent), plain_clipped))
-
-
 def test_finish_does_not_publish_damaged_rows(
     parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    monkeypatch.setattr(generic, "_ended", lambda *_: None)
-    run_share(file, 0, 1, settings)
+    monkeypatch.setattr(worker, "put_together", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_share(file, 0, 1, settings)
     monkeypatch.undo()
     shard = next((plan.folder / plan.place / "shards" / "00001").rglob("*.memmap"))
     shard.write_bytes(shard.read_bytes()[:-1])
     assert finish_job(file, settings).missing == (1,)
     assert not (tmp_path / "made").exists()
-
-
-def test_death_between_the_rename_and_the_note_of_it(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-
-    def die(_: JobPlan) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(JobPlan, "write", die)
-    with pytest.raises(KeyboardInterrupt):
-        run_share(file, 0, 1, settings)
-    monkeypatch.undo()
-    created = (tmp_path / "made" / "manifest.json").stat().st_mtime_ns
-    share = run_share(file, 0, 1, settings)
-    assert share.result is not None
-    assert (share.ran, share.result.existed) == (0, True)
-    assert (tmp_path / "made" / "manifest.json").stat().st_mtime_ns == created
-    assert JobPlan.read(file).published
 
 
 def test_a_plan_is_not_written_over(
@@ -610,16 +478,6 @@ def test_a_plan_of_a_newer_version(
     file.write_text(json.dumps({**json.loads(file.read_text()), "format_version": 2}))
     with pytest.raises(NewerFormatError, match="format 2"):
         run_share(file, 0, 1, settings)
-
-
-def test_a_plan_whose_work_is_gone(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings
-) -> None:
-    plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    (plan.folder / plan.place / "plan").unlink()
-    with pytest.raises(ManifestError) as error:
-        run_share(file, 0, 1, settings)
-    assert "--force" in str(error.value.shell_hint)
 
 
 def test_the_dataset_is_there_before_it_is_planned(
