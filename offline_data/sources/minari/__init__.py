@@ -138,9 +138,9 @@ class Minari(Source):
 
 
 def _find_main_file(path: Path) -> Path | None:
-    """Return the HDF5 file of a dataset, given its folder, its `data` folder, or that file.
+    """Return the HDF5 file of a dataset, which other storages lack, if `path` is one.
 
-    It need not exist: the other storages have folders of episodes instead. None: not Minari.
+    `path` is its folder, its `data` folder, or that file.
     """
     if is_file(path):
         return path if path.name == MAIN_FILE else None
@@ -152,9 +152,7 @@ def _find_main_file(path: Path) -> Path | None:
 
 
 def _need_main_file(path: Path) -> Path:
-    """Return the result of `_find_main_file`, or else any HDF5 file; raises if there is none."""
-    found = _find_main_file(path)
-    if found is not None:
+    if found := _find_main_file(path):
         return found
     if is_file(path) and path.suffix in {".hdf5", ".h5"}:
         return path

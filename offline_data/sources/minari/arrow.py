@@ -91,14 +91,14 @@ class ArrowStorage:
                 f"{folder} has {plural(rows, 'row')}, but its metadata say total_steps is {steps}; "
                 f"expected {rows - 1}"
             )
-        kept = (leaf for leaf in leaves if leaf.path[0] != "episode_id")
         shaped = {
-            leaf.path: self._reshape_rows(_drop_padding(leaf, steps), folder) for leaf in kept
+            leaf.path: self._reshape_rows(_drop_padding(leaf, steps), folder)
+            for leaf in leaves
+            if leaf.path[0] != "episode_id"
         }
         return _ArrowEpisode(number, str(folder), shaped, values)
 
     def _parts(self, folder: Path) -> list[Path]:
-        """Return the files of an episode's table, in order."""
         try:
             found = [(m, entry) for entry in folder.iterdir() if (m := _PART.match(entry.name))]
         except OSError as error:
@@ -111,7 +111,7 @@ class ArrowStorage:
         return parts
 
     def _check_inside(self, file: Path) -> None:
-        """Refuse links to other folders: a dataset must not choose which other files are read."""
+        """Reject links to other folders: a dataset must not choose which other files are read."""
         if not (file.is_symlink() or file.parent.is_symlink()):
             return
         if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.folder)):
@@ -120,7 +120,6 @@ class ArrowStorage:
             )
 
     def _reshape_rows(self, leaf: ArrowLeaf, folder: Path) -> ArrowLeaf:
-        """Reshape the rows of a flat leaf to the shape from its space or metadata."""
         shape = self._shapes.get(_names(leaf.path), leaf.row_shape)
         values = leaf.values
         if shape is None or values is None or values.dtype == object or values.shape[1:] == shape:
@@ -139,7 +138,6 @@ class ArrowStorage:
 
 
 def _drop_padding(leaf: ArrowLeaf, steps: int) -> ArrowLeaf:
-    """Drop the row of padding."""
     if leaf.path[0] not in _PADDED or leaf.values is None:
         return leaf
     nulls = None if leaf.nulls is None or not leaf.nulls[:steps].any() else leaf.nulls[:steps]
@@ -218,9 +216,9 @@ class _ArrowEpisode:
             )
         seed, notes = (-1, ()) if stated is None else seed_of(stated)
         return EpisodeFacts(
-            id=self._number,
-            seed=seed,
-            options=None if options is None else json.dumps(options, sort_keys=True),
-            metadata=json.dumps(noted, sort_keys=True) if noted else None,
-            notes=notes,
+            self._number,
+            seed,
+            None if options is None else json.dumps(options, sort_keys=True),
+            json.dumps(noted, sort_keys=True) if noted else None,
+            notes,
         )

@@ -29,11 +29,10 @@ from offline_data.sources.base import Part, RandomAccess
 from offline_data.sources.minari.leaves import DescribedEpisode, LeafPlan, make_plan, nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from offline_data.episodes import Key
     from offline_data.sources.base import SourceInfo
     from offline_data.sources.minari.leaves import (
         EpisodeFacts,
@@ -59,9 +58,9 @@ NOTE_FIRST_LEFT = (
     "{leaf} has a row before the first action in some episodes, unlike in the first; "
     "that row is left out."
 )
-NOTE_SEED = "Seeds of 2**63 and more are kept as negative numbers, less 2**64."
 
 _UNPLANNED = "Only some episodes have it, and not those looked at to decide on the leaves."
+_EPISODE_COLUMNS = {"id": np.int64, "seed": np.int64, "options": object, "metadata": object}
 _LOOKED_AT = 16  # evenly spaced episodes from which leaves of infos are collected
 _SPARE = 1.25  # spare capacity of a part for episodes longer than average
 
@@ -75,10 +74,9 @@ class MinariDataset(RandomAccess):
         self._declared = declared
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Divide all episodes into consecutive parts of about `budget` bytes.
+        """Divide all episodes into parts by their average size.
 
-        Sizes are estimated from the average episode. Raises `FormatError` if there is no episode, or
-        fewer than the metadata say.
+        Raises `FormatError` if there is no episode, or fewer than the metadata say.
         """
         count = len(self._numbers)
         episode_bytes = self._average_length * self._plan.bytes_per_step
@@ -155,8 +153,8 @@ class _GrowingColumn:
     def append(self, values: NDArray[Any]) -> None:
         begin, self._filled = self._filled, self._filled + len(values)
         if self._filled > len(self._buffer):
-            room = (max(self._filled, len(self._buffer) * 3 // 2), *self._buffer.shape[1:])
-            larger = np.zeros(room, self._buffer.dtype)
+            capacity = max(self._filled, len(self._buffer) * 3 // 2)
+            larger = np.zeros((capacity, *self._buffer.shape[1:]), self._buffer.dtype)
             larger[:begin] = self._buffer[:begin]
             self._buffer = larger
         self._buffer[begin : self._filled] = values
@@ -179,7 +177,6 @@ class _BatchBuilder:
         self._dropped: set[Dropped] = set(plan.dropped)
 
     def add(self, episode: EpisodeReader) -> None:
-        """Append one episode; raises `FormatError` if a leaf does not match the plan."""
         plan = self._plan
         steps = self._add_leaf(episode, plan.reward)
         if not steps:
@@ -194,8 +191,6 @@ class _BatchBuilder:
         facts = episode.facts()
         self._facts.append(facts)
         self._notes.update(dict.fromkeys(facts.notes))
-        if facts.seed >= 2**63:
-            self._notes[NOTE_SEED] = None
         if facts.metadata is not None and not plan.metadata:
             self._dropped.add(Dropped("metadata of episodes", _UNPLANNED))
 
@@ -212,7 +207,6 @@ class _BatchBuilder:
     def _append(
         self, episode: EpisodeReader, leaf: PlannedLeaf, values: NDArray[Any], first: int = 0
     ) -> None:
-        """Append values from row `first` on."""
         if values.dtype != leaf.dtype or values.shape[1:] != leaf.shape:
             values = _convert(values, leaf, episode.locate(leaf))
         nulls = episode.nulls(leaf)
@@ -226,10 +220,7 @@ class _BatchBuilder:
         self._notes[text.format(leaf=leaf.name, nothing=nothing(leaf.dtype))] = None
 
     def _add_observations(self, episode: EpisodeReader, steps: int) -> bool:
-        """Append the observations; returns whether the one after the last action exists.
-
-        The number of rows is that of the first leaf (`T + 1`, or `T`), and must be equal for all.
-        """
+        """Append the observations, `T + 1` or `T` of all leaves; returns True if the last exists."""
         expected: tuple[int, ...] = (steps + 1, steps)
         for leaf in self._plan.observations:
             expected = (self._add_leaf(episode, leaf, *expected),)
@@ -241,7 +232,7 @@ class _BatchBuilder:
         return expected != (steps,)
 
     def _add_info(self, episode: EpisodeReader, leaf: PlannedLeaf, steps: int) -> bool:
-        """Append one leaf of the infos; returns whether the episode has it.
+        """Append one leaf of the infos; returns True if the episode has it.
 
         ```
         the first episode has   this one has   result
@@ -295,18 +286,14 @@ class _BatchBuilder:
             steps={key: column for key, column in values.items() if key in per_action},
             observations={key: column for key, column in values.items() if key not in per_action},
             final_observation=np.array(self._final, bool),
-            episodes=dict(self._episode_columns()),
+            episodes={
+                (name,): np.array([getattr(facts, name) for facts in self._facts], dtype)
+                for name, dtype in _EPISODE_COLUMNS.items()
+                if name != "metadata" or self._plan.metadata
+            },
             dropped=tuple(sorted(self._dropped)),
             notes=tuple(self._notes),
         )
-
-    def _episode_columns(self) -> Iterator[tuple[Key, NDArray[Any]]]:
-        seeds = [fact.seed - 2**64 if fact.seed >= 2**63 else fact.seed for fact in self._facts]
-        yield ("id",), np.array([fact.id for fact in self._facts], np.int64)
-        yield ("seed",), np.array(seeds, np.int64)
-        yield ("options",), np.array([fact.options for fact in self._facts], object)
-        if self._plan.metadata:
-            yield ("metadata",), np.array([fact.metadata for fact in self._facts], object)
 
 
 def _rows_error(

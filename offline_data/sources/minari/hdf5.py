@@ -42,11 +42,7 @@ _OPTIONS = "options/"
 
 
 class Hdf5Storage:
-    """One HDF5 file.
-
-    Args:
-        path: The file.
-    """
+    """One HDF5 file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +80,6 @@ class _Hdf5Episode:
         self._opened: dict[Place, Any] = {(): self._group}
 
     def _below(self, path: Place) -> Any:
-        """Open a group once, for faster access to its leaves; None if it does not exist."""
         if path not in self._opened:
             self._opened[path] = hdf5_tree.open_group(self._group, path)
         return self._opened[path]
@@ -115,7 +110,6 @@ class _Hdf5Episode:
         return 0 if found is None else int(found.get_num_objs())
 
     def groups(self, places: set[Place]) -> Groups:
-        """Return the names in every group, including groups without leaves."""
         groups = groups_of(places)
         unvisited = list(groups)
         while unvisited:
@@ -140,9 +134,8 @@ class _Hdf5Episode:
         if group is None:
             return None
         if leaf.form == "array":
-            values = hdf5_tree.read_plain(
-                group, leaf.place[-1], leaf.dtype, leaf.shape, self._headers
-            )
+            name, dtype, shape = leaf.place[-1], leaf.dtype, leaf.shape
+            values = hdf5_tree.read_plain(group, name, dtype, shape, self._headers)
             if values is not None:
                 return values
         dataset = hdf5_tree.open_dataset(group, leaf.place[-1:])
@@ -172,11 +165,11 @@ class _Hdf5Episode:
         noted = [name for name in others if not name.startswith(_OPTIONS)]
         seed, notes = self._read_seed() if b"seed" in names else (-1, ())
         return EpisodeFacts(
-            id=self._number,
-            seed=seed,
-            options=self._json(options, _OPTIONS) if options else None,
-            metadata=self._json(noted, "") if noted else None,
-            notes=notes,
+            self._number,
+            seed,
+            self._json(options, _OPTIONS) if options else None,
+            self._json(noted, "") if noted else None,
+            notes,
         )
 
     def _read_seed(self) -> tuple[int, tuple[str, ...]]:

@@ -32,6 +32,7 @@ SECTIONS = ("observations", "actions", "rewards", "terminations", "truncations",
 NOTE_REWARD = "Rewards are {dtype} in the source, kept as float64."
 NOTE_SPACE = "The space declares {leaf} as {declared}; the rows are {found}."
 NOTE_IMAGES = "Images are lossy JPEG in the source ({leaf})."
+NOTE_SEED = "Seeds of 2**63 and more are kept as negative numbers, less 2**64."
 NOTE_NO_SEED = "Some seeds in the source are not 64-bit integers; they are left out (-1)."
 
 _FLAGS: dict[str, Key] = {"terminations": TERMINATED, "truncations": TRUNCATED}
@@ -68,13 +69,12 @@ class PlannedLeaf:
     """A leaf that every batch has."""
 
     place: Place
-    """Path in the file."""
     key: Key
+    """Key in the batch."""
     per_action: bool
     """Whether it has one row per action (`T`) or one more (`T + 1`)."""
     form: Form
     dtype: np.dtype[Any]
-    """Key in the batch."""
     shape: tuple[int, ...]
 
     @property
@@ -85,10 +85,7 @@ class PlannedLeaf:
 
 @dataclass(frozen=True)
 class EpisodeFacts:
-    """Metadata of one episode: `seed` is -1 if there is none; `options`, `metadata` are JSON.
-
-    `metadata` is the recorder's own metadata except counts; `notes` are losses, as sentences.
-    """
+    """Metadata of one episode, as `MinariDataset.read_part` describes them; `notes` are losses."""
 
     id: int
     seed: int = -1
@@ -159,16 +156,17 @@ def episode_number(digits: str, name: str, where: str) -> int:
 
 
 def seed_of(number: float) -> tuple[int, tuple[str, ...]]:
-    """Return a seed as an integer of int64 or uint64, else -1 and a note.
+    """Return a seed as an int64, and notes on one that is not.
 
     Example:
-        >>> seed_of(4.0)[0], seed_of(3.7)[0], seed_of(2**64)[0]
-        (4, -1, -1)
+        >>> seed_of(4.0)[0], seed_of(2**64 - 3)[0], seed_of(3.7)[0], seed_of(2**64)[0]
+        (4, -3, -1, -1)
     """
     whole = isinstance(number, int) or number.is_integer()
-    if whole and -(2**63) <= number < 2**64:
-        return int(number), ()
-    return -1, (NOTE_NO_SEED,)
+    if not whole or not -(2**63) <= number < 2**64:
+        return -1, (NOTE_NO_SEED,)
+    seed = int(number)
+    return (seed, ()) if seed < 2**63 else (seed - 2**64, (NOTE_SEED,))
 
 
 def groups_of(places: Iterable[Place]) -> Groups:
@@ -189,12 +187,11 @@ def nothing(dtype: np.dtype[Any]) -> Any:
 
 @dataclass(frozen=True)
 class DescribedEpisode:
-    """An episode and its leaves, described."""
+    """An episode, its leaves, and the members of each of its groups."""
 
     where: str
     leaves: tuple[FoundLeaf, ...]
     groups: Groups
-    """Members of each of its groups."""
 
     @property
     def steps(self) -> int:
@@ -224,16 +221,14 @@ class LeafPlan:
 
     @property
     def leaves(self) -> tuple[PlannedLeaf, ...]:
-        """All leaves."""
+        """Leaves of all sections."""
         return (self.reward, *self.steps, *self.observations, *self.infos)
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes of one row of all leaves, with an estimate for text."""
-        return sum(
-            (_TEXT_BYTES if leaf.form == "text" else leaf.dtype.itemsize) * math.prod(leaf.shape)
-            for leaf in self.leaves
-        )
+        sizes = (_TEXT_BYTES if x.form == "text" else x.dtype.itemsize for x in self.leaves)
+        return sum(size * math.prod(x.shape) for size, x in zip(sizes, self.leaves, strict=True))
 
 
 def make_plan(
@@ -241,13 +236,7 @@ def make_plan(
 ) -> LeafPlan:
     """Choose the leaves by the first episode; the others only add infos that it lacks.
 
-    Args:
-        episodes: At least one episode.
-        declared: Leaves declared by the spaces of `observations` and `actions`.
-        metadata: Whether an episode has metadata of its recorder.
-
-    Raises:
-        FormatError: A section or a declared leaf is missing, or rewards or flags are not numbers.
+    Raises `FormatError` if a section or declared leaf is missing, or rewards or flags are not numbers.
     """
     first = episodes[0]
     for section, names in declared.items():
@@ -286,11 +275,11 @@ def _check_declared(first: DescribedEpisode, section: str, names: Iterable[Place
     found = {leaf.names for leaf in first.leaves if leaf.section == section}
     if not found:
         raise FormatError(f"{first.where} has no {section!r}", hint=_HINT)
-    for missing in (wanted for wanted in names if wanted not in found):
-        there = ", ".join(sorted(join_key(have) or "one array" for have in found))
+    if missing := [name for name in names if name not in found]:
+        listed = ", ".join(sorted(join_key(name) or "one array" for name in found))
         raise FormatError(
-            f"{first.where} has no {join_key((section, *missing))!r}, which the space declares; "
-            f"found {there}"
+            f"{first.where} has no {join_key((section, *missing[0]))!r}, which the space declares; "
+            f"found {listed}"
         )
 
 
@@ -309,7 +298,6 @@ def _plan_leaf(leaf: FoundLeaf, steps: int) -> PlannedLeaf:
 
 
 def _reason(leaf: FoundLeaf, planned: PlannedLeaf, steps: int, *, in_first: bool) -> str:
-    """Return why a leaf cannot be kept; empty if it can."""
     if leaf.section not in SECTIONS:
         return "It is not part of Minari's format."
     if leaf.reason:
@@ -326,7 +314,7 @@ def _reason(leaf: FoundLeaf, planned: PlannedLeaf, steps: int, *, in_first: bool
 
 
 def _claim(planned: PlannedLeaf, taken: dict[Key, str]) -> str:
-    """Reserve the leaf's key; returns the reason if another leaf has it, also as a group."""
+    """Reserve the key of a leaf; returns the reason if another leaf has it, also as a group."""
     key = planned.key
     above = (taken.get(key[:end]) for end in range(1, len(key) + 1))
     if twin := next(filter(None, above), taken.get((*key, "/"))):
@@ -339,7 +327,6 @@ def _claim(planned: PlannedLeaf, taken: dict[Key, str]) -> str:
 def _only_leaf(
     sections: Mapping[str, Sequence[PlannedLeaf]], section: str, first: DescribedEpisode
 ) -> PlannedLeaf:
-    """Return the leaf of a section that must have one number or flag per row."""
     leaves = sections[section]
     if len(leaves) != 1 or leaves[0].form != "array" or leaves[0].shape not in {(), (1,)}:
         found = [f"{x.name} {x.dtype} {list(x.shape)}" for x in leaves] or ["nothing"]
@@ -361,9 +348,6 @@ def _notes(kept: Sequence[FoundLeaf], declared: Declared) -> Iterator[str]:
             found = "text" if text else f"{leaf.dtype} {list(leaf.shape)}"
             name = "/".join((leaf.section, *leaf.names))
             yield NOTE_SPACE.format(leaf=name, declared=stated, found=found)
-    for leaf in kept:
-        if leaf.form == "jpeg":
-            yield NOTE_IMAGES.format(leaf="/".join(leaf.place))
-    for leaf in kept:
-        if leaf.section == "rewards" and leaf.dtype.kind in "biu":
-            yield NOTE_REWARD.format(dtype=leaf.dtype)
+    yield from (NOTE_IMAGES.format(leaf="/".join(x.place)) for x in kept if x.form == "jpeg")
+    rewards = (leaf.dtype for leaf in kept if leaf.section == "rewards")
+    yield from (NOTE_REWARD.format(dtype=dtype) for dtype in rewards if dtype.kind in "biu")

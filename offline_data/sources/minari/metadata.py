@@ -105,7 +105,6 @@ class Metadata:
         )
 
     def _spec(self, field: str) -> Any:
-        """Return the spec of an environment, parsed if it is JSON text, else unchanged."""
         value = self.values.get(field)
         if isinstance(value, str) and value.lstrip().startswith("{"):
             return parse_json(value, f"{field} of {self.where}")
@@ -121,8 +120,7 @@ class Metadata:
             yield _NOTE_COMBINED
 
     def _is_set(self, field: str) -> bool:
-        """Return True if a field is set: a boolean or, in attributes, a number or text."""
-        value = self.values.get(field)
+        value = self.values.get(field)  # a number or text in attributes
         return isinstance(value, (str, int)) and value in {True, "true", "True", "1"}
 
     def _count(self, *names: str) -> int | None:
@@ -137,14 +135,13 @@ class Metadata:
 
 
 def read_metadata(file: Path, main_file: Path) -> Metadata:
-    """Read the metadata of a dataset from `file`, or if there is none, the attributes of `main_file`.
+    """Read `file`, or if there is none, the attributes of `main_file` (until version 0.4).
 
-    Until version 0.4 the HDF5 file had them. Raises `FormatError` if the file is damaged, or names an
-    unknown storage; `AccessError` if it cannot be read.
+    Raises `FormatError` if it is damaged, or names an unknown storage.
     """
     in_file = not os.path.lexists(file)
     where = str(main_file if in_file else file)
-    values = _root_attributes(main_file) if in_file else read_object(file)
+    values = _read_attributes(main_file) if in_file else read_object(file)
     stated = values.get("data_format")
     data_format = "hdf5" if stated is None else stated
     if not isinstance(data_format, str) or data_format not in FORMATS:
@@ -165,7 +162,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def _root_attributes(path: Path) -> dict[str, Any]:
+def _read_attributes(path: Path) -> dict[str, Any]:
     with open_hdf5(path) as file:
         try:
             return {plain(name): plain(value) for name, value in file.attrs.items()}
@@ -195,17 +192,16 @@ def plain(value: Any) -> Any:
 
 
 def _parse_space(value: object, where: str) -> Mapping[str, Any] | None:
-    """Parse a space, which is JSON text inside JSON; None if there is none."""
     if value is None:
         return None
-    space = parse_json(value, where) if isinstance(value, str) else value
+    space = parse_json(value, where) if isinstance(value, str) else value  # JSON text in JSON
     if not isinstance(space, dict) or not isinstance(space.get("type"), str):
         raise FormatError(f"{where} is not a space: it has no 'type'")
     return space
 
 
 def _unknown_kind(space: object) -> str | None:
-    """Return the type, for a message, of a part of a space that is not one of Minari's, or None."""
+    """Return the type of a part of a space that is not one of Minari's, or None."""
     kind = space.get("type") if isinstance(space, dict) else space
     if kind in _LEAF_SPACES:
         return None

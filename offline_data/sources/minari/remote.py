@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _HUB = "https://huggingface.co"
 _METADATA = "/data/metadata.json"
 _MOST_REPOS = 1000  # per account; the hub's page limit
-_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # interactive listings
+_LIMITS = FetchLimits(
+    connect=4.0, read=10.0, tries=2
+)  # a user waits; huggingface_hub would retry for minutes
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,9 @@ class Remote:
         """List the files of a dataset at a revision, with paths relative to its folder.
 
         Args:
-            dataset: Its id: on the hub `<repository>[/<path in it>]`, in a bucket the prefix of its
-                objects.
-            revision: Commit, branch or tag on the hub; for a bucket the result of an earlier call,
-                since it is not versioned. None for the newest.
+            dataset: On the hub `<repository>[/<path in it>]`, in a bucket a prefix of objects.
+            revision: Commit, branch or tag on the hub; for a bucket the result of an earlier call.
+                None for the newest.
             settings: Endpoint, token, mirrors.
 
         Returns:
@@ -63,18 +64,13 @@ class Remote:
         Raises:
             NotFoundError, AuthError, NetworkError: No such dataset, or not at `revision`; the host
                 refuses access, or does not answer properly.
-            IntegrityError: A bucket's answer is not a listing, or an object's name is not a path.
         """
         if self.scheme == "hf":
             repository, _, path = dataset.partition("/")
             folder = f"{path}/" if path else ""
             listing = list_hub(f"{self.account}/{repository}", f"{folder}data", revision, settings)
             return listing.commit, tuple(
-                replace(
-                    file,
-                    path=file.path.removeprefix(folder),
-                    magic=MAGIC if file.path.endswith(".hdf5") else b"",
-                )
+                replace(file, path=file.path.removeprefix(folder), magic=_magic(file.path))
                 for file in listing.files
             )
         objects = list_bucket(f"gs://{self.account}/{dataset}/data/", settings)
@@ -87,18 +83,13 @@ class Remote:
                 f"{dataset} is at revision {present} now, not {revision}",
                 hint=f"a bucket keeps only the newest: leave out @{revision}",
             )
-        return present, tuple(
-            item.file(f"{dataset}/", MAGIC if item.name.endswith(".hdf5") else b"")
-            for item in objects
-        )
+        return present, tuple(item.file(f"{dataset}/", _magic(item.name)) for item in objects)
 
     def datasets(self, settings: Settings) -> list[str]:
         """List the ids of all public datasets, in the form that `files` accepts.
 
         A repository on the hub lists its datasets in `namespace_metadata.json`; one without that file
-        is a dataset itself if it has data. If the hub does not answer, this fails within seconds:
-        huggingface_hub would retry for minutes with log output. Raises like `files`, and
-        `FormatError`.
+        is a dataset itself if it has data. Raises like `files`, and `FormatError`.
         """
         if self.scheme == "gcp":
             found = list_bucket(f"gs://{self.account}", settings, ending=_METADATA)
@@ -108,6 +99,10 @@ class Remote:
         url = f"{endpoint}/api/datasets?{query}"
         repos = _names(get_json(url, settings, limits=_LIMITS), "id", url)
         return [name for repo in repos for name in _datasets_of(repo, endpoint, settings)]
+
+
+def _magic(path: str) -> bytes:
+    return MAGIC if path.endswith(".hdf5") else b""
 
 
 def _content(item: BucketObject) -> str:
@@ -159,10 +154,7 @@ def parse_remote(text: str) -> Remote:
 
 
 def list_remote(settings: Settings) -> list[str]:
-    """List the ids of all datasets of the default remote, sorted, in the form that `resolve` accepts.
-
-    Raises `OfflineError`, before a socket is opened, or `NetworkError`.
-    """
+    """List the ids of all datasets of the default remote, sorted; raises as `find_release` does."""
     remote = parse_remote(settings.minari_remote)
     _check_online(f"The list of {remote}", "`offline-data list minari --remote`", settings)
     return sorted(remote.datasets(settings))
@@ -171,15 +163,10 @@ def list_remote(settings: Settings) -> list[str]:
 def find_release(
     name: str, revision: str | None, settings: Settings, known: Iterable[str]
 ) -> Release:
-    """Return a dataset at its remote with its files.
+    """Return a dataset at its remote (`hf://user/pen/human-v2`) or the default one, with its files.
 
-    Args:
-        name: The dataset, with (`hf://user/pen/human-v2`) or without a remote.
-        revision: Commit, branch or tag of the hub; None for the newest.
-        settings: Default remote, endpoint, token.
-        known: Names to suggest if there is no dataset of that name.
-
-    Raises `OfflineError`, before a socket is opened, and as `Remote.files`.
+    Near names among those `known` are suggested. Raises `OfflineError`, before a socket is opened, and
+    as `Remote.files`.
     """
     remote, dataset = settings.minari_remote, name
     if "://" in name:

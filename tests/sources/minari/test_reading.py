@@ -19,7 +19,7 @@ from PIL import Image
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.sources.minari import Minari
 from offline_data.sources.minari import dataset as rules
-from offline_data.sources.minari.leaves import NOTE_IMAGES, NOTE_REWARD
+from offline_data.sources.minari.leaves import NOTE_IMAGES, NOTE_REWARD, NOTE_SEED
 from offline_data.sources.minari.metadata import space_leaves
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
@@ -194,7 +194,7 @@ def test_episode_columns(tmp_path: Path, storage: str) -> None:
     batch = read_minari(write_minari(tmp_path / "t-v0", episodes, storage))
     assert batch.episodes["id",].tolist() == [0, 1]
     assert batch.episodes["seed",].tolist() == [-3, -1]
-    assert rules.NOTE_SEED in batch.notes
+    assert NOTE_SEED in batch.notes
     text = batch.episodes["options",].tolist()
     assert text == ['{"a": "x", "b": {"qpos": [0.5, 1.0]}}', None]
     assert [value and json.loads(value) for value in batch.episodes["metadata",]] == [
