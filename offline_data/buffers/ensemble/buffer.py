@@ -103,13 +103,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
         collate_fn: Called with the list of sub-batches, instead of stacking them.
         collate_fns: One per member, called with its sub-batches after the member's own functions
             (in TorchRL, instead of the member's collate function).
-        p: See `SamplerEnsemble`; also the next two.
-        sample_from_all: One sub-batch of each member.
-        num_buffer_sampled: `K`.
+        p, sample_from_all, num_buffer_sampled: See `SamplerEnsemble`.
         generator: Random generator, also of the members' samplers.
-        prefetch: See `ReplayBuffer`; batches prefetched by members are not used.
-        pin_memory: Whether to move batches to page-locked memory.
-        transform_factory: Function that returns the transform; instead of `transform`.
+        prefetch, pin_memory, transform_factory: See `ReplayBuffer`; batches prefetched by members
+            are not used.
         torchrl: TorchRL's other arguments; only their default values are accepted.
 
     Attributes:

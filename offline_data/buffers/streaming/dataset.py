@@ -96,12 +96,10 @@ class StreamingDataset(IterableDataset[Any]):
         seed: Seed of all orders; the same in all ranks.
         window_bytes: Size of the episodes shuffled together, in bytes.
         drop_last: Whether to drop the last batch of an epoch if it is not full.
-        keys: Leaves of batches, or parents of leaves; None: all.
-        decode: Whether to decode encoded images to pixels; False: the `bytes` of each file.
+        keys, decode, transform: See `load_dataset`.
         derived: Functions that add leaves computed from other rows of the same episode, as for
             `load_dataset`. `normalize` needs statistics, since a stream is read once: given, or of
             `fit`. Windows have whole episodes, so only `relabel` with `random` goals is not supported.
-        transform: Called with every batch.
         rank, world: Index and number of programs that each read a part of the shards; None: see
             `ds.dataloader`. With a trainer that divides batches among ranks by itself: 0 and 1.
         skip_bad_episodes: Whether to skip unreadable episodes and list them in `skipped`.
