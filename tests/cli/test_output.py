@@ -27,7 +27,7 @@ from offline_data_cli.render import (
     show_traceback,
     to_json,
 )
-from offline_data_cli.result import Field, Fields, Result, Table, TableColumn
+from offline_data_cli.result import Field, Fields, Result, Table, TableColumn, card, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,23 +36,45 @@ if TYPE_CHECKING:
 
     MakeTerminal: TypeAlias = Callable[..., Terminal]
 
+
+@dataclass(frozen=True)
+class Spread:
+    low: float
+    high: float
+
+
 LONG = "local:" + "x" * 90
-TABLE = Table(
-    (
-        TableColumn("ID"),
-        TableColumn("ROWS", "count"),
-        TableColumn("SIZE", "bytes"),
-        TableColumn("EMPTY"),
-        TableColumn("WHAT"),
-    ),
-    (("local:toy@1", 1234567, 3 << 20, None, "a tab\tand\na line " * 8), (LONG, None, 5, "", "b")),
+ROWS = (
+    ("local:toy@1", 1234567, 3 << 20, None, "a tab\tand\na line " * 8),
+    (LONG, None, 5, "", "b"),
 )
+TABLE = table("id rows:count size:bytes empty what", ROWS)
 RESULT = Result(
     {"rows": 2},
     (TABLE, Fields(Field("notes", ("one", "two")), Field("none", None), title="more"), "the end"),
     ("local:toy@1", LONG),
     ("a note",),
 )
+
+
+def test_a_spec_names_values_of_objects_and_mappings() -> None:
+    items = [Spread(1, 2), {"low": 3, "of": {"high": 4.5}}]
+    spec = "lowest_value=low:count high:number:clip:keep"
+    found = table(spec, items, high=lambda item: 9 if isinstance(item, Spread) else item["of"])
+    assert found.columns == [
+        TableColumn("LOWEST VALUE", "count"),
+        TableColumn("HIGH", "number", clip=True, keep=True),
+    ]
+    assert found.rows == [[1, 9], [3, {"high": 4.5}]]
+    fields = card(items[1], "low peak=of.high:number missing also", also=None).fields
+    assert fields == (
+        Field("low", 3),
+        Field("peak", 4.5, "number"),
+        Field("missing", None),
+        Field("also", None),
+    )
+    with pytest.raises(AttributeError):
+        card(items[0], "lows")
 
 
 def test_a_pipe_gets_everything_between_tabs(capsys: pytest.CaptureFixture[str]) -> None:
