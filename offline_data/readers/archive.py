@@ -157,7 +157,7 @@ class _SafeMembers:
 def _zip_members(path: Path, budget: int) -> Iterator[Member]:
     with open_zip(path, budget=budget) as (archive, files):
         for name, info in files.items():
-            with damage_named(path), archive.open(info) as stream:
+            with name_damage(path), archive.open(info) as stream:
                 yield Member(name, info.file_size, _check_stream(stream, path))
 
 
@@ -171,7 +171,7 @@ def open_zip(
     """
     if content is None:
         read_head(path)  # a missing file, or one that may not be read, in our words
-    with damage_named(path):
+    with name_damage(path):
         archive = zipfile.ZipFile(content or path)
         _check_count(archive)
     with archive:
@@ -238,7 +238,7 @@ def _is_tar(head: bytes) -> bool:
 
 def _stream_members(path: Path, opener: Any, budget: int) -> Iterator[Member]:
     """Yield the members of a tar, compressed or not, or the one of a lone compressed file."""
-    with damage_named(path), opener(path, "rb") as file:
+    with name_damage(path), opener(path, "rb") as file:
         if opener is open:
             yield from _tar_members(path, file, budget)
             return
@@ -343,7 +343,7 @@ class _CheckedStream(io.RawIOBase):
         view = memoryview(buffer).cast("B")[:_INFLATED]
         if self._size is not None:
             view = view[: self._size]
-        with damage_named(self._path):
+        with name_damage(self._path):
             count: int = self._stream.readinto(view) if len(view) else 0
             if self._size is not None:
                 self._size -= count
@@ -357,7 +357,7 @@ class _CheckedStream(io.RawIOBase):
 
 
 @contextmanager
-def damage_named(where: object) -> Iterator[None]:
+def name_damage(where: object) -> Iterator[None]:
     """Turn what is raised where a file is damaged into a `FormatError` that names it."""
     try:
         yield

@@ -32,7 +32,7 @@ from offline_data.episodes.joining import SKIP_HINT
 from offline_data.errors import FormatError
 from offline_data.files import describe_head, human_bytes, is_unicode, read_head
 from offline_data.plurals import plural
-from offline_data.readers.archive import damage_named
+from offline_data.readers.archive import name_damage
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class ArffFile:
 
 def is_arff(path: Path) -> bool:
     """Return True if a plain file begins as ARFF does: comments, then `@relation`."""
-    with damage_named(path):
+    with name_damage(path):
         read_head(path)  # raises our error if the file cannot be read
         with _open_bytes(path) as file:
             text = file.read(1 << 18).decode("latin-1").removeprefix("\xef\xbb\xbf")
@@ -352,7 +352,7 @@ def _open_bytes(path: Path) -> IO[bytes]:
 def _read_lines(path: Path, first: int = 1) -> Iterator[str]:
     """Yield the lines from number `first` on, of which none may fill the memory."""
     rest, number = "", 1
-    with damage_named(path), _open_bytes(path) as raw, io.TextIOWrapper(raw, "utf-8-sig") as file:
+    with name_damage(path), _open_bytes(path) as raw, io.TextIOWrapper(raw, "utf-8-sig") as file:
         while block := _read_block(file, path):
             *whole, rest = (rest + block).split("\n")
             yield from whole[max(0, first - number) :]

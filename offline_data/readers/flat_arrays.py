@@ -31,7 +31,7 @@ class FlatArrays(FlatFile):
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
 
-    def opened(self) -> AbstractContextManager[Any]:
+    def open(self) -> AbstractContextManager[Any]:
         """Return a block with nothing to open."""
         return nullcontext()
 
@@ -47,11 +47,11 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
     observations, or no real numbers.
     """
     arrays = dict(_flatten(given))
-    if missing := [name for name in form.required if name not in arrays]:
+    if missing := [name for name in form.required_columns if name not in arrays]:
         raise FormatError(
             f"The arrays lack {', '.join(map(repr, missing))}; found "
             f"{', '.join(sorted(arrays)[:12]) or 'none'}",
-            hint=f"needed are {', '.join(form.required)}; episodes, one by one, may have nested "
+            hint=f"needed are {', '.join(form.required_columns)}; episodes, one by one, may have nested "
             "observations",
         )
     observations = arrays[form.observation]
@@ -64,7 +64,7 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
     scalars: dict[str, Any] = {}
     refused: dict[str, str] = {}
     for name, array in arrays.items():
-        if array.ndim == 0 and name not in form.known:
+        if array.ndim == 0 and name not in form.known_columns:
             value = array.item()
             value = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
             if isinstance(value, (str, bool, int, float)):
@@ -75,7 +75,7 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
             refused[name] = reason
         else:
             columns[name] = FlatColumn(array.dtype.newbyteorder("="), array.shape[1:])
-    for name in form.known:
+    for name in form.known_columns:
         if name in refused:
             raise FormatError(f"{WHERE}: {name!r} {refused[name]}")
     check_next(columns, WHERE, form)

@@ -86,14 +86,14 @@ class FlatFormat:
     """Conversion of such a file."""
 
     @property
-    def required(self) -> tuple[str, ...]:
+    def required_columns(self) -> tuple[str, ...]:
         """Columns that every file has."""
         return (self.observation, self.action, self.reward, self.terminated)
 
     @property
-    def known(self) -> tuple[str, ...]:
+    def known_columns(self) -> tuple[str, ...]:
         """Columns with a meaning of their own."""
-        return (*self.required, self.truncated, self.next_observation)
+        return (*self.required_columns, self.truncated, self.next_observation)
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,13 @@ class FlatFile:
     @property
     def others(self) -> dict[str, Key]:
         """Columns without a meaning of their own, with the step leaf each becomes."""
-        names = (name for name in self.columns if name not in self.format.known)
+        names = (name for name in self.columns if name not in self.format.known_columns)
         try:
             return {name: self.format.leaf_of(name) for name in names}
         except FormatError as error:
             raise FormatError(f"{self.path}: {error.message}", hint=error.shell_hint) from error
 
-    def opened(self) -> AbstractContextManager[Any]:
+    def open(self) -> AbstractContextManager[Any]:
         """Open the file within a block, for `read`."""
         return open_hdf5(self.path)
 
@@ -190,7 +190,9 @@ def has_columns(file: Any, form: FlatFormat) -> bool:
     """Return True if an open file has the names that a file of the format has."""
     names, _ = datasets_in(file)
     first = _prefixes(names, form)[0]
-    return not form.foreign.keys() & names and all(first + name in names for name in form.required)
+    return not form.foreign.keys() & names and all(
+        first + name in names for name in form.required_columns
+    )
 
 
 def inspect(file: Any, path: Path, form: FlatFormat) -> FlatFile:
@@ -218,7 +220,7 @@ def inspect(file: Any, path: Path, form: FlatFormat) -> FlatFile:
     refused: dict[str, str] = {}
     for name, pieces in grouped.items():
         elsewhere = any(map(lies_elsewhere, pieces))
-        if pieces[0].shape == () and name not in form.known and not elsewhere:
+        if pieces[0].shape == () and name not in form.known_columns and not elsewhere:
             value = _json_value(pieces[0])
             if value is None:
                 refused[name] = "is a value that JSON cannot hold"
@@ -228,7 +230,7 @@ def inspect(file: Any, path: Path, form: FlatFormat) -> FlatFile:
             refused[name] = reason
         else:
             columns[name] = FlatColumn(pieces[0].dtype.newbyteorder("="), pieces[0].shape[1:])
-    for name in form.known:
+    for name in form.known_columns:
         if name in refused:
             raise FormatError(f"{path}: {name!r} {refused[name]}")
     check_next(columns, path, form)
@@ -245,7 +247,7 @@ def _prefixes(names: Iterable[str], form: FlatFormat) -> list[str]:
     """Return the prefix of each piece, in order; one empty prefix for the usual file."""
     below = (name.split("/")[1] for name in names if form.pieces and name.startswith(form.pieces))
     pieces = sorted({p for p in below if _NUMBER.fullmatch(p)}, key=lambda p: (int(p), p))
-    if not pieces or all(name in names for name in form.required):
+    if not pieces or all(name in names for name in form.required_columns):
         return [""]
     return [f"{form.pieces}{piece}/" for piece in pieces]
 
@@ -263,12 +265,12 @@ def _check_names(
             f"{path} is not a {form.title} file: it has {name!r}, which {form.foreign[name]} writes",
             hint=form.foreign_hint,
         )
-    for link in (prefix + name for prefix in prefixes for name in form.known):
+    for link in (prefix + name for prefix in prefixes for name in form.known_columns):
         if link in links:
             raise FormatError(
                 f"{path}: {link!r} is a link to {links[link]!r}, which is not followed"
             )
-    needed = [prefixes[0] + name for name in form.required]
+    needed = [prefixes[0] + name for name in form.required_columns]
     needed += [prefix + form.observation for prefix in prefixes[1:]]
     if missing := [name for name in needed if name not in names]:
         raise FormatError(
@@ -514,7 +516,7 @@ class FlatEpisodes:
         if self.truncated is not None:
             truncated |= self.truncated[begin:end]
         truncated[last] |= ~terminated[last]
-        with flat.opened() as file:
+        with flat.open() as file:
             steps = {
                 ("action",): flat.read(file, form.action, begin, end),
                 REWARD: flat.read(file, form.reward, begin, end).reshape(-1, 1),

@@ -121,7 +121,7 @@ def h5() -> Any:
 
 
 @cache
-def guarded() -> Any:
+def links_within_file() -> Any:
     """Return access properties for opening objects without following an external link.
 
     HDF5 has no option for it, but accepts properties for opening the target file of a link: here an
@@ -206,7 +206,7 @@ def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:
         names[name] = None
     file = h5().h5i.get_file_id(dataset)
     try:
-        found = [h5().h5o.open(file, name.encode(), guarded()) for name in names]
+        found = [h5().h5o.open(file, name.encode(), links_within_file()) for name in names]
     except (KeyError, ValueError, OSError) as error:
         raise _refusal(
             dataset, f"is a virtual dataset over one that cannot be opened: {error}"

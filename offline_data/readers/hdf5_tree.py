@@ -21,8 +21,8 @@ from offline_data.readers.hdf5 import (
     FEW,
     check_size,
     check_storage,
-    guarded,
     h5,
+    links_within_file,
     place_of,
 )
 from offline_data.readers.images import is_jpeg
@@ -139,7 +139,7 @@ def dtype_of(dataset: Any) -> np.dtype[Any] | None:
 
 def _child(group: Any, name: str, shown: str) -> Any:
     try:
-        return h5().h5o.open(group, name.encode(), guarded())
+        return h5().h5o.open(group, name.encode(), links_within_file())
     except (KeyError, ValueError) as error:  # how h5py reports damage: the name is there
         raise OSError(f"{shown!r} exists but cannot be opened: {error}") from error
 
@@ -179,7 +179,7 @@ def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> A
     try:
         if len(path) == 1 and parent.links.get_info(name).type == low.h5l.TYPE_HARD:
             return low.h5g.open(parent, name)  # faster than where a link may lead anywhere
-        found = low.h5o.open(parent, name, guarded())
+        found = low.h5o.open(parent, name, links_within_file())
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         found = _open_beside(parent, path) if beside else None
         if found is None:
@@ -195,7 +195,7 @@ def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
     try:
         if len(path) == 1 and parent.links.get_info(name).type == low.h5l.TYPE_HARD:
             return low.h5d.open(parent, name)  # a third faster than where a link may lead anywhere
-        found = low.h5o.open(parent, name, guarded())
+        found = low.h5o.open(parent, name, links_within_file())
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         return _check_absent(parent, path, error)
     if not isinstance(found, low.h5d.DatasetID):
@@ -215,7 +215,7 @@ def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
     if file.name != os.fsdecode(name) or file.is_symlink() or not file.is_file():
         return None
     opened = h5().h5f.open(os.fsencode(file), h5().h5f.ACC_RDONLY)
-    return h5().h5o.open(opened, place, guarded())
+    return h5().h5o.open(opened, place, links_within_file())
 
 
 def _check_absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:

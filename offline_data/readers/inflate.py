@@ -126,7 +126,7 @@ class Pipeline:
 
         Bit `i` of `skipped` is set if filter `i` was not applied to this chunk.
         """
-        used = [one for number, one in enumerate(self._filters) if not skipped >> number & 1]
+        used = [step for number, step in enumerate(self._filters) if not skipped >> number & 1]
         data: bytes | None = raw
         while used and data is not None:
             code, parameters = used.pop()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.readers.archive import damage_named, open_members, open_zip
+from offline_data.readers.archive import name_damage, open_members, open_zip
 from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
             f"{nbytes} bytes; at most {left} follow its header"
         )
     raw, done = np.empty(nbytes, np.uint8), 0
-    with damage_named(where):
+    with name_damage(where):
         while block := stream.read(min(_BLOCK, nbytes - done + 1)):
             if done + len(block) > nbytes:
                 raise ValueError("bytes follow its array")
@@ -104,7 +104,7 @@ def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
 
     Raises `FormatError` if it is damaged, or has a dtype that is not allowed.
     """
-    with damage_named(where):
+    with name_damage(where):
         major, _minor = version = npy_format.read_magic(stream)
         if version not in {(1, 0), (2, 0), (3, 0)}:
             raise ValueError(f"it has format version {version}")
@@ -273,5 +273,5 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
             there = ", ".join(self._members) or "none"
             raise NotFoundError(f"{self._path} has no array {name!r}; arrays: {there}")
         where = f"{self._path}, array {name!r}"
-        with damage_named(where), self._archive.open(self._members[name]) as stream:
+        with name_damage(where), self._archive.open(self._members[name]) as stream:
             yield stream, where

@@ -104,7 +104,7 @@ def _read_entry(data: bytes, begin: int, end: int, found: dict[str, Value]) -> N
         if number == 1 and wire == _LENGTH:
             name = data[at:stop].decode()
         elif number == 2 and wire == _LENGTH:
-            lists += [one for one in _fields(data, at, stop) if one[0] in _READERS]
+            lists += [field for field in _fields(data, at, stop) if field[0] in _READERS]
     if lists:
         kind = lists[-1][0]
         places = [(at, stop) for number, _, at, stop in lists if number == kind]

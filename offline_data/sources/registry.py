@@ -192,8 +192,8 @@ def _describe_unknown(path: Path) -> str:
         if FORMAT.foreign.keys() & names:
             inspect(file, path, FORMAT)  # raises, and says which program writes it
     listed = ", ".join(names[:_MOST_LISTED]) + ", …" * (len(names) > _MOST_LISTED) or "none"
-    lacking = [name for name in FORMAT.required if name not in names]
-    if 0 < len(lacking) <= len(FORMAT.required) // 2:
+    lacking = [name for name in FORMAT.required_columns if name not in names]
+    if 0 < len(lacking) <= len(FORMAT.required_columns) // 2:
         return f"it is nearly a D4RL file, but has no {' or '.join(lacking)}; it has {listed}"
     return f"it is HDF5 with none of the known layouts; its datasets: {listed}"
 

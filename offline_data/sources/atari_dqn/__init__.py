@@ -126,7 +126,7 @@ class AtariDQN(CatalogSource):
         prefix = f"dqn/{run}/{FOLDER}/"
         try:
             listed = list_bucket(f"gs://{BUCKET}/{prefix}", settings, limits=_LIMITS)
-            there = {one.name.removeprefix(prefix): one for one in listed}
+            there = {file.name.removeprefix(prefix): file for file in listed}
         except (AuthError, NetworkError, NotFoundError) as error:
             if not isinstance(error, OfflineError) and not settings.mirrors:
                 raise type(error)(f"{self.name}:{name}: {error.message}", hint=_COPY) from error

@@ -163,12 +163,12 @@ class CheckpointRun:
     def of(cls, checkpoints: Sequence[Checkpoint]) -> CheckpointRun:
         """Return the run with its episodes; raises `FormatError` for a terminal in a zero row."""
         first, last, pads = checkpoints[0], checkpoints[-1], checkpoints[0].pads
-        lengths = [one.capacity for one in checkpoints[:-1]] + [last.fresh]
+        lengths = [checkpoint.capacity for checkpoint in checkpoints[:-1]] + [last.fresh]
         offsets = np.cumsum([0, *lengths])
         found = []
-        for place, one in enumerate(checkpoints):
-            found.append(one.ends[one.ends < one.fresh] + offsets[place])
-            if one is not last and checkpoints[place + 1].stale_end:
+        for place, checkpoint in enumerate(checkpoints):
+            found.append(checkpoint.ends[checkpoint.ends < checkpoint.fresh] + offsets[place])
+            if checkpoint is not last and checkpoints[place + 1].stale_end:
                 found.append(offsets[place + 1 : place + 2] - 1)
         stops = np.concatenate(found) + 1
         known = first.first or first.stale_end
@@ -211,11 +211,11 @@ class CheckpointRun:
 def runs_of(checkpoints: Sequence[Checkpoint]) -> list[CheckpointRun]:
     """Divide ordered checkpoints into runs of consecutive ones; drops a repeated one."""
     runs: list[list[Checkpoint]] = []
-    for one in checkpoints:
-        if runs and one.repeats and runs[-1][-1].number == one.number - 1:
+    for checkpoint in checkpoints:
+        if runs and checkpoint.repeats and runs[-1][-1].number == checkpoint.number - 1:
             continue
-        if runs and one.follows(runs[-1][-1]):
-            runs[-1].append(one)
+        if runs and checkpoint.follows(runs[-1][-1]):
+            runs[-1].append(checkpoint)
         else:
-            runs.append([one])
+            runs.append([checkpoint])
     return [CheckpointRun.of(run) for run in runs]

@@ -147,7 +147,7 @@ def cut_to_episodes(
     Raises:
         FormatError: Nothing marks the ends of the episodes.
     """
-    with flat.opened() as file:
+    with flat.open() as file:
         terminals, timeouts, odd = flat.read_flags(file)
         ends, applied = episode_ends(rule, terminals, timeouts, str(flat.path))
         demonstrations = _demonstrations(flat, file, ends)

@@ -126,7 +126,7 @@ class Minari(Source):
         name = release.name
         if release.local is not None and metadata.published_as in known:
             name = str(metadata.published_as)  # converted under another name
-        declared = metadata.declared()
+        declared = metadata.declared_leaves()
         info = metadata.info(name, known[name].notes if name in known else ())
         storage: EpisodeStorage
         if metadata.data_format == "hdf5":

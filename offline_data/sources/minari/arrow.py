@@ -187,7 +187,7 @@ class _ArrowEpisode:
     def _groups(self) -> Groups:
         return groups_of(self._leaves)
 
-    def stated(self) -> tuple[Any, Any]:
+    def stated_counts(self) -> tuple[Any, Any]:
         return self._values.get("id"), self._values.get("total_steps")
 
     def read(self, leaf: PlannedLeaf) -> NDArray[Any] | None:

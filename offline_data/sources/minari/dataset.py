@@ -121,7 +121,7 @@ class MinariDataset(RandomAccess):
                 groups = episode.groups({leaf.place for leaf in leaves})
                 described.append(DescribedEpisode(episode.where, leaves, groups))
                 noted = noted or episode.facts().metadata is not None
-                stated_id, stated_steps = episode.stated()
+                stated_id, stated_steps = episode.stated_counts()
                 if stated_id is not None and stated_id != number:
                     notes[NOTE_ID] = None
                 if stated_steps is not None and stated_steps != described[-1].steps:
@@ -186,7 +186,7 @@ class _BatchBuilder:
         self._final.append(self._add_observations(episode, steps))
         missing = [leaf for leaf in plan.infos if not self._add_info(episode, leaf, steps)]
         if missing or any(episode.members(group) != n for group, n in plan.members.items()):
-            self._drop_unplanned(episode)
+            self._drop_unplanned_leaves(episode)
         self._lengths.append(steps)
         facts = episode.facts()
         self._facts.append(facts)
@@ -264,7 +264,7 @@ class _BatchBuilder:
         empty = np.full((rows, *leaf.shape), nothing(leaf.dtype), leaf.dtype)
         self._columns[leaf.key].append(empty)
 
-    def _drop_unplanned(self, episode: EpisodeReader) -> None:
+    def _drop_unplanned_leaves(self, episode: EpisodeReader) -> None:
         known = {leaf.place for leaf in self._plan.leaves}
         listed = {dropped.key for dropped in self._dropped}
         names = ("/".join(x.place) for x in episode.describe() if x.place not in known)

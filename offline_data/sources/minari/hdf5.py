@@ -124,7 +124,7 @@ class _Hdf5Episode:
                 raise FormatError(f"{self.where} has more than {_MOST_GROUPS} groups")
         return groups
 
-    def stated(self) -> tuple[Any, Any]:
+    def stated_counts(self) -> tuple[Any, Any]:
         attributes = h5().Group(self._group).attrs
         steps = attributes.get("total_steps", attributes.get("total_timesteps"))
         return plain(attributes.get("id")), plain(steps)

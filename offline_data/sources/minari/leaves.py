@@ -124,7 +124,7 @@ class EpisodeReader(Protocol):
     def groups(self, places: set[Place]) -> Groups:
         """Return the members of each group above the leaves, and of empty groups."""
 
-    def stated(self) -> tuple[Any, Any]:
+    def stated_counts(self) -> tuple[Any, Any]:
         """Return its stated `id` and `total_steps`, each None if missing."""
 
 
@@ -240,7 +240,7 @@ def make_plan(
     """
     first = episodes[0]
     for section, names in declared.items():
-        _check_declared(first, section, names)
+        _check_declared_leaves(first, section, names)
     taken: dict[Key, str] = {}
     kept: dict[Place, FoundLeaf] = {}
     sections: dict[str, list[PlannedLeaf]] = {name: [] for name in SECTIONS}
@@ -271,7 +271,7 @@ def make_plan(
     )
 
 
-def _check_declared(first: DescribedEpisode, section: str, names: Iterable[Place]) -> None:
+def _check_declared_leaves(first: DescribedEpisode, section: str, names: Iterable[Place]) -> None:
     found = {leaf.names for leaf in first.leaves if leaf.section == section}
     if not found:
         raise FormatError(f"{first.where} has no {section!r}", hint=_HINT)

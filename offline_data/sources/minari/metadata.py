@@ -62,7 +62,7 @@ class Metadata:
     spaces: Mapping[str, Mapping[str, Any] | None]
     from_file: bool
 
-    def declared(self) -> Declared:
+    def declared_leaves(self) -> Declared:
         """Return the leaves that the spaces declare; none if the recorder flattened them."""
         return {
             section: {}

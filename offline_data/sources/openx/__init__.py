@@ -69,7 +69,7 @@ class OpenX(CatalogSource):
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the datasets with a public location."""
-        return [one.entry for one in listed().values() if one.version]
+        return [dataset.entry for dataset in listed().values() if dataset.version]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return the files of a version, and of a split of it; queries the bucket for both."""
@@ -95,7 +95,7 @@ class OpenX(CatalogSource):
         ordered = (place, *(other for other in places if other != place))
         remote = []
         for path in files:
-            urls = tuple(f"{one}/{quote(path)}" for one in ordered)
+            urls = tuple(f"{url}/{quote(path)}" for url in ordered)
             listed_as = objects.get(path)
             facts = (listed_as.size, listed_as.digest) if listed_as else ()
             remote.append(RemoteFile(path, urls, *facts))
@@ -125,7 +125,7 @@ class OpenX(CatalogSource):
                 f"{missing[0]}{' …' if len(missing) > 1 else ''}",
                 hint="copy the whole dataset",
             )
-        labels = [one.name for one in entries(folder) if one.name.endswith(LABELS)]
+        labels = [entry.name for entry in entries(folder) if entry.name.endswith(LABELS)]
         files = [folder / file for file in (INFO, FEATURES, *labels, *needed)]
         names = tuple(dict.fromkeys(piece.split for piece in pieces))
         revision = fingerprint(folder, files)
@@ -161,9 +161,9 @@ def _read_info(
             return get_json(f"{place}/{INFO}", settings, limits=_LIMITS), place
         except (NotFoundError, AuthError, NetworkError) as error:
             failed.append(error)
-    for one in failed:
-        if not isinstance(one, NotFoundError):
-            raise type(one)(one.message, hint=_COPY) from one
+    for failure in failed:
+        if not isinstance(failure, NotFoundError):
+            raise type(failure)(failure.message, hint=_COPY) from failure
     above = places[0].rpartition("/")[0]
     infos = _list_objects(above, settings, ending=f"/{INFO}")
     versions = sorted(path.partition("/")[0] for path in infos)
@@ -186,7 +186,7 @@ def _list_objects(place: str, settings: Settings, ending: str = "") -> dict[str,
     except (AuthError, NotFoundError):
         return {}
     prefix = below.partition("/")[2]
-    return {one.name.removeprefix(prefix): one for one in found}
+    return {file.name.removeprefix(prefix): file for file in found}
 
 
 def _find_folder(path: Path) -> Path | None:
@@ -197,7 +197,7 @@ def _find_folder(path: Path) -> Path | None:
         return None
     if is_one(path):
         return path
-    below = [one.name for one in entries(path) if not one.is_file(follow_symlinks=False)]
+    below = [entry.name for entry in entries(path) if not entry.is_file(follow_symlinks=False)]
     versions = [path / name for name in below if is_one(path / name)]
     return versions[0] if len(versions) == 1 else None
 

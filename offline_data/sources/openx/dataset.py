@@ -72,7 +72,7 @@ class RldsDataset(RawDataset):
                 "name": about.get("name"),
                 "version": about.get("version"),
                 "description": _unless_todo(about.get("description")),
-                "splits": {one.name: one.episodes for one in splits.values()},
+                "splits": {split.name: split.episodes for split in splits.values()},
                 "labels": self._labels(),
             },
             licence=str(licence) if licence else LICENCE if known else None,

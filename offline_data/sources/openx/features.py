@@ -158,7 +158,7 @@ def _leaf(
             sequences=sequences,
         )
         return _image_or_reason(found)
-    form = next((one for one in ("tensor", "boundingBox") if one in node), None)
+    form = next((name for name in ("tensor", "boundingBox") if name in node), None)
     if form is None:
         known = {"pythonClassName", "description", "value"}
         kind = next(

@@ -65,7 +65,7 @@ def read_splits(info: Any, where: str) -> dict[str, NamedSplit]:
             f"{where}: its records are in files of the format {shown(form)}; only {FILE_FORMAT} is read",
             hint="write it anew with tfds.builder(…, file_format='tfrecord')",
         )
-    splits = [_read_split(one, str(info.get("name")), where) for one in info["splits"]]
+    splits = [_read_split(split, str(info.get("name")), where) for split in info["splits"]]
     splits.sort(key=lambda split: split.name != TRAIN)
     if not any(split.episodes for split in splits):
         raise FormatError(f"{where} says that the dataset has no episodes")
@@ -124,7 +124,7 @@ def select(splits: Mapping[str, NamedSplit], text: str | None) -> list[SplitPiec
         ranges = [(split, 0, split.episodes) for split in splits.values()]
     else:
         ranges = [_range_of(splits, part.strip(), text) for part in text.split("+")]
-    pieces = [piece for one in ranges for piece in _pieces(*one)]
+    pieces = [piece for bounds in ranges for piece in _pieces(*bounds)]
     if not pieces:
         raise NotFoundError(f"NamedSplit {text!r} has no episodes")
     seen: dict[str, list[tuple[int, int]]] = {}

@@ -98,20 +98,20 @@ def _read_ragged(
     levels = len(feature.sequences) - 1
     lengths = [record.get(f"{feature.stored}/ragged_row_lengths_{n}") for n in range(levels)]
     values = record.get(f"{feature.stored}/ragged_flat_values")
-    if values is None and all(one is None for one in lengths):
+    if values is None and all(level is None for level in lengths):
         return None, []
     count = rows
     found: list[Any] = []
-    for one in lengths:
+    for level in lengths:
         if (
-            isinstance(one, BytesValues)
-            or one is None
-            or len(one) != count
-            or ((one < 0) | (one > _MOST_BYTES)).any()  # no larger ones: their sum would wrap
+            isinstance(level, BytesValues)
+            or level is None
+            or len(level) != count
+            or ((level < 0) | (level > _MOST_BYTES)).any()  # no larger ones: their sum would wrap
         ):
             raise FormatError(f"{feature.name} has sequences whose lengths do not add up")
-        found.append(one)
-        count = int(one.sum())
+        found.append(level)
+        count = int(level.sum())
     return values if values is not None else np.zeros(0, np.float32), found
 
 
@@ -264,11 +264,11 @@ def _as_json(items: Any, feature: Feature, rows: int, lengths: list[Any]) -> NDA
             nested = items.reshape(shape).tolist()
         except ValueError as error:
             raise FormatError(f"{feature.name} does not fit its shape: {error}") from None
-    for one in reversed(lengths):
-        if int(one.sum()) != len(nested):
+    for level in reversed(lengths):
+        if int(level.sum()) != len(nested):
             raise FormatError(f"{feature.name} has sequences whose lengths do not add up")
-        stops = np.cumsum(one).tolist()
-        nested = [nested[stop - n : stop] for n, stop in zip(one.tolist(), stops, strict=True)]
+        stops = np.cumsum(level).tolist()
+        nested = [nested[stop - n : stop] for n, stop in zip(level.tolist(), stops, strict=True)]
     if len(nested) != rows:
         raise FormatError(f"{feature.name} has {plural(len(nested), 'value')}; expected {rows}")
     out = np.empty(rows, object)

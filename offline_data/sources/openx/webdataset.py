@@ -91,7 +91,7 @@ def is_webdataset(path: Path) -> bool:
 def release_of_webdataset(path: Path, name: str) -> Release:
     """Describe a tar file, or a folder of them; raises `FormatError` if one of them is missing."""
     tars = tars_of(path)
-    _check_numbers([one.name for one in tars], str(path))
+    _check_numbers([tar.name for tar in tars], str(path))
     home = path if is_folder(path) else path.parent
     return Release(name, fingerprint(home, tars), local=path, shards=len(tars))
 
@@ -148,7 +148,7 @@ def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:
     """Read an episode; `others` are suffixes of skipped members."""
     value = load(member.stream, size=member.size, where="it")
     steps = value.pop("steps", None) if isinstance(value, dict) else None
-    if not isinstance(steps, (list, tuple)) or not all(isinstance(one, dict) for one in steps):
+    if not isinstance(steps, (list, tuple)) or not all(isinstance(step, dict) for step in steps):
         raise FormatError("it is not an episode: expected a dict with a list of steps")
     if not steps:
         raise FormatError("it has no step")
@@ -163,10 +163,10 @@ def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:
     }
     key = member.name.rpartition("/")[2].removesuffix(_EPISODE)
     table: dict[Key, Any] = {("split",): _text(["train"]), ("key",): _text([key])}
-    for path, one in _leaves(value, ()):
-        table[key_of(path, in_steps=False)] = _column([one], path)
+    for path, leaf in _leaves(value, ()):
+        table[key_of(path, in_steps=False)] = _column([leaf], path)
     batch = aligned(columns, len(steps), table)
-    dropped = tuple(Dropped(one, "it is not part of an episode") for one in others)
+    dropped = tuple(Dropped(name, "it is not part of an episode") for name in others)
     return replace(batch, dropped=dropped)
 
 
@@ -189,25 +189,25 @@ def _leaves(
 def _column(values: Sequence[Any], path: tuple[str, ...]) -> Any:
     """Return a column `[n, …]`: encoded images, text, or numbers of their own dtype."""
     where = "/".join(path)
-    first = next((one for one in values if one is not None), None)
+    first = next((value for value in values if value is not None), None)
     if isinstance(first, bytes) and (first.startswith(_PNG) or is_jpeg(first)):
         return _images(values, where)
     if first is None or isinstance(first, (str, bytes)):
-        return _text([_decode_text(one, where) for one in values])
-    arrays = [np.asarray(one) for one in values]
-    kinds = {(one.dtype, one.shape) for one in arrays}
+        return _text([_decode_text(value, where) for value in values])
+    arrays = [np.asarray(value) for value in values]
+    kinds = {(array.dtype, array.shape) for array in arrays}
     if len(kinds) > 1:
         kinds_text = ", ".join(sorted(f"{dtype} {list(shape)}" for dtype, shape in kinds))
         raise FormatError(f"{where} is not the same in all steps: {kinds_text:.200}")
     column = np.stack(arrays)
     if column.dtype.kind in "OSU":
-        flat = [_decode_text(one, where) for one in column.reshape(-1).tolist()]
+        flat = [_decode_text(value, where) for value in column.reshape(-1).tolist()]
         return _text(flat).reshape(column.shape)
     return column
 
 
 def _images(values: Sequence[Any], where: str) -> Any:
-    if not all(isinstance(one, bytes) for one in values):
+    if not all(isinstance(value, bytes) for value in values):
         raise FormatError(f"{where} is an image in some steps, and not in others")
     data = np.frombuffer(values[0], np.uint8)
     encoding = "jpeg" if is_jpeg(values[0]) else "png"
@@ -238,7 +238,7 @@ def tars_of(path: Path) -> list[Path]:
     """Return the tar files of a folder, or `path` itself if it is one; may be empty."""
     if not is_folder(path):
         return [path] if path.suffix == ".tar" and is_file(path) else []
-    found = (path / one.name for one in entries(path) if one.name.endswith(".tar"))
+    found = (path / entry.name for entry in entries(path) if entry.name.endswith(".tar"))
     return [file for file in found if is_file(file)]
 
 
