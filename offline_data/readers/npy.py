@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -22,7 +23,6 @@ from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Generator, Iterator
-    from pathlib import Path
     from typing import IO
 
     from numpy.typing import NDArray
@@ -187,11 +187,12 @@ class NpyRows:
             raise FormatError(f"{self._where} has {self.header.shape[:1]} rows; more are expected")
         self._left -= len(rows)
         view, done = memoryview(rows.reshape(-1).view(np.uint8).data), 0
-        while done < len(view):
-            count = self._stream.readinto(view[done:])  # type: ignore[attr-defined]
-            if not count:
-                raise FormatError(f"{self._where} is damaged: it ends inside its array")
-            done += count
+        with name_damage(self._where):
+            while done < len(view):
+                count = self._stream.readinto(view[done:])  # type: ignore[attr-defined]
+                if not count:
+                    raise FormatError(f"{self._where} is damaged: it ends inside its array")
+                done += count
 
     def skip(self, count: int) -> None:
         """Skip rows, some megabytes at a time."""
@@ -206,7 +207,9 @@ class NpyRows:
     def finish(self) -> None:
         """Read to the end, checking the checksum; raises `FormatError` for trailing bytes."""
         self.skip(self._left)
-        if self._stream.read(1):
+        with name_damage(self._where):
+            rest = self._stream.read(1)
+        if rest:
             raise FormatError(f"{self._where} is damaged: bytes follow its array")
 
 
@@ -238,7 +241,7 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
     def __init__(
         self, path: Path, archive: zipfile.ZipFile, files: Mapping[str, zipfile.ZipInfo]
     ) -> None:
-        self._path, self._archive = path, archive
+        self.path, self._archive = path, archive
         self._members = {
             n.removesuffix(_SUFFIX): f for n, f in files.items() if n.endswith(_SUFFIX)
         }
@@ -262,6 +265,14 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
         """Return an array, or `default` where there is none of this name."""
         return self[name] if name in self._members else default
 
+    @contextmanager
+    def rows(self, name: str) -> Iterator[NpyRows]:
+        """Open an array to read its rows in order, also beside other arrays of the file."""
+        with ExitStack() as stack:
+            with name_damage(where := f"{self.path}, array {name!r}"):
+                stream = stack.enter_context(self._archive.open(self._members[name]))
+            yield NpyRows(Path(where), stream, self._members[name].file_size)
+
     def header(self, name: str) -> NpyHeader:
         """Return shape and item type of an array without reading its values."""
         with self._open(name) as (stream, where):
@@ -271,7 +282,7 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
     def _open(self, name: str) -> Iterator[tuple[IO[bytes], str]]:
         if name not in self._members:
             there = ", ".join(self._members) or "none"
-            raise NotFoundError(f"{self._path} has no array {name!r}; arrays: {there}")
-        where = f"{self._path}, array {name!r}"
+            raise NotFoundError(f"{self.path} has no array {name!r}; arrays: {there}")
+        where = f"{self.path}, array {name!r}"
         with name_damage(where), self._archive.open(self._members[name]) as stream:
             yield stream, where

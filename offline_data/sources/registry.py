@@ -53,6 +53,7 @@ _BUILT_IN = {
     "hf": "offline_data.text.source:HubText",
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
+    "ogbench": "offline_data.sources.ogbench:OGBench",
     "openml": "offline_data.sources.openml:OpenML",
     "openx": "offline_data.sources.openx:OpenX",
     "roboset": "offline_data.sources.roboset:RoboSet",

@@ -21,6 +21,7 @@ from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.gen_dgrl import toy_files, write_archive
 from tests.toys.minari import toy_episode, write_minari
+from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.openml import toy_of_torchrl, toy_table
 from tests.toys.rlds import write_toy_rlds
 from tests.toys.roboset import write_roboset
@@ -105,6 +106,11 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     ),
     "atari_dqn": ("atari_dqn", _atari, {}),
     "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),
+    "ogbench": (
+        "ogbench",
+        lambda to: write_ogbench(to / "x-v0.npz", toy_arrays("scene", (4, 2, 6, 3))),
+        {},
+    ),
     "openml": ("openml", lambda to: toy_table().write(to), {}),
     "openml as TorchRL's": ("openml", lambda to: toy_of_torchrl("adult_onehot").write(to), {}),
     "openx": ("openx", write_toy_rlds, {"images": "raw", "split": "all"}),

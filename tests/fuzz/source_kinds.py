@@ -30,6 +30,7 @@ from tests.fuzz.mutations import EXTREMES, NASTY, spoil_bytes, spoil_hdf5, spoil
 from tests.toys import gen_dgrl as dgrl
 from tests.toys import rlds
 from tests.toys.atari import toy_step, write_gz, write_replay_log
+from tests.toys.ogbench import toy_arrays
 from tests.toys.openml import toy_table
 from tests.toys.roboset import toy_trial, write_trials
 from tests.toys.text import CHAT_TEMPLATE, train_tokenizer, write_tokenizer
@@ -727,6 +728,35 @@ def _vd4rl_leaves(rows: dict[str, Any]) -> Leaves:
     return leaves | {("state", k): rows[k] for k in ("height", "orientations") if k in rows}
 
 
+def _make_ogbench(random: Random, folder: Path) -> Truth:
+    rows = [random.randint(2, 6) for _ in range(random.randint(1, 4))]
+    arrays = toy_arrays(random.choice(("antmaze", "scene", "powderworld")), rows)
+    what, file = random.choice(("none", "arrays", "arrays", "bytes")), folder / "in.npz"
+    told: Any = _ogbench_leaves(arrays)
+    if what == "arrays":
+        _spoil_arrays(random, arrays)
+        try:
+            told = _ogbench_leaves(arrays)
+        except Exception:  # noqa: BLE001 - of which values no reading is known
+            told = None
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)  # type: ignore[arg-type] # numpy's stub
+    data = spoil_bytes(random, out.getvalue()) if what == "bytes" else out.getvalue()
+    file.write_bytes(data)
+    if told is None:
+        return Truth(known=False)
+    return Truth([(one, what != "none") for one in told], changed=what != "none")
+
+
+def _ogbench_leaves(arrays: dict[str, Any]) -> list[Leaves]:
+    ends = np.flatnonzero(arrays["terminals"].reshape(-1)) + 1
+    bounds = [0, *ends, *([] if ends[-1] == len(arrays["actions"]) else [len(arrays["actions"])])]
+    return [
+        {("observation",): arrays["observations"][a:b], ("action",): arrays["actions"][a : b - 1]}
+        for a, b in pairwise(bounds)
+    ]
+
+
 def _after_hdf5(random: Random, folder: Path, files: list[Path], read: Any) -> Truth:
     """Change objects or bytes of HDF5 files, and read them by h5py where objects were changed."""
     from tests.fuzz.cases import secret_hdf5
@@ -1056,6 +1086,7 @@ SOURCE_KINDS = (
     _sources("atari", "atari_dqn", _make_atari, _check_atari),
     _sources("gendgrl", "gen_dgrl", _make_gendgrl),
     _sources("vd4rl", "vd4rl", _make_vd4rl),
+    _sources("ogbench", "ogbench", _make_ogbench),
     _sources("roboset", "roboset", _make_roboset),
     _sources("openml", "openml", _make_openml, _check_openml),
     _sources("text", "text", _make_text, _check_text, ("--tokenizer", "case/tokenizer.json")),

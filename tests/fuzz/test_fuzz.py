@@ -10,7 +10,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-ONE_EACH = ("rlds", "webdataset", "atari", "gendgrl", "vd4rl", "roboset", "openml", "text")
+ONE_EACH = (
+    "rlds",
+    "webdataset",
+    "atari",
+    "gendgrl",
+    "vd4rl",
+    "ogbench",
+    "roboset",
+    "openml",
+    "text",
+)
 CASES = (
     {"d4rl": 5, "d4rl-bytes": 4, "hdf5": 2, "http": 1, "minari": 4, "archive": 5}
     | dict.fromkeys(ONE_EACH, 1),

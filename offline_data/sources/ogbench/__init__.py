@@ -1,0 +1,212 @@
+"""OGBench: goal-conditioned benchmark of mazes, manipulation and drawing, as npz files.
+
+Names are those of the `ogbench` package, and select a file and what is added to its rows:
+
+```
+antmaze-large-navigate-v0                     the training file
+antmaze-large-navigate-v0-val                 the validation file
+antmaze-large-navigate-singletask-task2-v0    rewards and masks of task 2; without -task2, of the default task
+antmaze-large-navigate-oraclerep-v0           the goal representation `oracle_reps`
+cube-double-play-100m-v0                      a folder of 100 files, read shard by shard
+```
+
+Source: `ogbench/utils.py` and `ogbench/relabel_utils.py` of https://github.com/seohongpark/ogbench.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from offline_data.errors import FormatError, NetworkError, NotFoundError
+from offline_data.fetch.client import get_document
+from offline_data.fetch.hub import list_hub
+from offline_data.files import is_file, is_folder
+from offline_data.ids import did_you_mean
+from offline_data.readers.npy import open_npz
+from offline_data.sources.base import (
+    UNVERSIONED,
+    CatalogEntry,
+    CatalogSource,
+    Release,
+    RemoteFile,
+)
+from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.folders import entries
+from offline_data.sources.ogbench.files import BUDGET, REQUIRED, OGBenchFiles
+from offline_data.sources.ogbench.names import Name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+
+HOST = "https://rail.eecs.berkeley.edu/datasets/ogbench"
+MIRROR = "zhouzypaul/ogbench_datasets"
+"""Copy on the Hugging Face hub, for when the host is down."""
+MAGIC = b"PK\x03\x04"
+
+CITATION = (
+    "Seohong Park, Kevin Frans, Benjamin Eysenbach, Sergey Levine: OGBench: Benchmarking Offline "
+    "Goal-Conditioned RL, ICLR, 2025, arXiv:2410.20092"
+)
+SUBJECTS = {
+    "pointmaze": "a point mass in a maze",
+    "antmaze": "an ant in a maze",
+    "humanoidmaze": "a humanoid in a maze",
+    "antsoccer": "an ant that dribbles a ball",
+    "cube": "an arm that moves cubes",
+    "scene": "an arm with a cube, buttons, a drawer and a window",
+    "puzzle": "an arm that solves Lights Out with buttons",
+    "powderworld": "drawing with elements on a grid",
+}
+_LISTED = re.compile(rb'href="([A-Za-z0-9][A-Za-z0-9_.-]{0,150}?-([0-9]{1,4})(-val)?\.npz)"')
+_PART = re.compile(r"(-[0-9]{1,4})?(-val)?\.npz$")
+"""What the names of the files of one dataset differ by."""
+_SPLITS = ("train", "val")
+
+
+@lru_cache(maxsize=1)
+def listed() -> dict[str, dict[str, str]]:
+    """Return the rows of the catalogue by name; columns are explained in it."""
+    return {row["id"]: row for row in read_catalog("ogbench")}
+
+
+class OGBench(CatalogSource):
+    """The published datasets, and the user's npz files in their format."""
+
+    name = "ogbench"
+    title = "OGBench: goal-conditioned mazes, manipulation and drawing (npz)"
+    licence = "MIT"
+    citation = CITATION
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the files; names with `singletask` and `oraclerep` are variants of these."""
+        return [
+            CatalogEntry(
+                row["id"] + suffix,
+                _count(row, suffix) * (int(row["rows"]) - 1),
+                _count(row, suffix),
+                summary=_summary(row["id"]) + ", validation" * bool(suffix),
+                action="discrete" if row["id"].startswith("powderworld") else "continuous",
+            )
+            for row in listed().values()
+            for suffix in (("",) if row["files"] else ("", "-val"))
+        ]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
+        """Return a published dataset; only those of many files ask the network for the list."""
+        parsed = Name.parse(name)
+        if parsed is None or parsed.base not in listed():
+            near = did_you_mean(name, [entry.name for entry in self.catalog()], count=3)
+            raise self.not_found(parsed.base if parsed else name, listed(), near and None)
+        self.check_unversioned(name, revision)
+        parsed.check_task()
+        if listed()[parsed.base]["files"]:
+            return self._in_shards(name, parsed, settings)
+        file = f"{parsed.file}.npz"
+        urls = (f"{HOST}/{file}", f"https://huggingface.co/datasets/{MIRROR}/resolve/main/{file}")
+        return Release(name, UNVERSIONED, (RemoteFile(file, urls, magic=MAGIC),))
+
+    def _in_shards(self, name: str, parsed: Name, settings: Settings) -> Release:
+        """List the files of a set of many, on the host or else on the hub."""
+        folder = f"{HOST}/{parsed.base}"
+        try:
+            found = get_document(f"{folder}/", settings, lambda body, _: _LISTED.findall(body))
+            files = {file.decode(): f"{folder}/{file.decode()}" for file, _, _ in found}
+        except NetworkError:
+            listing = list_hub(MIRROR, "", None, settings)
+            files = {
+                file.path.rpartition("/")[2]: file.urls[0]
+                for file in listing.files
+                if f"/{parsed.base}/" in f"/{file.path}" and file.path.endswith(".npz")
+            }
+        chosen = {file: url for file, url in files.items() if _is_val(file) == parsed.is_val}
+        if not chosen:
+            raise NotFoundError(
+                f"The host of ogbench:{name} lists no {'validation' if parsed.is_val else 'npz'} files"
+            )
+        release = Release(
+            name,
+            UNVERSIONED,
+            tuple(RemoteFile(file, (url,), magic=MAGIC) for file, url in sorted(chosen.items())),
+        )
+        return replace(release, opening=(), shards=len(chosen))
+
+    def has_format(self, path: Path) -> bool:
+        """Return True if `path` is such a file, or a folder whose first npz file is one."""
+        files = _files_at(path)
+        if not files:
+            return False
+        with open_npz(files[0], budget=BUDGET) as arrays:
+            return all(name in arrays for name in REQUIRED)
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a file of the user, or the files of one dataset in a folder, `-val` as a split."""
+        files = _files_at(path)
+        if not files:
+            raise FormatError(
+                f"{path} is not an OGBench dataset: expected an npz file, or a folder with those of one "
+                "dataset, as in x-v0.npz and x-v0-val.npz, or x-v0-000.npz and so on"
+            )
+        kinds = {_is_val(file.name) for file in files}
+        splits = _SPLITS if len(kinds) > 1 else ()
+        return Release(name, fingerprint(path, files), local=path, splits=splits)
+
+    def open(self, release: Release, raw: Path) -> OGBenchFiles:
+        """Open it: of one file reads where the trajectories end, of several nothing yet."""
+        if release.local is None:
+            folder = raw if is_folder(raw) else raw.parent
+            paths = [file.path for file in release.files]
+            parsed = Name.parse(release.name)
+            row = listed()[parsed.base] if parsed else {}
+        else:
+            files = _files_at(raw)
+            folder, parsed, row = files[0].parent, None, {}
+            paths = [
+                file.name
+                for file in files
+                if release.split not in _SPLITS or _is_val(file.name) == (release.split == "val")
+            ]
+        facts = {}
+        if parsed is not None:
+            about = {"url": f"{HOST}/{parsed.base}", "split": _SPLITS[parsed.is_val]}
+            facts = {"environment": {"id": parsed.environment}, "about": about}
+        stated = _count(row, "-val" * parsed.is_val) if row and parsed else None
+        return OGBenchFiles(
+            folder, tuple(paths), self.describe(release, **facts), parsed, stated
+        ).counted()
+
+    def published(self, release: Release) -> CatalogEntry | None:
+        """Return the entry of the file of a release."""
+        parsed = Name.parse(release.name)
+        return super().published(replace(release, name=parsed.file) if parsed else release)
+
+
+def _count(row: dict[str, str], suffix: str) -> int:
+    """Return the episodes of a training file, or of a validation file, which has a tenth of them."""
+    count = int(row["episodes"])
+    return count // 10 if suffix else count * int(row["files"] or 1)
+
+
+def _summary(name: str) -> str:
+    subject = next(text for word, text in SUBJECTS.items() if word in name)
+    return f"{subject}, 64 px" if name.startswith("visual-") else subject
+
+
+def _is_val(file: str) -> bool:
+    return file.endswith("-val.npz")
+
+
+def _files_at(path: Path) -> list[Path]:
+    """Return the npz file at a path, or those of a folder if they are of one dataset, by name."""
+    if is_file(path):
+        return [path] if path.suffix == ".npz" else []
+    found = entries(path) if is_folder(path) else ()
+    names = sorted(entry.name for entry in found if entry.name.endswith(".npz"))
+    datasets = {_PART.sub("", name) for name in names}
+    return [path / name for name in names] if len(datasets) == 1 else []
