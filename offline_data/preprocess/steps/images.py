@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping  # noqa: TC003 - `describe_step` resolves the annotations
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -531,8 +532,7 @@ def _average_areas(values: NDArray[Any], form: Format, size: tuple[int, int]) ->
     for axis, new in zip(_SIDES[form], size, strict=True):
         ahead, old, behind = values.shape[:axis], values.shape[axis], values.shape[axis:][1:]
         flat = values.reshape(-1, old, math.prod(behind))  # long rows are faster to multiply
-        pixels, parts = _overlap_weights(old, new)
-        weights = np.repeat(parts.astype(values.dtype), flat.shape[2], axis=1)
+        pixels, weights = _overlap_weights(old, new, flat.shape[2], values.dtype)
         # A product with a matrix [new, old] takes 2 to 5 times as long, and would spread NaN.
         with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
             total = flat.take(pixels[0], 1).reshape(len(flat), -1) * weights[0]
@@ -544,8 +544,11 @@ def _average_areas(values: NDArray[Any], form: Format, size: tuple[int, int]) ->
     return values
 
 
-def _overlap_weights(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return `[K, new]` the old pixels that each new one covers, and their weights.
+@lru_cache(maxsize=2)  # both sides, for all blocks of a column
+def _overlap_weights(
+    old: int, new: int, repeats: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return `[K, new]` the old pixels that each new one covers, and `[K, new · repeats]` weights.
 
     Lengths are in units in which an old pixel is `new` long and a new one `old`. A new pixel that
     covers fewer than `K` repeats its last one with split weights: a weight of 0 would turn infinity
@@ -557,4 +560,4 @@ def _overlap_weights(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.
     pixels = np.minimum(first + np.arange(most)[:, None], last)
     length = np.minimum(start + old, (pixels + 1) * new) - np.maximum(start, pixels * new)
     times = np.where(pixels == last, most - (last - first), 1)
-    return pixels, length / (times * old)
+    return pixels, np.repeat((length / (times * old)).astype(dtype), repeats, axis=1)
