@@ -202,7 +202,7 @@ class TextLeakage(DuplicateDocuments):
         return iter(())
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
-        known = [(one, self.units(one)) for one in measured if one.leaves]
+        known = [(data, self.units(data)) for data in measured if data.leaves]
         for (one, of_first), (other, of_second) in combinations(known, 2):
             first, second = one.reader, other.reader
             if not _are_comparable(first, second):

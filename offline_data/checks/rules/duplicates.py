@@ -122,7 +122,7 @@ class Leakage(Rule):
     explained: ClassVar = DuplicateEpisodes.explained
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
-        hashed = [(one.reader, _signatures(one.reader, self.limits["steps"])) for one in measured]
+        hashed = [(reader, _signatures(reader, self.limits["steps"])) for reader, _ in measured]
         for (first, of_first), (second, of_second) in combinations(hashed, 2):
             if first.path == second.path or derived(first.manifest, second.manifest):
                 continue
@@ -248,7 +248,7 @@ def _content_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
 def _is_discrete(reader: DatasetReader) -> bool:
     """Return True if no observation and no action is a real number or an image."""
     leaves = [leaf for key, leaf in _content_leaves(reader).items() if key[0] != "next"]
-    return not any(is_image(one) or one.dtype.startswith(("float", "complex")) for one in leaves)
+    return not any(is_image(leaf) or leaf.dtype.startswith(("float", "complex")) for leaf in leaves)
 
 
 def _signatures(reader: DatasetReader, steps: float) -> Hashes:
@@ -277,7 +277,7 @@ def _row_hashes(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> Has
     """Hash rows of a leaf, `[n]`; text by its words, encoded images by their bytes."""
     values = _rows_at(reader, key, rows)
     if not _is_plain(values):
-        digests = [hashlib.blake2b(one, digest_size=8).digest() for one in _each(values)]
+        digests = [hashlib.blake2b(row, digest_size=8).digest() for row in _each(values)]
         return np.array(np.frombuffer(b"".join(digests), "<u8"), np.uint64)
     data = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
     padded = np.zeros((len(data), -(-data.shape[1] // 8) * 8), np.uint8)

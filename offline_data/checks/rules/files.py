@@ -142,7 +142,7 @@ class Advisory:
         own = f"{manifest.source}:{manifest.name}@{manifest.revision}"
         version = manifest.converter.get("version")
         fixed = self.before and _numbers(version) >= _numbers(self.before)
-        return not fixed and any(self._names(one) for one in (own, *manifest.parents))
+        return not fixed and any(self._names(dataset) for dataset in (own, *manifest.parents))
 
     def _names(self, dataset: str) -> bool:
         name, _, revision = dataset.partition("@")

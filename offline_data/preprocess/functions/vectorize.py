@@ -151,11 +151,11 @@ class _Vmapped(TorchFunctionMode):
             if not name.startswith(each):
                 return func(*args, **(kwargs or {}))
             base = name[len(each) :]
-            one = getattr(torch, base, None) or getattr(torch.Tensor, base)
-            one = torch.linalg.vector_norm if base == "norm" else one
+            call = getattr(torch, base, None) or getattr(torch.Tensor, base)
+            call = torch.linalg.vector_norm if base == "norm" else call
             count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
             return [
-                one(*(_nth(arg, i) for arg in args), **{k: _nth(v, i) for k, v in kwargs.items()})
+                call(*(_nth(arg, i) for arg in args), **{k: _nth(v, i) for k, v in kwargs.items()})
                 for kwargs in [kwargs or {}]
                 for i in range(count)
             ]

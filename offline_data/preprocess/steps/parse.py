@@ -118,9 +118,9 @@ def _parts(text: str) -> list[str]:
     return [part for part in map(str.strip, text.split(",")) if part]
 
 
-def _value(step: type[Any], one: Field[Any], text: str) -> Any:
+def _value(step: type[Any], field: Field[Any], text: str) -> Any:
     """Parse the value of a field as a type of its annotation."""
-    written = one.type.__name__ if isinstance(one.type, type) else str(one.type)
+    written = field.type.__name__ if isinstance(field.type, type) else str(field.type)
     kinds = [kind.strip() for kind in written.split("|")]
     value = scalar(text)
     if not _KINDS.keys() >= set(kinds):
@@ -131,4 +131,4 @@ def _value(step: type[Any], one: Field[Any], text: str) -> Any:
     if "str" in kinds:
         return text
     expected = " or ".join(_KINDS[kind][1] for kind in kinds)
-    raise usage_error(step, f"has {one.name}={text}; expected {expected}")
+    raise usage_error(step, f"has {field.name}={text}; expected {expected}")

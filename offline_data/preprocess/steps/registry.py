@@ -126,14 +126,14 @@ def describe_step(name: str) -> dict[str, Any]:
         texts |= _texts_of(parent)
     arguments = [
         {
-            "name": one.name,
-            "type": _type_of(one, step),
-            "required": one.default is MISSING and one.default_factory is MISSING,
-            "default": None if one.default is MISSING else one.default,
-            "text": texts.get(one.name, ""),
+            "name": field.name,
+            "type": _type_of(field, step),
+            "required": field.default is MISSING and field.default_factory is MISSING,
+            "default": None if field.default is MISSING else field.default,
+            "text": texts.get(field.name, ""),
         }
-        for one in fields(step)  # type: ignore[arg-type]
-        if not one.metadata.get("state")
+        for field in fields(step)  # type: ignore[arg-type]
+        if not field.metadata.get("state")
     ]
     return {
         "name": name,
@@ -144,16 +144,16 @@ def describe_step(name: str) -> dict[str, Any]:
     }
 
 
-def _type_of(one: Field[Any], step: type[Step]) -> str:
+def _type_of(field: Field[Any], step: type[Step]) -> str:
     """Return a field's annotation in words, with literal choices listed."""
     try:
-        hint = get_type_hints(step)[one.name]
+        hint = get_type_hints(step)[field.name]
         choices = [kind for each in (hint, *get_args(hint)) for kind in get_args(each)]
     except NameError:  # a name imported for typing only
         choices = []
     literals = [kind for kind in dict.fromkeys(choices) if isinstance(kind, str)]
     words: list[str] = []
-    for kind in str(one.type).removesuffix(" | None").split(" | "):
+    for kind in str(field.type).removesuffix(" | None").split(" | "):
         words += [_TYPES[kind]] if kind in _TYPES else literals or [kind]
     return " or ".join(words)
 

@@ -174,11 +174,11 @@ def _with_reward(
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)
 
-        def fits(one: Any) -> bool:
-            return bool(info.min <= operation(int(one), whole) <= info.max)
+        def fits(value: Any) -> bool:
+            return bool(info.min <= operation(int(value), whole) <= info.max)
 
         if len(reward) and not (fits(reward.min()) and fits(reward.max())):
-            row = next(i for i, one in enumerate(reward[:, 0]) if not fits(one))
+            row = next(i for i, value in enumerate(reward[:, 0]) if not fits(value))
             raise overflow(chunk, REWARD, row, reward.dtype, step)
         # Modulo 2**64, so that a result that fits is exact whatever the operands are.
         new = operation(reward.astype(np.uint64), np.array(whole % (1 << 64), np.uint64))
