@@ -16,7 +16,7 @@ from offline_data.buffers.arguments import (
     either,
 )
 from offline_data.buffers.batches import Batch, BatchSource
-from offline_data.buffers.checkpoint import check_part, load_tree, owned, save_tree
+from offline_data.buffers.checkpoint import check_part, load_tree, owned_state, save_tree
 from offline_data.buffers.fields import StateFields, check_plain
 from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, check_draw
@@ -449,8 +449,7 @@ class ReplayBuffer(BatchSource[Batch]):
         fields = StateFields(state, type(self).__name__)
         if isinstance(self._storage, GrowingStorage):
             state["storage"] = self._storage.state_of_saved(fields.get("storage"))
-        parts = {name: part if name == "storage" else owned(part) for name, part in state.items()}
-        self.load_state_dict(parts)
+        self.load_state_dict(owned_state(state))
 
     def register_save_hook(self, hook: Callable[..., Any]) -> None:
         """Register a hook on the storage; see `GrowingStorage.register_save_hook`."""

@@ -63,7 +63,7 @@ class Saves(ABC):
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Resume from a folder written by `dumps`; raises like `load_tree` and `load_state_dict`."""
-        self.load_state_dict(owned(load_tree(Path(path))))
+        self.load_state_dict(owned_state(load_tree(Path(path))))
 
     def save(self, path: str | os.PathLike[str]) -> Any:
         """Write to a folder; alias of `dumps`."""
@@ -252,6 +252,17 @@ def owned(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return type(tree)(owned(item) for item in tree)
     return tree
+
+
+def owned_state(state: Any) -> Any:
+    """Return `owned(state)` except the rows of storages, which loading copies."""
+    if not isinstance(state, dict):
+        return state  # damaged, as loading says
+    kept = ("storage", "members")
+    found = {key: item if key in kept else owned(item) for key, item in state.items()}
+    if isinstance(members := state.get("members"), list):
+        found["members"] = [*map(owned_state, members)]
+    return found
 
 
 def _encode(value: Any, file: _Digesting) -> Any:

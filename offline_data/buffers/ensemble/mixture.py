@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 
 from offline_data.buffers.arguments import as_derived, positive
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.checkpoint import Saves, check_part, load_tree, owned
+from offline_data.buffers.checkpoint import Saves, check_part
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.allocation import (
     Weights,
@@ -53,7 +52,6 @@ from offline_data.errors import UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
@@ -304,10 +302,6 @@ class RowMixture(Saves):
         expected = torch.bincount(source, minlength=len(counts)).tolist()
         fields.check("parts", counts == expected, f"{expected} rows of the members")
 
-    def loads(self, path: str | os.PathLike[str]) -> None:
-        """Resume from a folder written by `dumps`; see `ReplayBuffer.loads`."""
-        self.load_state_dict(_without_file(load_tree(Path(path))))
-
     def __repr__(self) -> str:
         members = ", ".join(type(member).__name__ for member in self.members)
         return (
@@ -545,14 +539,3 @@ def _draw_of(state: dict[str, Any]) -> Any:
         return Draw(state["rows"].clone(), state["info"], state["last"])
     parts = tuple((part["member"], _draw_of(part["draw"])) for part in state["parts"])
     return MixtureDraw(state["source"].clone(), parts)
-
-
-def _without_file(state: Any) -> Any:
-    """Return a copied state that no longer maps its file, except rows, which loading copies."""
-    if not isinstance(state, dict):
-        return state  # damaged, as loading says
-    members = state.get("members")
-    keep = {"members": [*map(_without_file, members)] if isinstance(members, list) else members}
-    if "storage" in state:
-        keep = {"storage": state["storage"]}
-    return {name: keep[name] if name in keep else owned(part) for name, part in state.items()}
