@@ -4,19 +4,19 @@ Files that people write or strangers made are read this way: the value is comple
 types, or refused with one sentence that names file, place, found and expected.
 
 An annotation is `str`, `bool`, `int`, `float` (an `int` is kept), `bytes` (text of hex digits),
-`Path`, `None`, `Any`, `Literal`, a dataclass, a list (`list`, `tuple[X, ...]`, `tuple[X, Y]`), a table (`dict`, `Mapping`), or a union of
+`Path`, `None`, `Any`, `Literal`, a dataclass, a `TypedDict` (a checked table, with its unknown keys), a list (`list`, `tuple[X, ...]`, `tuple[X, Y]`), a table (`dict`, `Mapping`), or a union of
 those whose JSON types differ; `Annotated` adds checks and functions that convert:
 `Annotated[DatasetId, str, parse_id]` is a text in the file. Fields with a default may be missing.
 Unknown ones are refused, unless the file is read as `lenient`; with `dashed = True` the names of a
-class have dashes in the file.
+class have dashes in the file; the metadata `key` of a field is its name in the file.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -30,6 +30,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
 )
 
 from offline_data.errors import FormatError, InvalidIdError, OfflineDataError, UsageError
@@ -39,12 +40,11 @@ from offline_data.strict_json import MAX_COUNT, shown
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
 class Check:
     """A condition that values meet, and its description for messages."""
 
-    expected: str
-    holds: Callable[[Any], object]
+    def __init__(self, expected: str, holds: Callable[[Any], object]) -> None:
+        self.expected, self.holds = expected, holds
 
 
 def matching(pattern: str, expected: str) -> Check:
@@ -86,6 +86,7 @@ def decode(
         FormatError: It is of another form; for TOML `UsageError`. InvalidIdError: A wrong id.
 
     Example:
+        >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
         ... class Limits:
         ...     rows: int
@@ -118,40 +119,54 @@ class _WrongError(Exception):
         self.said, self.hint, self.place = said, hint, place
 
 
-@dataclass(frozen=True)
+def _call(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    try:
+        return function(*args, **given)
+    except OfflineDataError as error:
+        if isinstance(error.__cause__, _WrongError):  # decoded by a conversion
+            raise error.__cause__ from None
+        raise _WrongError(f": {error.message}", error.shell_hint) from error
+
+
 class _Form:
     """Values that an annotation accepts: their types when parsed (none: any), and the rest."""
 
-    types: tuple[type, ...]
-    expected: str
-    convert: Callable[[Any], Any] = lambda value: value
+    def __init__(
+        self, types: tuple[type, ...], expected: str, *rules: Check | Callable[[Any], Any]
+    ) -> None:
+        self.types, self.expected, self._rules = types, expected, rules
+        steps = [(r.holds, r.expected) if isinstance(r, Check) else (r, None) for r in rules]
 
-    def read(self, value: Any) -> Any:
-        if self.types and type(value) not in self.types:
-            raise _WrongError(f" is {shown(value)}; expected {self.expected}")
-        return self.convert(value)
-
-    def read_at(self, place: str | int, value: Any) -> Any:
-        try:
-            return self.read(value)
-        except _WrongError as wrong:
-            wrong.place = (place, *wrong.place)
-            raise
-
-    def then(self, rules: Iterable[Check | Callable[[Any], Any]]) -> _Form:
-        """Return the form with checks and conversions."""
-        expected = [rule.expected for rule in rules if isinstance(rule, Check)]
-
-        def convert(value: Any) -> Any:
-            value = self.convert(value)
-            for rule in rules:
-                if not isinstance(rule, Check):
-                    value = _call(rule, value)
-                elif not rule.holds(value):
-                    raise _WrongError(f" is {shown(value)}; expected {rule.expected}")
+        def read(value: Any) -> Any:
+            if types and type(value) not in types:
+                raise _WrongError(f" is {shown(value)}; expected {expected}")
+            for step, wanted in steps:
+                if wanted is None:
+                    value = step(value)
+                elif not step(value):
+                    raise _WrongError(f" is {shown(value)}; expected {wanted}")
             return value
 
-        return _Form(self.types, (expected or [self.expected])[0], convert)
+        self.read = read
+
+    def then(self, rules: Iterable[Check | Callable[[Any], Any]]) -> _Form:
+        """Return the form with checks and conversions, whose errors are ours."""
+        expected = [rule.expected for rule in rules if isinstance(rule, Check)]
+        more = (rule if isinstance(rule, Check) else partial(_call, rule) for rule in rules)
+        return _Form(self.types, (expected or [self.expected])[0], *self._rules, *more)
+
+
+def _read_all(items: Iterable[tuple[str | int, _Form, Any]]) -> list[Any]:
+    """Read values of an object or a list, each with its place."""
+    found: list[Any] = []
+    place: str | int = 0
+    try:
+        for place, form, value in items:  # noqa: B007 - of an error
+            found.append(form.read(value))
+    except _WrongError as wrong:
+        wrong.place = (place, *wrong.place)
+        raise
+    return found
 
 
 _PLAIN: dict[Any, _Form] = {
@@ -173,7 +188,7 @@ def _form(kind: Any, lenient: bool) -> _Form:
     origin, parts = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
         return _PLAIN[kind]
-    if is_dataclass(kind):
+    if is_dataclass(kind) or is_typeddict(kind):
         return _form_of_class(cast("type[Any]", kind), lenient)
     if origin is Annotated:
         read, *rules = parts[1:] if isinstance(parts[1], type) or get_origin(parts[1]) else parts
@@ -203,9 +218,12 @@ def _form_of_table(name: _Form, inner: _Form) -> _Form:
             said = f" has the key {shown(text)}; expected {name.expected}"
             raise _WrongError(said) from wrong
 
-    return _Form(
-        (dict,), _OBJECT, lambda table: {key(k): inner.read_at(k, v) for k, v in table.items()}
-    )
+    def convert(table: dict[str, Any]) -> Any:
+        return dict(
+            zip(map(key, table), _read_all((k, inner, v) for k, v in table.items()), strict=True)
+        )
+
+    return _Form((dict,), _OBJECT, convert)
 
 
 def _form_of_list(origin: Any, forms: list[_Form], *, fixed: bool) -> _Form:
@@ -213,37 +231,34 @@ def _form_of_list(origin: Any, forms: list[_Form], *, fixed: bool) -> _Form:
     size = Check(words, lambda values: not fixed or len(values) == len(forms))
 
     def convert(values: list[Any]) -> Any:
-        read = (forms[n if fixed else 0].read_at(n, value) for n, value in enumerate(values))
-        return list(read) if origin is list else tuple(read)
+        items = [(n, forms[n if fixed else 0], value) for n, value in enumerate(values)]
+        return _read_all(items) if origin is list else tuple(_read_all(items))
 
-    return _Form((list,), words).then((size, convert))
+    return _Form((list,), words, size, convert)
 
 
 def _form_of_class(cls: type[Any], lenient: bool) -> _Form:
-    dashed = getattr(cls, "dashed", False)
+    dashed, is_table = getattr(cls, "dashed", False), is_typeddict(cls)
     hints = get_type_hints(cls, include_extras=True)
-    known = {f.name.replace("_", "-") if dashed else f.name: f for f in fields(cls)}
-    forms = {name: _form(hints[field.name], lenient) for name, field in known.items()}
-    required = [n for n, f in known.items() if f.default is f.default_factory is MISSING]
+    all_fields = {} if is_table else {f.name: f for f in fields(cls)}
+    known = {f.metadata.get("key", n): n for n, f in all_fields.items()} or {n: n for n in hints}
+    known = {name.replace("_", "-") if dashed else name: field for name, field in known.items()}
+    forms = {name: _form(hints[field], lenient) for name, field in known.items()}
+    defaults = {n for n, f in all_fields.items() if not f.default is f.default_factory is MISSING}
+    optional = cls.__optional_keys__ if is_table else defaults
+    required = [name for name, field in known.items() if field not in optional]
 
     def convert(table: dict[str, Any]) -> Any:
-        unknown = min(table.keys() - known, default="")
+        unknown = "" if lenient else min(table.keys() - known, default="")
         if unknown in table and not lenient:
             said = f" has the unknown key {shown(unknown)}; expected {', '.join(known)}"
             raise _WrongError(said, did_you_mean(unknown, known))
-        for name in required:
+        names = [name for name in known if name in table]
+        for name in required if len(names) < len(known) else ():
             if name not in table:
                 raise _WrongError(f" is missing; expected {forms[name].expected}", None, name)
-        given = {f.name: forms[n].read_at(n, table[n]) for n, f in known.items() if n in table}
-        return _call(cls, **given)
+        values = _read_all([(name, forms[name], table[name]) for name in names])
+        given = dict(zip(map(known.__getitem__, names), values, strict=True))
+        return {**table, **given} if is_table else _call(cls, **given)
 
     return _Form((dict,), _OBJECT, convert)
-
-
-def _call(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
-    try:
-        return function(*args, **given)
-    except OfflineDataError as error:
-        if isinstance(error.__cause__, _WrongError):  # decoded by a conversion
-            raise error.__cause__ from None
-        raise _WrongError(f": {error.message}", error.shell_hint) from error

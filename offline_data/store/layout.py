@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
+from offline_data.decode import Check, Count
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +74,30 @@ DTYPES = {
 }  # fmt: skip
 """Dtypes that a leaf can have, as numpy and torch name them, with their bytes."""
 
+MAX_KEY_PARTS = 64
+"""Parts of a nested key, each of which is a level of a batch's TensorDict."""
+
+
+_is_part = re.compile(r"(?!\.{1,2}\Z)[^/\\\0\n]+").fullmatch
+"""Return a match if a name can be a file on every operating system, except for its length."""
+
+
+@lru_cache(maxsize=4096)
+def _is_key(parts: tuple[str, ...]) -> bool:
+    return 0 < len(parts) <= MAX_KEY_PARTS and all(map(_is_part, parts))
+
+
+@lru_cache(maxsize=4096)
+def _is_inside(name: str) -> bool:
+    parts = name.split("/")
+    short = len(name) < 64 or all(len(part.encode()) < 256 for part in parts)
+    return short and all(map(_is_part, parts))
+
+
+FileKey: TypeAlias = Annotated[tuple[str, ...], Check("a list of names", _is_key)]
+Inside: TypeAlias = Annotated[str, Check("a path inside the directory", _is_inside)]
+Dtype: TypeAlias = Annotated[str, Check(f"one of {', '.join(DTYPES)}", DTYPES.__contains__)]
+
 TEXT_DTYPE = "int32"
 """Dtype of the codes of a text leaf; -1 stands for a missing value."""
 
@@ -105,16 +132,16 @@ def fits_encoding(encoding: str, dtype: str, shape: tuple[int, ...]) -> bool:
 class LeafSpec:
     """Place of one leaf: row `i` begins at byte `offset + i * stride` of `file`."""
 
-    key: Key
+    key: FileKey
     """Nested key; in `observations` the root key, which `next` has as well."""
-    dtype: str
+    dtype: Dtype
     """numpy name of the little-endian item type."""
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     """Shape of one row."""
-    file: str
+    file: Inside
     """Relative posix path inside the dataset directory."""
-    offset: int
-    stride: int
+    offset: Count
+    stride: Count
     text: bool = False
     """Whether the values are codes into this leaf's vocabulary in `text.json`."""
     encoding: str | None = None
@@ -136,18 +163,12 @@ class LeafSpec:
         fields = {**vars(self), "key": list(self.key), "shape": list(self.shape)}
         return {name: value for name, value in fields.items() if name != "encoding" or value}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> LeafSpec:
-        """Read the form the manifest stores."""
-        known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
-        return cls(**{**known, "key": tuple(value["key"]), "shape": tuple(value["shape"])})
-
 
 @dataclass(frozen=True)
 class TableSpec:
     """One table: rows that belong together, as packed records and big leaves."""
 
-    rows: int
+    rows: Count
     leaves: tuple[LeafSpec, ...]
     """In the order in which they lie in a packed row, big ones last."""
 
@@ -176,11 +197,6 @@ class TableSpec:
     def to_json(self) -> dict[str, Any]:
         """Return the form the manifest stores."""
         return {"rows": self.rows, "leaves": [leaf.to_json() for leaf in self.leaves]}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> TableSpec:
-        """Read the form the manifest stores."""
-        return cls(value["rows"], tuple(LeafSpec.from_json(leaf) for leaf in value["leaves"]))
 
 
 def leaves_by_file(leaves: Mapping[Key, LeafSpec]) -> list[dict[Key, LeafSpec]]:
