@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
+from itertools import count, repeat
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -156,13 +157,13 @@ class _Form:
         return _Form(self.types, (expected or [self.expected])[0], *self._rules, *more)
 
 
-def _read_all(items: Iterable[tuple[str | int, _Form, Any]]) -> list[Any]:
-    """Read values of an object or a list, each with its place."""
+def _read_all(items: Iterable[tuple[str | int, Callable[[Any], Any], Any]]) -> list[Any]:
+    """Read values of a table or a list, each with its place."""
     found: list[Any] = []
     place: str | int = 0
     try:
-        for place, form, value in items:  # noqa: B007 - of an error
-            found.append(form.read(value))
+        for place, read, value in items:  # noqa: B007 - of an error
+            found.append(read(value))
     except _WrongError as wrong:
         wrong.place = (place, *wrong.place)
         raise
@@ -219,19 +220,18 @@ def _form_of_table(name: _Form, inner: _Form) -> _Form:
             raise _WrongError(said) from wrong
 
     def convert(table: dict[str, Any]) -> Any:
-        return dict(
-            zip(map(key, table), _read_all((k, inner, v) for k, v in table.items()), strict=True)
-        )
+        values = _read_all(zip(table, repeat(inner.read), table.values()))
+        return dict(zip(map(key, table), values, strict=True))
 
     return _Form((dict,), _OBJECT, convert)
 
 
 def _form_of_list(origin: Any, forms: list[_Form], *, fixed: bool) -> _Form:
-    words = f"a list of {len(forms)}" if fixed else "a list"
+    words, reads = f"a list of {len(forms)}" if fixed else "a list", [form.read for form in forms]
     size = Check(words, lambda values: not fixed or len(values) == len(forms))
 
     def convert(values: list[Any]) -> Any:
-        items = [(n, forms[n if fixed else 0], value) for n, value in enumerate(values)]
+        items = zip(count(), reads if fixed else repeat(reads[0]), values)
         return _read_all(items) if origin is list else tuple(_read_all(items))
 
     return _Form((list,), words, size, convert)
@@ -246,19 +246,26 @@ def _form_of_class(cls: type[Any], lenient: bool) -> _Form:
     forms = {name: _form(hints[field], lenient) for name, field in known.items()}
     defaults = {n for n, f in all_fields.items() if not f.default is f.default_factory is MISSING}
     optional = cls.__optional_keys__ if is_table else defaults
-    required = [name for name, field in known.items() if field not in optional]
+    items = [(name, field, forms[name]) for name, field in known.items()]
 
     def convert(table: dict[str, Any]) -> Any:
         unknown = "" if lenient else min(table.keys() - known, default="")
         if unknown in table and not lenient:
             said = f" has the unknown key {shown(unknown)}; expected {', '.join(known)}"
             raise _WrongError(said, did_you_mean(unknown, known))
-        names = [name for name in known if name in table]
-        for name in required if len(names) < len(known) else ():
-            if name not in table:
-                raise _WrongError(f" is missing; expected {forms[name].expected}", None, name)
-        values = _read_all([(name, forms[name], table[name]) for name in names])
-        given = dict(zip(map(known.__getitem__, names), values, strict=True))
+        given: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, field, form in items:
+                if name in table:
+                    given[field] = form.read(table[name])
+                elif field not in optional:
+                    raise _WrongError(  # noqa: TRY301 - gets its place below
+                        f" is missing; expected {form.expected}"
+                    )
+        except _WrongError as wrong:
+            wrong.place = (name, *wrong.place)
+            raise
         return {**table, **given} if is_table else _call(cls, **given)
 
     return _Form((dict,), _OBJECT, convert)
