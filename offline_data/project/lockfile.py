@@ -97,12 +97,12 @@ class LockedDataset(_LockedTable):
 
 
 @dataclass(frozen=True)
-class _Versioned:
+class _LockVersion:
     version: Count
 
 
 @dataclass(frozen=True)
-class _LockFile(_Versioned):
+class _LockFile(_LockVersion):
     datasets: Mapping[Name, _LockedTable]
 
 
@@ -159,7 +159,7 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
     """
     try:
         value = read_toml(file, MAX_BYTES)
-        version = decode(_Versioned, value, str(file), toml=True, lenient=True).version
+        version = decode(_LockVersion, value, str(file), toml=True, lenient=True).version
         if version == VERSION:
             tables = decode(_LockFile, value, str(file), toml=True).datasets
             return {n: LockedDataset(**vars(table), name=n) for n, table in sorted(tables.items())}

@@ -78,7 +78,7 @@ _REQUIRED: dict[str, dict[Key, tuple[str, tuple[int, ...]]]] = {
 """Leaves that are used in computations, and their required dtypes and shapes."""
 
 
-class _Versioned(TypedDict):
+class _ManifestVersion(TypedDict):
     format_version: Annotated[int, Check(f"1 to {FORMAT_VERSION}", lambda version: version >= 1)]
 
 
@@ -250,7 +250,7 @@ def read_manifest(folder: Path) -> Manifest:
         version = value.get("format_version") if isinstance(value, dict) else None
         if type(version) is int and version > FORMAT_VERSION:
             raise _newer(folder, version, value)
-        decode(_Versioned, value, where, "manifest", lenient=True)
+        decode(_ManifestVersion, value, where, "manifest", lenient=True)
         manifest = Manifest.from_json(value, where)
         check_manifest(manifest)
     except NotFoundError:
