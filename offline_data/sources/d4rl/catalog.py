@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from offline_data.sources.catalogs import read_catalog
@@ -76,12 +75,12 @@ class Listed:
     @property
     def file(self) -> str:
         """Name of the file, which cannot be derived from the id."""
-        return PurePosixPath(self.url).name
+        return self.url.rpartition("/")[2]
 
     @property
     def summary(self) -> str:
         """Its subject."""
-        return FAMILIES[PurePosixPath(self.url).parent.name]
+        return FAMILIES[self.url.split("/")[-2]]
 
     @property
     def action(self) -> ActionKind:

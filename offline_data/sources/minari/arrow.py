@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.errors import AccessError, FormatError
+from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
 from offline_data.readers.images import decode_jpeg, decode_jpegs, is_jpeg
+from offline_data.sources.folders import entries
 from offline_data.sources.minari.leaves import (
     EpisodeFacts,
     FoundLeaf,
@@ -63,10 +64,7 @@ class ArrowStorage:
 
     def numbers(self) -> Sequence[int]:
         """Return the episode numbers, from the names of their folders, ascending."""
-        try:
-            names = [entry.name for entry in self.folder.iterdir() if entry.is_dir()]
-        except OSError as error:
-            raise AccessError(f"{self.folder} cannot be read: {error.strerror}") from error
+        names = [entry.name for entry in entries(self.folder) if entry.is_dir()]
         digits = [name for name in names if name.isdecimal()]
         return sorted(episode_number(name, name, self.where) for name in digits)
 
@@ -99,13 +97,10 @@ class ArrowStorage:
         return _ArrowEpisode(number, str(folder), shaped, values)
 
     def _parts(self, folder: Path) -> list[Path]:
-        try:
-            found = [(m, entry) for entry in folder.iterdir() if (m := _PART.match(entry.name))]
-        except OSError as error:
-            raise AccessError(f"{folder} cannot be read: {error.strerror}") from error
+        found = [match for entry in entries(folder) if (match := _PART.match(entry.name))]
         if not found:
             raise FormatError(f"{folder} has no part-0.arrow or part-0.parquet")
-        parts = [entry for _, entry in sorted(found, key=lambda pair: int(pair[0][1]))]
+        parts = [folder / match[0] for match in sorted(found, key=lambda match: int(match[1]))]
         for part in parts:
             self._check_inside(part)
         return parts

@@ -91,8 +91,8 @@ class MinariDataset(RandomAccess):
         (text: JSON).
         """
         numbers = self._numbers[part.first : part.stop]
-        capacity = int(len(numbers) * (self._average_length * _SPARE + 1)) + 1
-        batch = _BatchBuilder(self._plan, capacity)
+        rows = int(len(numbers) * (self._average_length * _SPARE + 1)) + 1
+        batch = _BatchBuilder(self._plan, rows)
         with self._storage.episodes(numbers) as episodes:
             for episode in episodes:
                 batch.add(episode)
@@ -110,7 +110,7 @@ class MinariDataset(RandomAccess):
         return numbers
 
     @cached_property
-    def _sample(self) -> tuple[tuple[DescribedEpisode, ...], bool, tuple[str, ...]]:
+    def _sample(self) -> tuple[list[DescribedEpisode], bool, dict[str, None]]:
         """Some episodes, whether one has metadata of its recorder, and notes on wrong metadata."""
         step = max(1, -(-len(self._numbers) // _LOOKED_AT))
         some = sorted({*self._numbers[::step], self._numbers[-1]})
@@ -126,7 +126,7 @@ class MinariDataset(RandomAccess):
                     notes[NOTE_ID] = None
                 if stated_steps is not None and stated_steps != described[-1].steps:
                     notes[NOTE_STEPS] = None
-        return tuple(described), noted, tuple(notes)
+        return described, noted, notes
 
     @cached_property
     def _plan(self) -> LeafPlan:
