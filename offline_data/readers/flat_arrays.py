@@ -40,16 +40,19 @@ class FlatArrays(FlatFile):
         return self.arrays[name][start:stop].astype(self.columns[name].dtype, copy=False)
 
 
-def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
+def describe_arrays(given: Mapping[str, Any], form: FlatFormat, where: Path = WHERE) -> FlatArrays:
     """Check arrays, by the names of a flat format; nested mappings are names with slashes.
+
+    `where` is the file that they were read from, if any.
 
     Raises `FormatError`: a required one is missing, or has no rows, another number of rows than the
     observations, or no real numbers.
     """
     arrays = dict(_flatten(given))
+    which = "The arrays" if where is WHERE else f"The arrays of {where}"
     if missing := [name for name in form.required_columns if name not in arrays]:
         raise FormatError(
-            f"The arrays lack {', '.join(map(repr, missing))}; found "
+            f"{which} lack {', '.join(map(repr, missing))}; found "
             f"{', '.join(sorted(arrays)[:12]) or 'none'}",
             hint=f"needed are {', '.join(form.required_columns)}; episodes, one by one, may have nested "
             "observations",
@@ -58,7 +61,7 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
     rows = len(observations) if observations.ndim else 0
     if not rows:
         raise FormatError(
-            f"The arrays have no rows: {form.observation!r} has shape {list(observations.shape)}"
+            f"{which} have no rows: {form.observation!r} has shape {list(observations.shape)}"
         )
     columns: dict[str, FlatColumn] = {}
     scalars: dict[str, Any] = {}
@@ -77,10 +80,10 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
             columns[name] = FlatColumn(array.dtype.newbyteorder("="), array.shape[1:])
     for name in form.known_columns:
         if name in refused:
-            raise FormatError(f"{WHERE}: {name!r} {refused[name]}")
-    check_next(columns, WHERE, form)
+            raise FormatError(f"{where}: {name!r} {refused[name]}")
+    check_next(columns, where, form)
     dropped = tuple(Dropped(name, f"It {reason}.") for name, reason in refused.items())
-    return FlatArrays(WHERE, form, (("", rows),), columns, scalars, dropped, arrays)
+    return FlatArrays(where, form, (("", rows),), columns, scalars, dropped, arrays)
 
 
 def _flatten(given: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, NDArray[Any]]]:

@@ -482,7 +482,7 @@ class FlatEpisodes:
     | actions | `action`, of the file's dtype and shape: numbers `[N]` stay `[N]` | N |
     | rewards | `next/reward` `[N, 1]`, of the file's dtype | N |
     | flags | `next/terminated`, `next/truncated`, bool `[N, 1]`; a last row has one of them | N |
-    | others | what the format's `leaf_of` says: known at the time of the observation | N |
+    | others | what the format's `leaf_of` says; numbers under `next` are `[N, 1]` as rewards | N |
 
     Where episodes are kept although a next observation is not the following row, they become the
     step leaf `next/observation`, and `observation` one of N rows.
@@ -524,7 +524,8 @@ class FlatEpisodes:
                 TRUNCATED: truncated.reshape(-1, 1),
             }
             for name, key in flat.others.items():
-                steps[key] = flat.read(file, name, begin, end)
+                column = flat.read(file, name, begin, end)
+                steps[key] = column.reshape(len(column), -1) if key[0] == "next" else column
             observation = flat.read(file, form.observation, begin, end).astype(dtype, copy=False)
             final = None
             if self.after is not None:

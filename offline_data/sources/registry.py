@@ -49,10 +49,12 @@ _SPECIAL = {
 _BUILT_IN = {
     "atari_dqn": "offline_data.sources.atari_dqn:AtariDQN",
     "d4rl": "offline_data.sources.d4rl:D4RL",
+    "dsrl": "offline_data.sources.dsrl:DSRL",
     "gen_dgrl": "offline_data.sources.gen_dgrl:GenDGRL",
     "hf": "offline_data.text.source:HubText",
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
+    "neorl": "offline_data.sources.neorl:NeoRL",
     "ogbench": "offline_data.sources.ogbench:OGBench",
     "openml": "offline_data.sources.openml:OpenML",
     "openx": "offline_data.sources.openx:OpenX",

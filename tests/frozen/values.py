@@ -17,6 +17,7 @@ from tensordict import TensorDict
 import offline_data as od
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.gen_dgrl import toy_files, write_archive
@@ -105,7 +106,9 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
         {"keep_episodes": True},
     ),
     "atari_dqn": ("atari_dqn", _atari, {}),
+    "dsrl": ("dsrl", lambda to: write_dsrl(to / "x.hdf5", flat_arrays()), {}),
     "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),
+    "neorl": ("neorl", lambda to: write_neorl(to / "x.npz", flat_arrays()), {}),
     "ogbench": (
         "ogbench",
         lambda to: write_ogbench(to / "x-v0.npz", toy_arrays("scene", (4, 2, 6, 3))),

@@ -19,6 +19,7 @@ from offline_data.readers.flat_hdf5 import (
     inspect,
 )
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
+from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.sources.base import (
     UNVERSIONED,
     CatalogEntry,
@@ -101,11 +102,11 @@ class D4RL(CatalogSource):
         return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
 
     def has_format(self, path: Path) -> bool:
-        """Return True if `path` is an HDF5 file with the columns of D4RL."""
+        """Return True if `path` is an HDF5 file with the columns of D4RL, and no costs, as DSRL has."""
         if not path.is_file():
             return False
         with open_hdf5(path) as file:
-            return has_columns(file, FORMAT)
+            return has_columns(file, FORMAT) and "costs" not in datasets_in(file)[0]
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user."""

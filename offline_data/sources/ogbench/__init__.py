@@ -66,7 +66,7 @@ SUBJECTS = {
 }
 _LISTED = re.compile(rb'href="([A-Za-z0-9][A-Za-z0-9_.-]{0,150}?-([0-9]{1,4})(-val)?\.npz)"')
 _PART = re.compile(r"(-[0-9]{1,4})?(-val)?\.npz$")
-"""What the names of the files of one dataset differ by."""
+"""The part of a file's name that differs between the files of one dataset."""
 _SPLITS = ("train", "val")
 
 

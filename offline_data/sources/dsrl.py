@@ -1,0 +1,139 @@
+"""DSRL: offline safe RL with costs, flat HDF5 files like those of D4RL, read without the dsrl package.
+
+Source: `dsrl/offline_env.py` and `dsrl/infos.py` of https://github.com/liuzuxin/DSRL.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from offline_data.plurals import plural
+from offline_data.readers.flat_hdf5 import has_columns, inspect
+from offline_data.readers.hdf5 import MAGIC, open_hdf5
+from offline_data.readers.hdf5_tree import datasets_in
+from offline_data.sources import d4rl
+from offline_data.sources.base import (
+    UNVERSIONED,
+    CatalogEntry,
+    CatalogSource,
+    Release,
+    RemoteFile,
+)
+from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.d4rl.episode_ends import EndRule
+from offline_data.sources.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.episodes import Key
+    from offline_data.sources.d4rl import D4RLEpisodes
+
+HOST = "https://huggingface.co/datasets/YYY-45/DSRL/resolve/main/"
+COST: Key = ("next", "cost")
+
+CITATION = (
+    "Zuxin Liu, Zijian Guo, Haohong Lin, Yihang Yao, Jiacheng Zhu, Zhepeng Cen, Hanjiang Hu, Wenhao Yu, "
+    "Tingnan Zhang, Jie Tan, Ding Zhao: Datasets and Benchmarks for Offline Safe Reinforcement Learning, "
+    "Journal of Data-centric Machine Learning Research, 2024"
+)
+_TRAJECTORIES = re.compile(r"-([0-9]{1,9})\.hdf5")
+
+
+def leaf_of(name: str) -> Key:
+    """Return the leaf of a column: that of D4RL, and `next/cost` of `costs`."""
+    return COST if name == "costs" else d4rl.leaf_of(name)
+
+
+FORMAT = replace(d4rl.FORMAT, title="DSRL", leaf_of=leaf_of)
+
+
+@lru_cache(maxsize=1)
+def listed() -> dict[str, dict[str, str]]:
+    """Return the rows of the catalogue by name."""
+    return {row["id"]: row for row in read_catalog("dsrl")}
+
+
+class DSRL(CatalogSource):
+    """The published datasets, and the user's files of their form."""
+
+    name = "dsrl"
+    title = "DSRL: safe RL with costs in BulletSafetyGym, SafetyGymnasium and MetaDrive (HDF5)"
+    licence = "CC-BY-4.0"
+    citation = CITATION
+    action = "continuous"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the published datasets; their sizes are not published."""
+        return [
+            CatalogEntry(name, episodes=_trajectories(row["file"]), summary=_summary(name))
+            for name, row in listed().items()
+        ]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
+        """Return a published dataset from the catalogue; does not use the network."""
+        file = listed()[self.find(name, revision).name]["file"]
+        return Release(name, UNVERSIONED, (RemoteFile(file, (HOST + file,), magic=MAGIC),))
+
+    def has_format(self, path: Path) -> bool:
+        """Return True if `path` is an HDF5 file with D4RL's columns and costs."""
+        if not path.is_file():
+            return False
+        with open_hdf5(path) as file:
+            return has_columns(file, FORMAT) and "costs" in datasets_in(file)[0]
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a file of the user."""
+        with open_hdf5(path) as file:
+            inspect(file, path, FORMAT)
+        return Release(name, fingerprint(path, [path]), local=path)
+
+    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
+        """Open the file: reads its flags, and compares next observations with the following rows."""
+        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        row = listed().get(release.name) if release.local is None else None
+        facts = {}
+        if row is not None:
+            about = {"url": HOST + row["file"], "horizon": int(row["steps"])}
+            about |= {
+                "ref_min_score": float(row["min_reward"]),
+                "ref_max_score": float(row["max_reward"]),
+                "min_episode_cost": float(row["min_cost"]),
+                "max_episode_cost": float(row["max_cost"]),
+            }
+            facts = {"environment": {"id": release.name}, "about": about}
+        with open_hdf5(path) as file:
+            flat = inspect(file, path, FORMAT)
+        note = "next/cost is the cost that the action of its row brought."
+        found = d4rl.cut_to_episodes(
+            flat,
+            EndRule(),
+            self.describe(release, note, **facts),
+            keep_episodes=release.keep_episodes,
+        )
+        stated, episodes = _trajectories(path.name), len(found.lengths)
+        if stated in {None, episodes}:
+            return found
+        warning = (
+            f"The file's name says {plural(stated or 0, 'trajectory', 'trajectories')}; it has "
+            f"{plural(episodes, 'episode')}."
+        )
+        notes, warnings = (*found.info.notes, warning), (*found.info.warnings, warning)
+        return replace(found, info=replace(found.info, notes=notes, warnings=warnings))
+
+
+def _trajectories(file: str) -> int | None:
+    match = _TRAJECTORIES.search(file)
+    return None if match is None else int(match[1])
+
+
+def _summary(name: str) -> str:
+    if "Metadrive" in name:
+        return "driving in MetaDrive, with costs"
+    suite = "SafetyGymnasium" if "Gymnasium" in name else "BulletSafetyGym"
+    return f"{suite}, with costs"
