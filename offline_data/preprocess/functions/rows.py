@@ -112,14 +112,9 @@ def run_rows(
             places = {k: None if v is None else v[part].unbind(0) for k, v in columns.items()}
             strip = zip(numbers[part].tolist(), *given, strict=True)
             for at, (number, *inputs) in enumerate(strip):
-                seed_all(seed, number)
                 here = partial(place, begin + at)
-                td = assemble(tree, inputs, no_rows, CPU)
-                try:
-                    result = fn(td)
-                except BaseException as error:
-                    raise failure(error, here) from error
-                leaves = leaves_of(result, here)
+                seed_all(seed, number)
+                leaves = leaves_of(_call(fn, assemble(tree, inputs, no_rows, CPU), here), here)
                 if not columns:
                     schema = schema or schema_of(leaves, here)
                     conform(schema, describe_leaves(leaves), here)
@@ -163,11 +158,14 @@ def call_with_rows(
     inputs = [torch.from_numpy(values) for values in table.values()]
     seed_all(seed, number)
     with torch.no_grad():
-        given = assemble(tree, inputs, inputs[0].shape[:1], CPU)
-        try:
-            return fn(given)
-        except BaseException as error:
-            raise failure(error, place) from error
+        return _call(fn, assemble(tree, inputs, inputs[0].shape[:1], CPU), place)
+
+
+def _call(fn: Callable[[Any], Any], given: Any, place: Place) -> Any:
+    try:
+        return fn(given)
+    except BaseException as error:
+        raise failure(error, place) from error
 
 
 def run_block(
