@@ -71,9 +71,6 @@ if TYPE_CHECKING:
         GenDGRLExperienceReplay as GenDGRLExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
-        LeRobotExperienceReplay as LeRobotExperienceReplay,
-    )
-    from offline_data.buffers.experience_replay import (
         MinariExperienceReplay as MinariExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
@@ -84,6 +81,9 @@ if TYPE_CHECKING:
     )
     from offline_data.buffers.experience_replay import (
         VD4RLExperienceReplay as VD4RLExperienceReplay,
+    )
+    from offline_data.buffers.lerobot_replay import (
+        LeRobotExperienceReplay as LeRobotExperienceReplay,
     )
     from offline_data.buffers.load import load_dataset as load_dataset
     from offline_data.buffers.load import open_dataset as open_dataset
@@ -163,7 +163,7 @@ _NAMES = {
     ),
     "buffers.experience_replay": (
         "AtariDQNExperienceReplay D4RLExperienceReplay GenDGRLExperienceReplay "
-        "LeRobotExperienceReplay MinariExperienceReplay OpenMLExperienceReplay "
+        "MinariExperienceReplay OpenMLExperienceReplay "
         "RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     "text.data": ("PairwiseDataset PromptData RewardData create_infinite_iterator get_dataloader"),
@@ -172,6 +172,7 @@ _NAMES = {
     "text.topk": "TopKRewardSelector",
     "buffers.load": "load_dataset open_dataset register_dataset torchrl_dataset",
     "buffers.ensemble.offline_to_online": "OfflineToOnlineReplayBuffer prefill_replay_buffer",
+    "buffers.lerobot_replay": "LeRobotExperienceReplay",
     "buffers.openx_replay": "OpenXExperienceReplay",
     "buffers.prioritized": "PrioritizedReplayBuffer TensorDictPrioritizedReplayBuffer",
     "buffers.samplers": (

@@ -29,7 +29,7 @@ from offline_data.buffers.samplers import (
 )
 from offline_data.config import resolve_settings
 from offline_data.episodes.fields import REWARD
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import UsageError
 from offline_data.ids import parse_id
 from offline_data.progress import progress_of
 from offline_data.store.reader import open_reader
@@ -251,22 +251,6 @@ class D4RLExperienceReplay(SourceExperienceReplay):
             sampler = RandomSampler(valid_only=False)
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
         self._load(dataset_id, batch_size, root, download, common, options)
-
-
-class LeRobotExperienceReplay(SourceExperienceReplay):
-    """TorchRL's class for LeRobot datasets, which this version cannot load.
-
-    Raises:
-        NotFoundError: Always.
-    """
-
-    source = "lerobot"
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ARG002
-        raise NotFoundError(
-            "LeRobot datasets are not supported by this version of offline-data",
-            hint="`offline-data sources` lists the supported sources",
-        )
 
 
 class AtariDQNExperienceReplay(SourceExperienceReplay):

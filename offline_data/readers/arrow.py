@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+PARQUET = b"PAR1"
+"""First bytes of a Parquet file."""
 _STREAM = b"\xff\xff\xff\xff"
 _SMALL = 256 << 20  # bytes that any file may unpack to
 _RATIO = 1024  # bytes that a byte of a larger file may unpack to; also rows read at once
@@ -39,8 +41,10 @@ class ArrowLeaf:
     """The Arrow type in words."""
 
 
-def read_table(paths: Sequence[Path]) -> Any:
+def read_table(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Any:
     """Read Arrow (`.arrow`) or Parquet (`.parquet`) files of the same columns as one `pyarrow.Table`.
+
+    `columns` are those to read of Parquet files, if there; None: all.
 
     Raises:
         FormatError: A file is not what its name says, is damaged, or holds a thousand times more
@@ -52,7 +56,7 @@ def read_table(paths: Sequence[Path]) -> Any:
     for path in paths:
         parquet = path.suffix == ".parquet"
         with _name_damage(path, parquet=parquet):
-            tables.append(_read_parquet(path) if parquet else _read_arrow(path))
+            tables.append(_read_parquet(path, columns) if parquet else _read_arrow(path))
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
@@ -78,6 +82,40 @@ def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> 
             yield table
 
 
+def iter_ranges(
+    path: Path, ranges: Iterable[tuple[int, int]], columns: Sequence[str], rows: int = _RATIO
+) -> Iterator[Any]:
+    """Yield ranges of rows of a Parquet file, each as one `pyarrow.Table`; raises as `read_table`.
+
+    Args:
+        path: The file.
+        ranges: Half-open, ascending and without overlap; not beyond the end.
+        columns: Names of the columns to read, if there.
+        rows: Rows that are decoded at once.
+    """
+    wanted = iter(ranges)
+    first, stop = next(wanted, (0, 0))
+    end = 0
+    pieces: list[Any] = []
+    with _name_damage(path, parquet=True), _open_parquet(path) as file:
+        schema = _selected(file.schema_arrow, columns)
+        for group in range(file.num_row_groups):
+            begin, end = end, end + file.metadata.row_group(group).num_rows
+            if not first < stop or end <= first:
+                continue
+            for batch in file.iter_batches(rows, row_groups=[group], columns=schema.names):
+                until = begin + batch.num_rows
+                while first < stop and first < until:
+                    low, high = max(first, begin), min(stop, until)
+                    pieces.append(batch.select(schema.names).slice(low - begin, high - low))
+                    if stop > until:
+                        break
+                    yield _join_batches(pieces, schema, path)
+                    pieces = []
+                    first, stop = next(wanted, (0, 0))
+                begin = until
+
+
 def iter_arrow(path: Path) -> Iterator[Any]:
     """Yield the record batches of an Arrow file or stream, in order, as `pyarrow.Table`s.
 
@@ -96,7 +134,7 @@ def iter_arrow(path: Path) -> Iterator[Any]:
 def _name_damage(path: Path, *, parquet: bool) -> Iterator[None]:
     """Check the first bytes, and turn what pyarrow raises into a `FormatError` that names the file."""
     head = read_head(path)
-    if not head.startswith(b"PAR1" if parquet else (b"ARROW1", _STREAM)):
+    if not head.startswith(PARQUET if parquet else (b"ARROW1", _STREAM)):
         kind = "a Parquet file" if parquet else "an Arrow file"
         raise FormatError(f"{path} is not {kind}: {describe_head(head)}", hint="fetch it again")
     pa = _pyarrow()
@@ -120,15 +158,24 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _read_parquet(path: Path) -> Any:
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> Any:
     with _open_parquet(path) as file:
+        schema = _selected(file.schema_arrow, columns)
         # One row group at a time: pyarrow cannot join those of nested columns with a dictionary.
         batches = (
             batch
             for group in range(file.num_row_groups)
-            for batch in file.iter_batches(batch_size=_RATIO, row_groups=[group])
+            for batch in file.iter_batches(
+                batch_size=_RATIO, row_groups=[group], columns=schema.names
+            )
         )
-        return _join_batches(batches, file.schema_arrow, path)
+        return _join_batches((batch.select(schema.names) for batch in batches), schema, path)
+
+
+def _selected(schema: Any, columns: Sequence[str] | None) -> Any:
+    """Return the fields of a schema with these names, in its order."""
+    fields = [field for field in schema if columns is None or field.name in columns]
+    return _pyarrow().schema(fields)
 
 
 def _read_arrow(path: Path) -> Any:
@@ -175,6 +222,7 @@ def _whole(column: Any) -> Any:
 
 def _leaves(array: Any, field: Any, path: tuple[str, ...]) -> Iterator[ArrowLeaf]:
     types = _pyarrow().types
+    array = getattr(array, "storage", array)  # an extension type, if its package is imported
     if types.is_struct(array.type):
         # flatten(), not field(): it carries the nulls of the struct into its fields.
         for number, child in enumerate(array.flatten()):

@@ -52,6 +52,7 @@ _BUILT_IN = {
     "dsrl": "offline_data.sources.dsrl:DSRL",
     "gen_dgrl": "offline_data.sources.gen_dgrl:GenDGRL",
     "hf": "offline_data.text.source:HubText",
+    "lerobot": "offline_data.sources.lerobot:LeRobot",
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
     "neorl": "offline_data.sources.neorl:NeoRL",

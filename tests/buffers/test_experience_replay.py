@@ -240,8 +240,3 @@ def test_minari_takes_what_lies_here_and_gives_specs(
     inside[ends] = False
     assert later[inside].equal(speed[1:][inside[:-1]])
     assert not later[~inside].any()
-
-
-def test_lerobot_has_no_source_yet() -> None:
-    with pytest.raises(NotFoundError, match="LeRobot"):
-        offline_data.LeRobotExperienceReplay("lerobot/pusht")

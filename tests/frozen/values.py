@@ -21,6 +21,7 @@ from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.gen_dgrl import toy_files, write_archive
+from tests.toys.lerobot import write_lerobot
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.openml import toy_of_torchrl, toy_table
@@ -114,6 +115,8 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
         lambda to: write_ogbench(to / "x-v0.npz", toy_arrays("scene", (4, 2, 6, 3))),
         {},
     ),
+    "lerobot 2.1": ("lerobot", write_lerobot, {}),
+    "lerobot 3.0": ("lerobot", lambda to: write_lerobot(to, "v3.0"), {}),
     "openml": ("openml", lambda to: toy_table().write(to), {}),
     "openml as TorchRL's": ("openml", lambda to: toy_of_torchrl("adult_onehot").write(to), {}),
     "openx": ("openx", write_toy_rlds, {"images": "raw", "split": "all"}),

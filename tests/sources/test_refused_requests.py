@@ -26,6 +26,7 @@ from offline_data.text.tokenizer import pin_tokenizer
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.gen_dgrl import toy_files, write_archive
+from tests.toys.lerobot import write_lerobot
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.openml import toy_table
 from tests.toys.rlds import toy_record, write_rlds
@@ -66,6 +67,11 @@ def d4rl(folder: Path) -> LocalServer:
 def gen_dgrl(folder: Path) -> LocalServer:
     archive = write_archive(folder / "x.tar.xz", toy_files((3, 2))).read_bytes()
     return FileServer({"/DGRL/10M/bigfish.tar.xz": archive})
+
+
+def lerobot(folder: Path) -> LocalServer:
+    write_lerobot(folder, "v3.0", (3, 2), files=())
+    return hub({"me/toy": folder})
 
 
 def minari(folder: Path) -> LocalServer:
@@ -109,6 +115,7 @@ PUBLISHED: Mapping[str, Callable[[Path], LocalServer]] = {
     "d4rl:pen-human-v1": d4rl,
     "gen_dgrl:bigfish-10M": gen_dgrl,
     "hf:someone/stories": text,
+    "lerobot:me/toy": lerobot,
     "minari:D4RL/door/human-v2": minari,
     "openml:61": openml,
     "openx:viola": openx,

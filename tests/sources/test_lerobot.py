@@ -1,0 +1,543 @@
+"""LeRobot datasets: every value against pyarrow's reading, defects by name, the hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from offline_data.config import Settings
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.joining import concatenate
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError, OfflineError
+from offline_data.executors.local import InProcess
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, convert, download
+from offline_data.readers import arrow
+from offline_data.readers.images import encode_image
+from offline_data.sources.base import Release, RemoteFile
+from offline_data.sources.lerobot import LeRobot
+from offline_data.sources.lerobot import dataset as module
+from offline_data.sources.registry import source_accepting
+from offline_data.store.encoded import EncodedColumn
+from offline_data.store.reader import open_reader
+from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.lerobot import (
+    FEATURES,
+    LENGTHS,
+    TASKS,
+    edit_table,
+    toy_image,
+    write_lerobot,
+)
+from tests.toys.servers import HubServer
+
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+
+
+class TestContract(SourceContract):
+    @pytest.fixture(params=["v2.1", "v3.0", "v3.0 here"])
+    def case(
+        self, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> SourceCase:
+        version, _, here = request.param.partition(" ")
+        raw = write_lerobot(tmp_path / "raw", version, (60, 1, 9, 8), files=(1,))
+        release = LeRobot().release_of(raw, "toy")
+        if not here:
+            monkeypatch.setattr(module, "_SHARD_BYTES", 1)
+            paths = sorted(p.relative_to(raw).as_posix() for p in raw.rglob("*") if p.is_file())
+            files = tuple(RemoteFile(one, (f"https://host.invalid/{one}",)) for one in paths)
+            opening = tuple(one for one in paths if one.startswith("meta"))
+            release = Release("me/toy", "3f2a", files, opening=opening)
+        return SourceCase(LeRobot(), release, raw)
+
+
+# ---- every value -------------------------------------------------------------------------------------
+
+
+def read(folder: Path, **options: Any) -> EpisodeBatch:
+    release = replace(LeRobot().release_of(folder, "mine"), **options)
+    opened = LeRobot().open(release, folder)
+    return concatenate([batch for shard in opened.shards() for batch in opened.read(shard)])
+
+
+def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
+    """Read the rows of all episodes by pyarrow alone, with the text of their tasks."""
+    rows = [
+        row
+        for path in sorted(folder.glob("data/*/*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    if (folder / "meta/tasks.jsonl").exists():
+        lines = (folder / "meta/tasks.jsonl").read_text().splitlines()
+        tasks = {one["task_index"]: one["task"] for one in map(json.loads, lines)}
+    else:
+        table = pq.read_table(folder / "meta/tasks.parquet").to_pylist()
+        tasks = {one["task_index"]: one["__index_level_0__"] for one in table}
+    rows = [{**row, "task": tasks[row["task_index"]]} for row in rows]
+    count = max(row["episode_index"] for row in rows) + 1
+    episodes = [[row for row in rows if row["episode_index"] == e] for e in range(count)]
+    return [sorted(one, key=lambda row: row["frame_index"]) for one in episodes]
+
+
+def assert_values(batch: EpisodeBatch, folder: Path) -> None:
+    """Compare every leaf of every row."""
+    episodes = rows_of(folder)
+    features = json.loads((folder / "meta/info.json").read_text())["features"]
+    steps = [row for one in episodes for row in one]
+    seen = [row for one in episodes for row in [*one, one[-1]]]
+    numbering = {"episode_index", "frame_index", "index", "task_index"}
+    expected: dict[str, Any] = {"task": [row["task"] for row in steps]}
+    for name in features.keys() - numbering - {"next.done"}:
+        if features[name]["dtype"] != "video":
+            rows = seen if name.startswith("observation") else steps
+            expected[name.replace(".", "/")] = [row[name] for row in rows]
+    done = [bool(row.get("next.done")) for row in steps]
+    ends = np.cumsum([len(one) for one in episodes]) - 1
+    expected["next/terminated"] = done
+    expected["next/truncated"] = [i in ends and not done[i] for i in range(len(steps))]
+    found = {"/".join(key): c for key, c in {**batch.steps, **batch.observations}.items()}
+    assert found.keys() == expected.keys() | ({"episode"} & found.keys())
+    for key, values in expected.items():
+        column: Any = found[key]
+        assert len(column) == len(values), key
+        if isinstance(column, EncodedColumn):
+            assert column.images() == [one["bytes"] for one in values], key
+        elif column.dtype == object:
+            assert column.tolist() == values, key
+        else:
+            name = key.replace("/", ".")
+            if name in features:
+                assert column.dtype == features[name]["dtype"], key
+                assert list(column.shape[1:]) == features[name]["shape"], key
+            flat = np.array(values, column.dtype).reshape(column.shape)
+            np.testing.assert_array_equal(column, flat, err_msg=key)
+    assert batch.lengths.tolist() == [len(one) for one in episodes]
+    assert not batch.final_observation.any()
+    assert batch.episodes["episode_index",].tolist() == list(range(len(episodes)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_value_after_the_disk(version: str, tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(tmp_path / "toy", version)
+    stored = convert(folder, "toy", settings, Options(audit="all"))
+    reader = open_reader(stored.path)
+    assert_values(reader.episode_batch(0, reader.episode_count), folder)
+    manifest = stored.manifest
+    assert manifest.about["codebase_version"] == version
+    assert manifest.about["features"]["action"]["names"] == ["x", "y"]
+    assert manifest.spaces["observation"]["images/cam"] == "image [8, 9, 3]"
+    assert any("next.done is terminated" in note for note in manifest.notes)
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_toy_values_say_where_they_are(version: str, tmp_path: Path) -> None:
+    batch = read(write_lerobot(tmp_path / "toy", version))
+    code = [1000 * e + t + 1 for e, n in enumerate(LENGTHS) for t in range(n)]
+    assert batch.steps["action",][:, 0].tolist() == [-one for one in code]
+    images: Any = batch.observations["observation", "images", "cam"]
+    expected = [toy_image(e, min(t, n - 1)) for e, n in enumerate(LENGTHS) for t in range(n + 1)]
+    np.testing.assert_array_equal(np.asarray(images), np.stack(expected))
+    texts = [TASKS[e % 2] for e, n in enumerate(LENGTHS) for _ in range(n)]
+    assert batch.steps["task",].tolist() == texts
+
+
+@pytest.mark.parametrize(
+    "name", ["lerobot_generated_v21", "lerobot_generated_v30", "lerobot_v30_record-test"]
+)
+def test_files_of_lerobot_itself(name: str, realdata: Path, settings: Settings) -> None:
+    parts = ["full", "lowdim"] if "generated" in name else [""]
+    for part in parts:
+        folder = realdata / name / part
+        assert source_accepting(folder).name == "lerobot"
+        stored = convert(folder, f"toy{part}", settings, Options(audit="all"))
+        reader = open_reader(stored.path)
+        assert_values(reader.episode_batch(0, reader.episode_count), folder)
+
+
+def test_videos_are_named(realdata: Path, settings: Settings) -> None:
+    stored = convert(realdata / "lerobot_v30_record-test", "toy", settings, Options())
+    videos = ["observation.images.front", "observation.images.top"]
+    assert [one["key"] for one in stored.manifest.dropped] == videos
+    assert any("observation.images.front" in note for note in stored.manifest.notes)
+    assert ("next", "reward") not in open_reader(stored.path).step_leaves
+
+
+# ---- rows by value -------------------------------------------------------------------------------------
+
+
+def mixed(table: pa.Table) -> pa.Table:
+    return table.take(np.random.default_rng(3).permutation(len(table)))
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_rows_in_another_order(version: str, tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "toy", version)
+    for path in folder.glob("data/*/*.parquet"):
+        edit_table(path, mixed)
+    assert_values(read(folder), folder)
+
+
+def test_many_episodes_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [1 + n * n % 17 for n in range(40)]
+    folder = write_lerobot(tmp_path / "toy", "v3.0", lengths, files=(13, 14, 30), images=False)
+    monkeypatch.setattr(module, "_VALUES", 400)
+    edit_table(folder / "data/chunk-000/file-002.parquet", lambda table: table)  # one row group
+    assert_values(read(folder), folder)
+
+
+def lacking(*names: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.drop_columns([*names])
+
+
+def test_what_is_certain_without_some_columns(tmp_path: Path) -> None:
+    whole = read(write_lerobot(tmp_path / "whole"))
+    for number, names in enumerate(
+        [("episode_index",), ("frame_index",), ("frame_index", "index")]
+    ):
+        folder = write_lerobot(tmp_path / str(number), edit=lacking(*names))
+        found = read(folder)
+        for key, column in whole.steps.items():
+            assert found.steps[key].tolist() == column.tolist()
+
+
+def test_tasks_in_a_column(tmp_path: Path) -> None:
+    def with_task(table: pa.Table) -> pa.Table:
+        texts = [TASKS[n % 2] for n in table["task_index"].to_pylist()]
+        return table.drop_columns(["task_index"]).append_column("task", pa.array(texts))
+
+    folder = write_lerobot(tmp_path / "toy", "v3.0", edit=with_task)
+    (folder / "meta/tasks.parquet").unlink()
+    assert read(folder).steps["task",].tolist()[:6] == [TASKS[0]] * 5 + [TASKS[1]]
+    folder = write_lerobot(tmp_path / "numbers", "v3.0")
+    (folder / "meta/tasks.parquet").unlink()
+    assert read(folder).steps["task",].tolist()[:6] == [0] * 5 + [1]
+
+
+def test_other_templates_and_metadata(tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "a", "v2.1", codebase_version="v3.0")
+    assert_values(read(folder), folder)
+    wrong = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+    folder = write_lerobot(tmp_path / "b", "v3.0", data_path=wrong)
+    assert_values(read(folder), folder)
+    folder = write_lerobot(tmp_path / "c", "v3.0", files=())
+    routes = ["data/chunk_index", "data/file_index"]
+    edit_table(folder / "meta/episodes/chunk-000/file-000.parquet", lacking(*routes))
+    assert_values(read(folder), folder)
+
+
+def test_a_shape_of_nothing_and_more_features(tmp_path: Path) -> None:
+    features = {**FEATURES, "next.reward": {"dtype": "float32", "shape": []}}
+    features["wide"] = {"dtype": "float32", "shape": []}
+    features["language"] = {"dtype": "language", "shape": [1]}
+    features["action.grip"] = {"dtype": "int64", "shape": [1]}
+
+    def edit(table: pa.Table) -> pa.Table:
+        code = table["next.reward"].cast(pa.float64())
+        for name, column in {"wide": code, "extra": code}.items():
+            table = table.append_column(name, column)
+        return table.append_column("action.grip", table["index"])
+
+    batch = read(write_lerobot(tmp_path / "toy", features=features, edit=edit))
+    assert batch.steps["next", "reward"].shape == (13, 1)
+    assert batch.steps["wide",].dtype == np.float32
+    assert batch.steps["wide",].shape == (13,)
+    assert batch.steps["action_grip",][:, 0].tolist() == list(range(13))
+    assert [one.key for one in batch.dropped] == ["extra"]
+    info = LeRobot().open(LeRobot().release_of(tmp_path / "toy", "x"), tmp_path / "toy").info
+    assert [one.key for one in info.dropped] == ["language"]
+
+
+def test_names_without_observation(tmp_path: Path) -> None:
+    names = {
+        "observation.state": "state",
+        "action": "actions",
+        "observation.images.cam": "wrist_image",
+    }
+    features = {names.get(name, name): one for name, one in FEATURES.items()}
+    folder = write_lerobot(
+        tmp_path / "toy",
+        features=features,
+        edit=lambda table: table.rename_columns([names.get(n, n) for n in table.column_names]),
+    )
+    batch = read(folder)
+    assert ("action",) in batch.steps
+    assert batch.observations.keys() >= {("observation", "state"), ("observation", "wrist_image")}
+
+
+def jpeg(
+    table: pa.Table, encoding: str = "jpeg", shape: Any = (8, 9, 3), dtype: Any = np.uint8
+) -> pa.Table:
+    image = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    data = encode_image(image, encoding) if encoding != "tiff" else b"II*\0rest"
+    column = pa.array(
+        [{"bytes": data, "path": None}] * len(table),
+        pa.struct({"bytes": pa.binary(), "path": pa.string()}),
+    )
+    return table.set_column(
+        table.column_names.index("observation.images.cam"), "observation.images.cam", column
+    )
+
+
+def test_images_of_other_kinds(tmp_path: Path) -> None:
+    key = ("observation", "images", "cam")
+    column: Any = read(write_lerobot(tmp_path / "jpeg", edit=jpeg)).observations[key]
+    assert (column.encoding, column.shape[1:]) == ("jpeg", (8, 9, 3))
+    folder = write_lerobot(
+        tmp_path / "depth", edit=lambda table: jpeg(table, "png", (8, 9), np.uint16)
+    )
+    depth: Any = read(folder).observations[key]
+    assert np.asarray(depth)[0, 0, :, 0].tolist() == list(range(9))
+    folder = write_lerobot(tmp_path / "tiff", edit=lambda table: jpeg(table, "tiff"))
+    batch = read(folder)
+    assert key not in batch.observations
+    assert "TIFF" in batch.dropped[0].reason
+
+
+def test_done_before_the_last_row(tmp_path: Path) -> None:
+    def edit(table: pa.Table) -> pa.Table:
+        done = pc.less(table["frame_index"], 2)
+        return table.set_column(table.column_names.index("next.done"), "next.done", done)
+
+    batch = read(write_lerobot(tmp_path / "toy", edit=edit))
+    assert batch.steps["next", "terminated"][:5, 0].tolist() == [True, True, False, False, False]
+    assert batch.steps["next", "truncated"][:5, 0].tolist() == [False] * 4 + [True]
+    assert module.NOTE_EARLY in batch.notes
+
+
+def test_timestamps_off_the_grid(tmp_path: Path) -> None:
+    def edit(table: pa.Table) -> pa.Table:
+        time = pc.add(table["timestamp"], pa.scalar(0.013, pa.float32()))
+        return table.set_column(table.column_names.index("timestamp"), "timestamp", time)
+
+    assert module.NOTE_OFF_GRID in read(write_lerobot(tmp_path / "off", edit=edit)).notes
+    assert module.NOTE_OFF_GRID not in read(write_lerobot(tmp_path / "on")).notes
+
+
+# ---- defects ---------------------------------------------------------------------------------------------
+
+
+def put(name: str, values: Any) -> Callable[[pa.Table], pa.Table]:
+    """Return what sets a column, to a list or a function of the numpy column."""
+
+    def edit(table: pa.Table) -> pa.Table:
+        column = values(table[name].to_numpy()) if callable(values) else values
+        return table.set_column(table.column_names.index(name), name, pa.array(column))
+
+    return edit
+
+
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+FIRST, SECOND = "data/chunk-000/file-000.parquet", "data/chunk-000/file-001.parquet"
+DEFECTS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
+    "a row is missing": (FIRST, lambda t: t.slice(1), "episode 0: its frame_index is 1"),
+    "the last row is missing": (SECOND, lambda t: t.slice(0, 6), "episode 3: it has 3 rows; .* says 4"),
+    "a frame twice": (FIRST, put("frame_index", [0, 1, 1, 3, 4, 0]), "frame_index is 1 after 1"),
+    "a gap of index": (FIRST, put("index", [0, 1, 3, 4, 5, 6]), "index is 3 after 1"),
+    "an episode of another file": (FIRST, put("episode_index", [0] * 5 + [2]), "rows of episode 2, which"),
+    "an episode that is not listed": (SECOND, put("episode_index", [2] * 3 + [9] * 4), "rows of episode 9"),
+    "an episode without rows": (FIRST, lambda t: t.slice(0, 5), "episode 1: it has 0 rows"),
+    "an unknown task": (FIRST, put("task_index", [0, 0, 7, 0, 0, 1]), "task_index is 7, which"),
+    "no order": (FIRST, lacking("frame_index", "index", "timestamp"), "none of frame_index, index"),
+    "no episode": (FIRST, lacking("episode_index"), "no column episode_index, and 2 episodes"),
+    "no action": (FIRST, lacking("action"), "no column action"),
+    "a value is missing": (FIRST, put("next.reward", [0.1, None, 2, 3, 4, 5]), "next.reward has no value"),
+    "rows of another length": (FIRST, put("action", [[1.0]] * 6), r"shape \[1\]; .* says \[2\]"),
+    "rows of several lengths": (FIRST, put("action", [[1.0]] * 5 + [[1.0, 2.0]]), "not all the same"),
+    "text for numbers": (FIRST, put("next.success", ["a"] * 6), "next.success is string"),
+    "fractions for bool": (FIRST, put("next.success", [0.5] * 6), "has float64 values; .* says bool"),
+    "no PNG": (FIRST, put("observation.images.cam", [{"bytes": b"x"}] * 6), "neither PNG nor JPEG"),
+    "an image elsewhere": (FIRST, put("observation.images.cam", [{"path": "/etc/x"}] * 6), "images.cam"),
+    "an episode twice": (EPISODES, put("episode_index", [3, 1, 1, 0]), "has episode_index 1 twice"),
+    "an episode is not listed": (EPISODES, lambda t: t.slice(1), "no episode 3; .* counts 4"),
+    "a gap of episodes": (EPISODES, put("episode_index", [4, 3, 1, 0]), "no episode 2; .* counts 4"),
+    "too many episodes": (EPISODES, lambda t: pa.concat_tables([put("episode_index", [4])(t.slice(0, 1)), t]), "has 5 episodes"),
+    "a negative length": (EPISODES, put("length", [4, 3, 1, -5]), "length of episode 0 is -5"),
+    "lengths of text": (EPISODES, put("length", ["a"] * 4), "length is 'a'"),
+    "no lengths": (EPISODES, lacking("length"), "no column length"),
+    "no routes": (EPISODES, lacking("data/file_index"), "does not state data/file_index"),
+    "a file that is not there": (EPISODES, put("data/file_index", [2, 1, 0, 0]), "lacks 1 data file: data/.*002"),
+    "a task twice": ("meta/tasks.parquet", put("task_index", [1, 1]), "task_index 1 twice"),
+    "tasks without text": ("meta/tasks.parquet", lacking("__index_level_0__"), "no column of texts"),
+}  # fmt: skip
+"""A file, what is changed in it, and what the error says."""
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_defects_of_tables(name: str, tmp_path: Path) -> None:
+    path, edit, said = DEFECTS[name]
+    folder = write_lerobot(tmp_path / "toy", "v3.0")
+    read(folder)
+    edit_table(folder / path, edit)
+    with pytest.raises(FormatError, match=said):
+        read(folder)
+
+
+INFOS: dict[str, tuple[dict[str, Any], str]] = {
+    "version 1": ({"codebase_version": "v1.6"}, "of version v1.6; 2.0 to 3.0 are read"),
+    "a later version": ({"codebase_version": "v4.0"}, "of version v4.0"),
+    "no version": ({"codebase_version": None}, "has no codebase_version"),
+    "a version of words": ({"codebase_version": "main"}, "codebase_version is 'main'"),
+    "lance": ({"storage_format": "lance"}, "storage_format is 'lance'"),
+    "no frames": ({"fps": 0}, "fps is 0"),
+    "features of text": ({"features": {"action": "x"}}, "features are not"),
+    "no features": ({"features": None}, "features are not"),
+    "a wrong shape": ({"features": {"action": {"dtype": "float32", "shape": "x"}}}, "shape of 'action'"),
+    "a template that leaves": ({"data_path": "../{episode_index}"}, "expected a relative path"),
+    "a template of code": ({"data_path": "data/{episode_index.__class__}.parquet"}, ""),
+    "fewer episodes": ({"total_episodes": 3}, "has 4 episodes"),
+    "no episodes": ({"total_episodes": 0}, "has 4 episodes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INFOS)
+def test_defects_of_info(name: str, tmp_path: Path) -> None:
+    change, said = INFOS[name]
+    folder = write_lerobot(tmp_path / "toy", **change)
+    if not said:  # the template of the version is taken
+        assert_values(read(folder), folder)
+        return
+    with pytest.raises(OfflineDataError, match=said):
+        read(folder)
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_bad_episodes_are_left_out(version: str, tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "toy", version)
+    path = folder / ("data/chunk-000/episode_000002.parquet" if version == "v2.1" else SECOND)
+    edit_table(path, lambda table: table.slice(1))
+    with pytest.raises(FormatError, match="episode 2: its frame_index is 1"):
+        read(folder)
+    batch = read(folder, skip_bad_episodes=True)
+    assert batch.episodes["episode_index",].tolist() == [0, 1, 3]
+    assert "episode 2" in batch.skipped[0].where
+
+
+def test_a_git_lfs_pointer(realdata: Path, tmp_path: Path, settings: Settings) -> None:
+    (pointer,) = (realdata / "lerobot_lfs_pointers").rglob("*.parquet")
+    folder = write_lerobot(tmp_path / "toy")
+    (folder / "data/chunk-000/episode_000000.parquet").write_bytes(pointer.read_bytes())
+    with pytest.raises(FormatError, match="it is a Git LFS pointer"):
+        convert(folder, "toy", settings, Options())
+    (folder / "meta/info.json").write_bytes(pointer.read_bytes())
+    with pytest.raises(FormatError, match="it is a Git LFS pointer"):
+        convert(folder, "toy", settings, Options())
+    with pytest.raises(FormatError, match=r"has no meta/info\.json"):
+        convert(realdata / "lerobot_lfs_pointers", "toy", settings, Options(), source="lerobot")
+
+
+def test_version_1(tmp_path: Path, settings: Settings) -> None:
+    (tmp_path / "old/meta_data").mkdir(parents=True)
+    (tmp_path / "old/meta_data/info.json").write_text("{}")
+    with pytest.raises(FormatError, match=r"of version v1; 2\.0 to 3\.0"):
+        convert(tmp_path / "old", "toy", settings, Options())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "meta/episodes.jsonl",
+        "meta/tasks.jsonl",
+        "meta/info.json",
+        "data/chunk-000/episode_000000.parquet",
+    ],
+)
+@pytest.mark.parametrize(
+    "content", [b"", b"[1]\n", b"{}\n", b'{"episode_index": 1e400}\n', b"PAR1" + bytes(40)]
+)
+def test_broken_files(path: str, content: bytes, tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "toy")
+    (folder / path).write_bytes(content)
+    if (path, content) == ("meta/tasks.jsonl", b""):
+        return
+    with pytest.raises(OfflineDataError):
+        read(folder)
+
+
+def test_a_file_that_unpacks_to_more_than_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "_SMALL", 1 << 16)
+    monkeypatch.setattr(arrow, "_RATIO", 16)
+    folder = write_lerobot(tmp_path / "toy", images=False)
+    path, rows = folder / "data/chunk-000/episode_000000.parquet", 200_000
+    columns = dict.fromkeys(pq.read_schema(path).names, pa.array(np.zeros(rows, np.int64)))
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    with pytest.raises(FormatError, match="unpacks to"):
+        read(folder)
+
+
+# ---- the hub -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubServer]:
+    for version in ("v2.1", "v3.0"):
+        folder = write_lerobot(tmp_path / "hub" / version, version)
+        (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    (tmp_path / "hub/none").mkdir()
+    (tmp_path / "hub/none/x.txt").touch()
+    (tmp_path / "hub/v1/meta_data").mkdir(parents=True)
+    (tmp_path / "hub/v1/meta_data/info.json").touch()
+    repositories = {f"me/{path.name}": path for path in (tmp_path / "hub").iterdir()}
+    with HubServer(repositories) as server:
+        yield server
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_download(
+    version: str,
+    hub: HubServer,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_SHARD_BYTES", 1)
+    online = replace(settings, offline=False, hub_endpoint=hub.url)
+    got = download(parse_id(f"lerobot:me/{version}"), online, Options(), executor=InProcess())
+    reader = open_reader(got.path)
+    assert_values(reader.episode_batch(0, reader.episode_count), tmp_path / "hub" / version)
+    assert got.manifest.licence == "apache-2.0"
+    commit = str(got.id.revision)
+    assert LeRobot().resolve(f"me/{version}", commit, online).revision == commit
+
+
+def test_episodes_fetch_only_their_files(
+    hub: HubServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SHARD_BYTES", 1)
+    online = replace(settings, offline=False, hub_endpoint=hub.url)
+    options = Options(episodes=(1, 3))
+    got = download(parse_id("lerobot:me/v2.1"), online, options, executor=InProcess())
+    asked = {request.path.rpartition("/")[2] for request in hub.requests}
+    assert {name for name in asked if name.endswith("parquet")} == {
+        "episode_000001.parquet",
+        "episode_000002.parquet",
+    }
+    assert open_reader(got.path).lengths.tolist() == [1, 3]
+
+
+def test_what_the_hub_does_not_have(hub: HubServer, settings: Settings) -> None:
+    online = replace(settings, offline=False, hub_endpoint=hub.url)
+    for name, error, said in [
+        ("me/other", NotFoundError, "me/other"),
+        ("me", NotFoundError, "There is no lerobot:me"),
+        (
+            "me/none",
+            FormatError,
+            "lerobot:me/none is not a LeRobot dataset: it has no meta/info.json",
+        ),
+        ("me/v1", FormatError, "of version v1"),
+    ]:
+        with pytest.raises(error, match=said):
+            LeRobot().resolve(name, None, online)
+    with pytest.raises(OfflineError):
+        LeRobot().resolve("lerobot/pusht", None, settings)
