@@ -45,7 +45,7 @@ BUDGETS = {
     "offline_data/project": 1_150,
     "offline_data/readers": 4_050,
     "offline_data/reports": 2_640,
-    "offline_data/sources": 8_940,
+    "offline_data/sources": 9_960,
     "offline_data/store": 4_790,
     "offline_data/testing": 920,
     "offline_data/text": 3_340,
