@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter, deque
 from contextlib import contextmanager, redirect_stdout, suppress
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offline_data.config import child_environ
@@ -26,6 +26,7 @@ from offline_data.executors.base import at_least
 from offline_data.processes.protocol import (
     answer_in_pool,
     dumps,
+    load_function,
     loads,
     pack_function,
     result_of,
@@ -37,26 +38,22 @@ if TYPE_CHECKING:
     from offline_data.executors.base import R, T
     from offline_data.progress import Progress
 
-_LOCAL = "local"
-"""Address with which Ray starts a cluster on this machine."""
+_LOCAL = "local"  # address with which Ray starts a cluster on this machine
+_OBJECT_STORE = 128 << 20  # bytes of shared memory of a local Ray, for jobs and answers only
+_ANSWERS_WITHIN = 10.0  # seconds to wait for a connection; Ray itself would try for minutes
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # in messages of Ray
+_QUEUED = 2  # tasks submitted per running task, so that workers need not wait for this process
+_ENDS_WITHIN = 60.0  # seconds to wait for cancelled tasks; longer only if a node does not answer
+_CANCEL_AGAIN = 0.2  # seconds after which tasks that still run are cancelled once more
 
-_OBJECT_STORE = 128 << 20
-"""Bytes of shared memory of a local Ray, which only jobs and answers pass through."""
-
-_ANSWERS_WITHIN = 10.0
-"""Seconds to wait for a cluster to accept a connection; Ray itself would try for minutes."""
-
-_COLOURS = re.compile("\x1b\\[[0-9;]*m")
-"""Escape sequences that Ray puts into its messages."""
-
-_QUEUED = 2
-"""Tasks submitted per running task, so that workers need not wait for this process."""
-
-_ENDS_WITHIN = 60.0
-"""Seconds to wait for cancelled tasks; they only take longer if a node has stopped answering."""
-
-_CANCEL_AGAIN = 0.2
-"""Seconds after which tasks that still run are cancelled once more."""
+_LOSSES = {
+    "WorkerCrashedError": "A Ray worker died",
+    "OutOfMemoryError": "A Ray worker was ended, because memory was short,",
+    "NodeDiedError": "A Ray node was lost",
+    "LocalRayletDiedError": "A Ray node was lost",
+    "ObjectLostError": "A Ray node was lost",
+}
+"""Errors of Ray for a task whose worker, node or answer is lost."""
 
 
 class RayExecutor:
@@ -109,20 +106,14 @@ class RayExecutor:
     def run(
         self, job: Callable[[T], R], tasks: Sequence[T], progress: Progress
     ) -> Iterator[tuple[int, R]]:
-        """Yield `(number of the task in tasks, answer)` as tasks finish, in any order.
-
-        Closing the iterator, or an error from it, cancels running tasks on all nodes and waits for
-        their end.
+        """Run tasks on all nodes; see `Executor.run`.
 
         Raises:
             MissingDependencyError: Ray is not installed, or a node lacks a module of the job.
             UsageError: The job cannot be pickled; the address is invalid, or not the one that this
                 process is connected to.
-            NetworkError: No cluster answers at the address.
-            AuthError: The cluster requires a token.
+            NetworkError, AuthError: No cluster answers at the address, or it requires a token.
             WorkerDiedError: A task's worker or node was lost `max_retries + 1` times.
-            RemoteError: `job` raised an error that cannot be pickled.
-            Exception: Any other error of `job`; `__cause__` has its traceback as text.
         """
         try:
             import ray
@@ -143,7 +134,9 @@ class RayExecutor:
             return
         cpus = self.workers and self.workers * self.worker_threads
         with connected(ray, self.address, cpus=cpus, namespace=self.namespace) as is_ours:
-            reserved = _reserved(ray, self.worker_threads)
+            # Never more than a node has, or no task would start.
+            nodes = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+            reserved = min(self.worker_threads, int(max(nodes, default=0)) or self.worker_threads)
             run = _RayRun(ray, function, tasks, cpus=reserved, retries=self.max_retries)
             try:
                 yield from run.answers(None if is_ours else self.workers, progress)
@@ -157,11 +150,8 @@ class _RayRun:
     def __init__(
         self, ray: Any, function: bytes, tasks: Sequence[Any], *, cpus: int, retries: int
     ) -> None:
-        self._ray = ray
-        self._function = ray.put(function)
-        self._tasks = tasks
-        self._cpus = cpus
-        self._retries = retries
+        self._ray, self._function = ray, ray.put(function)
+        self._tasks, self._cpus, self._retries = tasks, cpus, retries
         self._waiting = deque(range(len(tasks)))
         self._under_way: dict[Any, int] = {}
         self._deaths: Counter[int] = Counter()
@@ -223,31 +213,14 @@ class _RayRun:
             _, pending = self._ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_AGAIN)
 
 
-def _reserved(ray: Any, threads: int) -> int:
-    """Return the CPUs that a task reserves; never more than a node has, or it would not start."""
-    nodes = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-    return min(threads, int(max(nodes, default=0)) or threads)
-
-
-_LOSSES = {
-    "WorkerCrashedError": "A Ray worker died",
-    "OutOfMemoryError": "A Ray worker was ended, because memory was short,",
-    "NodeDiedError": "A Ray node was lost",
-    "LocalRayletDiedError": "A Ray node was lost",
-    "ObjectLostError": "A Ray node was lost",
-}
-"""Errors of Ray for a task whose worker, node or answer is lost."""
-
-
 def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: object) -> object:
-    """Run a task on a node, with the import path of the caller's process.
+    """Run a task on a node, with the import path of the caller's process, and threads of torch.
 
-    `paths` is that import path, which a shared filesystem may provide here as well. `threads` are
-    torch's; Ray sets those of numpy.
+    A shared filesystem may provide the same `paths` here. Ray sets the threads of numpy.
     """
     sys.path.extend(path for path in paths if path not in sys.path)
     try:
-        job = _loaded(function)
+        job = load_function(function)
     except (ImportError, AttributeError) as error:
         raise MissingDependencyError(
             f"A Ray worker on {socket.gethostname()} does not find what the job uses: {error}",
@@ -257,12 +230,6 @@ def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: o
     if torch is not None:
         torch.set_num_threads(threads)
     return job(task)
-
-
-@lru_cache(maxsize=2)
-def _loaded(function: bytes) -> Callable[[object], object]:
-    job: Callable[[object], object] = loads(function)
-    return job
 
 
 @contextmanager

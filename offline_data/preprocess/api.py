@@ -114,7 +114,7 @@ class Preprocesses:
             chunksize: Approximate number of transitions of a task, the most that is lost when a
                 process dies.
             num_chunks: Approximate number of tasks.
-            pool: Runs the tasks: a `concurrent.futures.Executor` or a `multiprocessing.Pool`.
+            pool: Runs the tasks: a `concurrent.futures.Executor`.
             generator: Its initial seed is used as `seed`.
             seed: Torch's, numpy's and Python's global generators are seeded with it and the row
                 number before each call.

@@ -135,7 +135,7 @@ def pack_importable(function: Callable[..., Any]) -> bytes:
 
 def answer(function: bytes, request: Packed) -> Packed:
     """Call a function of `pack_function` with one argument; see `result_of` for the answer."""
-    return _answered(lambda: _loaded(function)(unpack(request)), pack)
+    return _answered(lambda: load_function(function)(unpack(request)), pack)
 
 
 def answer_in_pool(function: bytes, request: bytes) -> bytes:
@@ -148,7 +148,7 @@ def answer_in_pool(function: bytes, request: bytes) -> bytes:
         3
     """
     with _POOL_LOCK:
-        return _answered(lambda: _loaded(function)(loads(request)), dumps)
+        return _answered(lambda: load_function(function)(loads(request)), dumps)
 
 
 def result_of(answer: tuple[Any, Exception | None, str]) -> Any:
@@ -160,7 +160,7 @@ def result_of(answer: tuple[Any, Exception | None, str]) -> Any:
 
 
 @lru_cache(maxsize=2)
-def _loaded(function: bytes) -> Callable[[Any], Any]:
+def load_function(function: bytes) -> Callable[[Any], Any]:
     """Unpickle a function of `pack_function` once for all calls."""
     made: Callable[[Any], Any] = loads(function)
     return made

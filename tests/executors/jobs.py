@@ -35,24 +35,16 @@ def quadrupled() -> Callable[[int], int]:
     return lambda task: 4 * plus(task)
 
 
-def deaths(
-    folder: Path, count: int, task: int, *, once_known: Path | None = None
-) -> Callable[[int], int]:
-    """Return a job that gives back the task, and is killed with one of them so many times.
-
-    It is killed as soon as `once_known` has a file that is named after its process.
-    """
+def deaths(folder: Path, count: int, task: int) -> Callable[[int], int]:
+    """Return a job that gives back the task, and is killed with one of them so many times."""
 
     def job(given: int) -> int:
         import os
         import signal
-        import time
 
         if given == task:
             died = len(list(folder.iterdir()))
             if died < count:
-                while once_known is not None and not (once_known / str(os.getpid())).exists():
-                    time.sleep(0.01)
                 (folder / str(died)).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
         return given

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor as FuturesExecutor
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing.pool import Pool, ThreadPool
+from multiprocessing.pool import ThreadPool
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from offline_data.errors import FormatError, UsageError, WorkerDiedError
 from offline_data.executors.base import Executor
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
-from offline_data.executors.pool import GivenPool, _WatchedPool
+from offline_data.executors.pool import GivenPool
 from offline_data.processes.protocol import RemoteError
 from offline_data.progress import SILENT
 from tests.executors.jobs import (
@@ -260,20 +260,9 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(scope="module")
-def futures() -> Iterator[FuturesExecutor]:
+def pool() -> Iterator[FuturesExecutor]:
     with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
         yield pool
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Pool]:
-    with SPAWN.Pool(1) as pool:
-        yield pool
-
-
-@pytest.fixture(params=["futures", "processes"])
-def pool(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
 
 
 def test_answers_are_those_of_the_job_every_time(pool: Any) -> None:
@@ -297,8 +286,6 @@ def test_an_error_of_this_package(pool: Any) -> None:
 
 
 def test_an_error_that_cannot_be_sent_does_not_break_the_pool(pool: Any) -> None:
-    """One that is raised as it is lets a `multiprocessing.Pool` wait for ever."""
-
     class TwoWordsError(Exception):
         def __init__(self, first: str, second: str) -> None:
             super().__init__(f"{first} {second}")
@@ -340,33 +327,7 @@ def test_a_death_in_an_executor_is_an_error(tmp_path: Path) -> None:
             list(executor.run(quadrupled(), TASKS, SILENT))
 
 
-def test_a_death_in_a_multiprocessing_pool_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By itself, such a pool would wait for ever; a process that it replaces has not died."""
-    folder, known, alive = tmp_path / "deaths", tmp_path / "known", _WatchedPool._alive
-
-    def told(self: _WatchedPool) -> Any:
-        found = alive(self)
-        for process in found:  # a process that starts and dies between two looks is missed
-            (known / str(process.pid)).touch()
-        return found
-
-    monkeypatch.setattr(_WatchedPool, "_alive", told)
-    folder.mkdir()
-    known.mkdir()
-    job = deaths(folder, 1, task=4, once_known=known)
-    with SPAWN.Pool(1, maxtasksperchild=1) as pool:
-        executor = GivenPool(pool)
-        with pytest.raises(WorkerDiedError, match="of the pool was ended by SIGKILL") as caught:
-            list(executor.run(job, [5, 4, 7], SILENT))
-        assert "are kept" in str(caught.value.hint)
-        answers = list(executor.run(lambda x: 2 * x, [8], SILENT))  # the pool has a new one
-        assert answers == [(0, 16)]
-
-
-@pytest.mark.parametrize("make", [ThreadPoolExecutor, ThreadPool])
-def test_a_pool_of_threads_runs_one_task_at_a_time(make: Callable[[int], Any]) -> None:
+def test_a_pool_of_threads_runs_one_task_at_a_time() -> None:
     def alone(task: int) -> tuple[int, int, bool]:
         import sys as shared
 
@@ -376,35 +337,25 @@ def test_a_pool_of_threads_runs_one_task_at_a_time(make: Callable[[int], Any]) -
         shared._tasks_here -= 1  # type: ignore[attr-defined]
         return task, os.getpid(), before == 0
 
-    with make(4) as pool:
+    with ThreadPoolExecutor(4) as pool:
         answers = sorted(GivenPool(pool).run(alone, TASKS, SILENT))
     assert answers == [(number, (task, os.getpid(), True)) for number, task in enumerate(TASKS)]
 
 
-@pytest.mark.parametrize("make", [ThreadPoolExecutor, ThreadPool])
-def test_a_closed_pool_is_said(make: Callable[[int], Any]) -> None:
-    with make(1) as pool:
+def test_a_closed_pool_is_said() -> None:
+    with ThreadPoolExecutor(1) as pool:
         pass
     with pytest.raises(UsageError, match="The pool takes no task"):
         list(GivenPool(pool).run(quadrupled(), TASKS, SILENT))
 
 
-def test_a_pool_that_is_terminated_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
-    def sleep(task: int) -> int:
-        (tmp_path / str(task)).touch()
-        if task:
-            time.sleep(600)
-        return task
-
-    with SPAWN.Pool(1) as pool:
-        answers = GivenPool(pool).run(sleep, [0, 1], SILENT)
-        assert next(answers) == (0, 0)
-        wait_until((tmp_path / "1").exists)
-    with pytest.raises(WorkerDiedError, match="terminated"):
-        next(answers)
-
-
 @pytest.mark.parametrize("wrong", [4, "pool", None, threading.Lock()])
 def test_what_is_no_pool(wrong: Any) -> None:
-    with pytest.raises(UsageError, match=r"expected a concurrent\.futures\.Executor or a multi"):
+    with pytest.raises(UsageError, match=r"expected a concurrent\.futures\.Executor\n"):
         GivenPool(wrong)
+
+
+def test_a_multiprocessing_pool_is_refused() -> None:
+    with ThreadPool(1) as wrong, pytest.raises(UsageError) as caught:
+        GivenPool(wrong)  # type: ignore[arg-type]
+    assert "ProcessPoolExecutor" in str(caught.value.hint)
