@@ -21,7 +21,7 @@ LAYERS = (
     {"offline_data_cli"},
     {"api"},
     {"text"},
-    {"ingest", "preprocess", "buffers", "checks", "project", "reports", "pages"},
+    {"ingest", "jobs", "preprocess", "buffers", "checks", "project", "reports", "pages"},
     {"store", "sources"},
     {"executors", "readers", "fetch", "episodes"},
     {

@@ -41,7 +41,7 @@ from offline_data_cli.watched import run_watched
 
 if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
-    from offline_data.ingest.planned import Share
+    from offline_data.jobs.plan_file import Share
 
 _MOST_NAMED = 20
 """Maximum number of task numbers in a message; `--json` has them all."""

@@ -1,4 +1,4 @@
-"""Plans of `download` and `convert` for jobs of a batch queue; see `planned`.
+"""Plans of `download` and `convert` for jobs of a batch queue; see `jobs.plan_file`.
 
 The file describes the work; finished shards are in the work folder below the root, where `download`
 of the same dataset finds them, too.
@@ -15,8 +15,8 @@ from offline_data.fetch.files import RemoteFile
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob
 from offline_data.ingest.options import OF_RELEASES
-from offline_data.ingest.planned import PlanFile, PlannedWork, UserPath, plan_lock, take
 from offline_data.ingest.shards import ShardedJob, ShardedRun, clear_published, convert_shards
+from offline_data.jobs.plan_file import PlanFile, PlannedWork, UserPath, plan_lock, take
 from offline_data.sources.base import Release, Shard
 from offline_data.sources.options import Options, TextOptions, options_of
 from offline_data.store.layout import LayoutName  # noqa: TC001 (as above)
@@ -24,7 +24,8 @@ from offline_data.store.library import has_manifest
 from offline_data.store.publish import dataset_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
+    from contextlib import AbstractContextManager
 
     from offline_data.config import Settings
     from offline_data.ids import DatasetId
@@ -165,12 +166,17 @@ class ShardPlan(PlanFile):
 
     def open(self, settings: Settings, progress: Progress) -> _ShardWork | None:
         """Prepare to work at it; returns None if its dataset has been published."""
-        if self.job is None or self.is_there():
+        if self.job is None or self.is_done():
             return None
         return _ShardWork(self, self.job, replace(settings, root=self.root), progress)
 
-    def is_there(self) -> bool:
-        """Return True if the dataset has been published by any process."""
+    def is_same(self, other: ShardPlan) -> bool:
+        """See `PlanFile`."""
+        jobs = [plan.job for plan in (self, other) if plan.job is not None]
+        return len({job.fingerprint for job in jobs}) < 2
+
+    def is_done(self) -> bool:
+        """See `PlanFile`."""
         replaces = self.job is not None and self.job.options.force
         return self.published or (not replaces and has_manifest(self.destination))
 
@@ -181,8 +187,6 @@ class ShardPlan(PlanFile):
 
 
 class _ShardWork(PlannedWork):
-    """A plan that this process works at."""
-
     def __init__(
         self, plan: ShardPlan, job: ShardedJob, settings: Settings, progress: Progress
     ) -> None:
@@ -192,48 +196,25 @@ class _ShardWork(PlannedWork):
         self._tasks = self._run.needed()
 
     def missing(self) -> list[int]:
-        """Return the unfinished tasks."""
+        """See `PlannedWork`."""
         left = self._run.missing()
         return [number for number, task in enumerate(self._tasks) if task in left]
 
-    def damaged(self) -> list[int]:
-        """Return nothing: `publish` converts damaged shards again."""
-        return []
-
-    def newer(self) -> ShardPlan | None:
-        """Return the plan in the file if it replaces this one, or its dataset has been published."""
-        found = ShardPlan.read(self.plan.file)
-        if found.job is not None and found.job.fingerprint != self._job.fingerprint:
-            return found
-        return replace(found, published=True) if found.is_there() else None
-
-    def run_tasks(self, tasks: Sequence[int]) -> ShardPlan | None:
-        """Run tasks; returns the plan if its dataset has been published meanwhile."""
-        if tasks:
-            self._run.prepare()  # before checking the plan: publishing deletes the folder last
-        if (newer := self.newer()) is None and tasks:
-            with self._run.says_what_is_kept():
-                self._run.run([self._tasks[task] for task in tasks])
-        return newer
-
-    def publish(self) -> bool | ShardPlan:
+    def run(self, tasks: Sequence[int]) -> Generator[Literal[True], None, None]:
         """See `PlannedWork`."""
-        plan, job = self.plan, self._job
-        replaced: list[ShardPlan] = []
+        self._run.prepare()
+        if self.plan.newer() is None:  # else another process has deleted the folder meanwhile
+            with self._run.says_what_is_kept():
+                yield from self._run.run([self._tasks[task] for task in tasks])
 
-        def note_publication() -> None:
-            with plan_lock(plan.file, self._progress):
-                newer = self.newer()
-                if newer is None or newer.published:
-                    replace(plan, published=True).write()
-                else:
-                    replaced.append(newer)
+    def lock(self) -> AbstractContextManager[None]:
+        """See `PlannedWork`."""
+        return dataset_lock(self._settings.staging, self._job.build.id.folder, self._progress)
 
-        with dataset_lock(self._settings.staging, job.build.id.folder, self._progress):
-            if (newer := self.newer()) is not None:
-                return newer.published or newer
-            convert_shards(job, self._settings, self._progress, published=note_publication)
-        return replaced[0] if replaced else False
+    def publish(self) -> bool:
+        """See `PlannedWork`."""
+        convert_shards(self._job, self._settings, self._progress, clear=False)
+        return False
 
 
 def write_plan(

@@ -5,10 +5,10 @@ process, written, audited, hashed. Order and bytes of the whole do not depend on
 a shard, or when.
 
     .staging/<key>.shards/<fingerprint>/
-        00017/             the rows of a finished shard, a dataset directory
-        00017.json         written after it: the shard is finished
-        00017.3f2a9c01/    an attempt: its raw files and unfinished output
-        00017.lock         held by the process that converts it
+        shards/00017/           the rows of a finished shard, a dataset directory
+        shards/00017.3f2a9c01/  an attempt: its raw files and unfinished output
+        finished/00017.record   written at last: the shard is finished
+        00017.lock              held by the process that converts it
         begun              until the dataset is published
         dataset/           rows joined so far; dataset.joined: of how many shards
 
@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
+import os
 import shutil
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from offline_data.episodes import Skipped
 from offline_data.errors import FormatError, OfflineDataError
@@ -37,7 +37,6 @@ from offline_data.files import (
     free_bytes,
     is_file,
     unless_locked,
-    write_durably,
 )
 from offline_data.ingest.build import NoEpisodesError, package_version
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
@@ -49,15 +48,16 @@ from offline_data.ingest.raw import (
     free,
     opening_files,
 )
+from offline_data.jobs.workdir import WorkDir, read_checked, write_checked
 from offline_data.plurals import plural
 from offline_data.progress import SilentProgress
 from offline_data.store.cache import asked_to_stay
 from offline_data.store.manifest import read_manifest
 from offline_data.store.publish import SHARDS, lock_name, publish, recover
-from offline_data.strict_json import as_unicode, read_json, shown
+from offline_data.strict_json import as_unicode, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -138,10 +138,10 @@ class ShardedJob:
                 users.setdefault(path, []).append(number)
         return {path: numbers for path, numbers in users.items() if len(numbers) > 1}
 
-    def work(self, settings: Settings) -> Path:
+    def work(self, settings: Settings) -> WorkDir:
         """Return the work folder."""
         key = lock_name(self.build.id.folder)
-        return settings.staging / f"{key}{SHARDS}" / self.fingerprint[:12]
+        return WorkDir(settings.staging / f"{key}{SHARDS}" / self.fingerprint[:12])
 
 
 @dataclass(frozen=True)
@@ -191,25 +191,27 @@ class ConvertShard:
         """Convert the shard; raises what `download` raises, naming the shard."""
         (number, episodes), notes = task, _Notes()
         shard, work = self.job.shards[number], self.job.work(self.settings)
-        attempt = work / f"{number:05d}.{secrets.token_hex(4)}"
+        place = work.shard(number)
+        attempt = place.with_name(f"{place.name}.{os.urandom(4).hex()}")
         with ExitStack() as stack, naming(shard, attempt / "raw"):
-            with disk_errors(work):
-                stack.enter_context(
-                    file_lock(
-                        work / f"{number:05d}.lock",
-                        partial(notes.note, f"another process converts shard {shown(shard.name)}"),
-                    )
-                )
+            waits = partial(notes.note, f"another process converts shard {shown(shard.name)}")
+            with disk_errors(work.path):
+                stack.enter_context(file_lock(work.path / f"{place.name}.lock", waits))
             record = read_record(work, number)
-            if record is None and not (work / BEGUN).exists():  # published by another process
+            if record is None and not (work.path / BEGUN).exists():  # published by another process
                 return ShardRecord(0, 0)
             if record is None:
-                for left in work.glob(f"{number:05d}.*/"):
+                for left in place.parent.glob(f"{place.name}.*/"):
                     shutil.rmtree(left, ignore_errors=True)
                 stack.callback(shutil.rmtree, attempt, ignore_errors=True)
                 record = self._convert(shard, episodes, attempt, notes)
-                with disk_errors(work):
-                    self._keep(work, number, attempt / "dataset", record)
+                with disk_errors(work.path):
+                    if record.episodes:
+                        shutil.rmtree(place, ignore_errors=True)
+                        publish(attempt / "dataset", place)
+                    about = {name: getattr(record, name) for name in _RECORDED}
+                    about = json.loads(as_unicode(json.dumps(about, ensure_ascii=False)))
+                    write_checked(work.record(number), about, {}, durable=True)
             self.free(record)
         return replace(record, notes=tuple(notes.told))
 
@@ -224,7 +226,7 @@ class ConvertShard:
             for file in record.files
             if file["path"] not in opening
             and file["sha256"] not in self.stay
-            and all(is_file(work / f"{n:05d}.json") for n in job.users.get(file["path"], ()))
+            and all(is_file(work.record(n)) for n in job.users.get(file["path"], ()))
         ]
         free(done, self.settings)
 
@@ -259,15 +261,6 @@ class ConvertShard:
                 for warning in build.late_warnings:
                     notes.note(warning)
             return ShardRecord(first + written, written, files)
-
-    def _keep(self, work: Path, number: int, dataset: Path, record: ShardRecord) -> None:
-        """Move the output to its place and write the record: then the shard is finished."""
-        if record.episodes:
-            shutil.rmtree(work / f"{number:05d}", ignore_errors=True)
-            publish(dataset, work / f"{number:05d}")
-        told = {name: getattr(record, name) for name in _RECORDED}
-        value = json.loads(as_unicode(json.dumps(told, ensure_ascii=False)))
-        write_durably(work / f"{number:05d}.json", json.dumps(_sealed(value)).encode())
 
 
 class ShardedRun:
@@ -320,29 +313,31 @@ class ShardedRun:
             if (record := read_record(self.work, number)) is not None:
                 free_raw(record)
         parts = self.parts()
-        done = joined_parts([self._folder(number) for number in parts], self.work / "dataset")
+        done = joined_parts([self.work.shard(number) for number in parts], self.work.dataset)
         for number in parts[done:]:
             try:
-                DatasetReader(self._folder(number)).check_files()
+                DatasetReader(self.work.shard(number)).check_files()
             except OfflineDataError:
                 self.forget(number)
 
     def forget(self, number: int) -> None:
         """Mark a shard as unfinished."""
-        with disk_errors(self.work):
-            (self.work / f"{number:05d}.json").unlink(missing_ok=True)
+        with disk_errors(self.work.path):
+            self.work.record(number).unlink(missing_ok=True)
 
     def prepare(self) -> None:
         """Create the work folder, whose deletion shows other processes that all is published."""
-        with disk_errors(self.work):
+        with disk_errors(self.work.path):
             while True:
-                self.work.mkdir(parents=True, exist_ok=True)
+                self.work.path.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):  # another process is just deleting it
-                    (self.work / BEGUN).touch()
+                    (self.work.path / BEGUN).touch()
                     return
 
-    def run(self, tasks: Sequence[Task], executor: Executor | None = None) -> None:
-        """Run tasks; raises what `download` raises."""
+    def run(
+        self, tasks: Sequence[Task], executor: Executor | None = None
+    ) -> Generator[Literal[True], None, None]:
+        """Run tasks, and yield True as each has finished; raises what `download` raises."""
         job = ConvertShard(self.job, self.settings, self._stay)
         who = executor or self._local(len(tasks))
         answers = cast("Generator[Any, None, None]", who.run(job, tasks, self.progress))
@@ -352,6 +347,7 @@ class ShardedRun:
                 for note in record.notes:
                     self.progress.note(note)
                 bar.advance()
+                yield True
 
     def publish(self) -> None:
         """Join the shards and move the dataset to its destination; the caller holds the lock.
@@ -363,18 +359,18 @@ class ShardedRun:
         """
         from offline_data.store.join import join
 
-        job, dataset, parts = self.job, self.work / "dataset", self.parts()
+        job, dataset, parts = self.job, self.work.dataset, self.parts()
         if not parts:
             records = self._records()
             seen = sum(shard.episodes or 0 for shard in job.shards)
             seen = seen or sum(record.seen for record in records)
             skipped = [Skipped(**entry) for record in records for entry in record.skipped]
             raise NoEpisodesError.among(seen, skipped, job.options.episodes)
-        folders = [self._folder(number) for number in parts]
+        folders = list(map(self.work.shard, parts))
         names = [f"shard {shown(job.shards[number].name)}" for number in parts]
         recover(dataset, job.build.destination)
         join(folders, dataset, self._header(folders), self.progress, names=names, consume=True)
-        (self.work / BEGUN).unlink(missing_ok=True)  # see `clear_published`
+        (self.work.path / BEGUN).unlink(missing_ok=True)  # see `clear_published`
         for kept in publish(dataset, job.build.destination):
             self.progress.note(f"{kept} is not the dataset's, and was kept")
 
@@ -388,7 +384,7 @@ class ShardedRun:
         try:
             yield
         except BaseException as error:
-            done = len(list(self.work.glob("[0-9]*.json")))
+            done = len(self.work.numbers())
             kept = f"{done} of {plural(len(self.job.shards), 'shard')} are finished and kept"
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(
@@ -408,9 +404,6 @@ class ShardedRun:
         )
         room = free_bytes(self.settings.downloads) // 2 // max(1, largest)
         return LocalProcesses(max(1, min(self.settings.workers + _PREFETCHED, tasks, room)))
-
-    def _folder(self, number: int) -> Path:
-        return self.work / f"{number:05d}"
 
     def parts(self) -> list[int]:
         """Return the finished shards that have rows."""
@@ -484,11 +477,12 @@ def convert_shards(
     settings: Settings,
     progress: Progress,
     executor: Executor | None = None,
-    published: Callable[[], None] | None = None,
+    *,
+    clear: bool = True,
 ) -> None:
     """Convert all unfinished shards, join them, and publish; the caller holds the lock.
 
-    `published` is called once the dataset is at its destination, before the work folder is deleted.
+    With `clear` what they have left is deleted; else the caller does that.
 
     Raises:
         FormatError: A shard cannot be read, or does not fit the others; names it.
@@ -509,7 +503,9 @@ def convert_shards(
                     progress.note(
                         f"{done} of {plural(len(job.shards), 'shard')} are finished; going on"
                     )
-                run.run(tasks, executor)
+                with closing(run.run(tasks, executor)) as finished:
+                    for _ in finished:
+                        pass
             try:
                 run.publish()
             except DamagedPartError as error:
@@ -521,12 +517,11 @@ def convert_shards(
                 run.forget(number)
             else:
                 break
-        if published is not None:
-            published()
-        run.clear()
+        if clear:
+            run.clear()
 
 
-def clear_published(dataset: DatasetId, settings: Settings, own: Path | None = None) -> None:
+def clear_published(dataset: DatasetId, settings: Settings, own: WorkDir | None = None) -> None:
     """Delete what a process has left that was killed after it had published a dataset.
 
     That is, every work folder without the file `BEGUN` and without an unfinished dataset; also the
@@ -536,8 +531,9 @@ def clear_published(dataset: DatasetId, settings: Settings, own: Path | None = N
     name = lock_name(dataset.folder)
 
     def clear() -> None:
-        for work in (settings.staging / f"{name}{SHARDS}").glob("*"):
-            if (work == own or not (work / BEGUN).exists()) and not any(work.glob("dataset*")):
+        for work in map(WorkDir, (settings.staging / f"{name}{SHARDS}").glob("*")):
+            is_left = work == own or not (work.path / BEGUN).exists()
+            if is_left and not any(work.path.glob("dataset*")):
                 _clear(work, settings, asked_to_stay(settings))
 
     if (settings.staging / f"{name}{SHARDS}").exists():
@@ -545,15 +541,15 @@ def clear_published(dataset: DatasetId, settings: Settings, own: Path | None = N
             unless_locked(settings.staging / f"{name}.lock", clear)
 
 
-def _clear(work: Path, settings: Settings, stay: Collection[str] | None) -> None:
+def _clear(work: WorkDir, settings: Settings, stay: Collection[str] | None) -> None:
     """Delete a work folder and, but for those that `stay` (None: all), its shards' raw files."""
     if stay is not None:
-        records = [read_record(work, int(path.stem)) for path in work.glob("[0-9]*.json")]
+        records = [read_record(work, number) for number in work.numbers()]
         files = [file for record in records if record for file in record.files]
         free([file for file in files if file["sha256"] not in stay], settings)
-    shutil.rmtree(work, ignore_errors=True)
+    work.clear()
     with suppress(OSError):  # not empty: other work on the same dataset
-        work.parent.rmdir()
+        work.path.parent.rmdir()
 
 
 def check_files(release: Release, shards: Sequence[Shard]) -> None:
@@ -569,24 +565,13 @@ def check_files(release: Release, shards: Sequence[Shard]) -> None:
                     )
 
 
-def read_record(work: Path, number: int) -> ShardRecord | None:
+def read_record(work: WorkDir, number: int) -> ShardRecord | None:
     """Read the record of a shard; None where it is not finished, or the record is damaged."""
-    try:
-        value = read_json(work / f"{number:05d}.json")
-        told = {name: value[name] for name in _RECORDED}
-        if value != _sealed(told):
-            return None
-        return ShardRecord(
-            told["seen"], told["episodes"], *map(tuple, (told["files"], told["skipped"]))
-        )
-    except (OfflineDataError, LookupError, TypeError, ValueError):
+    found = read_checked(work.record(number))
+    if found is None:
         return None
-
-
-def _sealed(told: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record with a digest of them: a changed one would lose rows."""
-    text = json.dumps(told, sort_keys=True)
-    return {**told, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    seen, episodes, files, skipped = (found[0][name] for name in _RECORDED)
+    return ShardRecord(seen, episodes, tuple(files), tuple(skipped))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from offline_data.errors import UsageError, WorkerDiedError
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
+from offline_data.jobs.workdir import WorkDir, allocate
 from offline_data.plurals import plural
 from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
 from offline_data.preprocess.job import Target
@@ -21,7 +22,6 @@ from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, 
 from offline_data.preprocess.recipe import recipe_of, step_label
 from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import measure_task, write_task
-from offline_data.preprocess.workdir import WorkDir, allocate
 from offline_data.progress import SILENT
 from offline_data.store.library import Entry, entry_at, foreign_files, remove
 from offline_data.store.publish import dataset_lock, publish, recover
@@ -383,7 +383,7 @@ def _says_what_is_kept(run: Run) -> Iterator[None]:
     except BaseException as error:
         unknown, work = run.recipe.unknown, run.work
         with uninterrupted():
-            count = work.recorded()
+            count = len(work.numbers())
             if lost := unknown or work.read_plan() is None:
                 kept = f"nothing is kept: {unknown or 'run the same command again'}"
                 work.clear()

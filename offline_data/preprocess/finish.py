@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import Key
     from offline_data.ids import DatasetId
+    from offline_data.jobs.workdir import Record, WorkDir
     from offline_data.preprocess.job import RunOptions
     from offline_data.preprocess.plan import Plan
     from offline_data.preprocess.recipe import Recipe
-    from offline_data.preprocess.workdir import Record, WorkDir
     from offline_data.store.layout import AuditMode, LeafSpec, TableSpec
     from offline_data.store.reader import DatasetReader
 

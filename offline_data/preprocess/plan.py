@@ -20,6 +20,7 @@ from offline_data.episodes.cut import runs_within
 from offline_data.errors import FormatError, ManifestError, StepError, UsageError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
+from offline_data.jobs.workdir import read_checked, write_checked
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import (
     EpisodeSelection,
@@ -30,7 +31,6 @@ from offline_data.preprocess.chunk import (
 )
 from offline_data.preprocess.recipe import Recipe, describe_place
 from offline_data.preprocess.steps.base import MeasuredStep, Selection
-from offline_data.preprocess.workdir import read_checked, write_checked
 from offline_data.processes.place import report_place
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import OBSERVATIONS
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
+    from offline_data.jobs.workdir import WorkDir
     from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.job import RunOptions
-    from offline_data.preprocess.workdir import WorkDir
     from offline_data.store.layout import LayoutName, TableSpec
     from offline_data.store.reader import DatasetReader
 

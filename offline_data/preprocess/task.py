@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import IntegrityError
+from offline_data.jobs.workdir import RangeWriter
 from offline_data.preprocess.chunk import read_chunk
 from offline_data.preprocess.plan import FIRST_ROW, file_offsets, identity_of
 from offline_data.preprocess.steps.base import Selection
-from offline_data.preprocess.workdir import RangeWriter
 from offline_data.store.audit import Audit
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.tables import LayoutWriter, Vocabularies
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
+    from offline_data.jobs.workdir import WorkDir
     from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.plan import Plan
     from offline_data.preprocess.steps.base import MeasuredStep
-    from offline_data.preprocess.workdir import WorkDir
     from offline_data.store.layout import AuditMode
     from offline_data.store.manifest import Manifest
 

@@ -1,9 +1,9 @@
-"""Plans of `preprocess` for jobs of a batch queue; see `ingest.planned`."""
+"""Plans of `preprocess` for jobs of a batch queue; see `jobs.plan_file`."""
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from offline_data.config import user_path
 from offline_data.errors import FormatError, ManifestError, OfflineDataError, UsageError
 from offline_data.files import disk_errors, require_bytes
-from offline_data.ingest.planned import (
+from offline_data.ingest.shard_plan import ShardPlan
+from offline_data.jobs.plan_file import (
     MAX_BYTES,
     PlanFile,
     PlannedWork,
@@ -23,8 +24,7 @@ from offline_data.ingest.planned import (
     run_plan,
     take,
 )
-from offline_data.ingest.shard_plan import ShardPlan
-from offline_data.plurals import plural
+from offline_data.jobs.workdir import WorkDir
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
 from offline_data.preprocess.functions.ted import On  # noqa: TC001 (as above)
@@ -33,7 +33,6 @@ from offline_data.preprocess.plan import load_plan, save_plan
 from offline_data.preprocess.recipe import function_in
 from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import write_task
-from offline_data.preprocess.workdir import WorkDir
 from offline_data.progress import SILENT
 from offline_data.store.layout import AuditMode, LayoutName  # noqa: TC001 (as above)
 from offline_data.store.library import entry_at, has_manifest
@@ -42,7 +41,8 @@ from offline_data.store.writer import with_margin
 from offline_data.strict_json import read_json, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
+    from contextlib import AbstractContextManager
 
     from offline_data.config import Settings
     from offline_data.progress import Progress
@@ -176,7 +176,7 @@ class JobPlan(_JobPlanTable, PlanFile):
         run, plan = run.settled(in_place=False)
         new = replace(
             self,
-            place=f"{self.generation:03d}-{secrets.token_hex(4)}",
+            place=f"{self.generation:03d}-{os.urandom(4).hex()}",
             states=tuple(run.recipe.states()),
             recipe=tuple(recipe_json(plan.recipe)),
             tasks=plan.count,
@@ -220,10 +220,9 @@ class JobPlan(_JobPlanTable, PlanFile):
         """See `PlanFile`."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def newer(self) -> JobPlan | None:
-        """Return the plan in the file if it replaces this one or is published."""
-        found = JobPlan.read(self.file)
-        return found if found.published or found.place != self.place else None
+    def is_same(self, other: JobPlan) -> bool:
+        """See `PlanFile`."""
+        return self.place == other.place
 
 
 def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILENT) -> JobPlan:
@@ -337,79 +336,50 @@ def read_plan(file: Path) -> PlanFile:
 
 
 class _OpenPlan(PlannedWork):
-    """A plan that this process works at."""
-
     def __init__(self, job_plan: JobPlan, run: Run) -> None:
         self.plan: JobPlan = job_plan
-        self.run, self.work = run, job_plan.work(run)
-        self.recipe_plan = load_plan(self.work, run.recipe, run.reader)
+        self._run, self._work = run, job_plan.work(run)
+        self._recipe_plan = load_plan(self._work, run.recipe, run.reader)
+        self._count = self._recipe_plan.count
 
     def missing(self) -> list[int]:
-        """Return the unfinished tasks."""
-        count = self.recipe_plan.count
-        return sorted(set(range(count)).difference(self.work.finished(count)))
+        """See `PlannedWork`."""
+        return sorted(set(range(self._count)).difference(self._work.finished(self._count)))
 
     def damaged(self) -> list[int]:
-        """Return finished tasks whose rows are damaged, and mark them as unfinished."""
-        count = self.recipe_plan.count
-        sound = self.work.sound(count, in_place=False)
-        damaged = sorted(set(self.work.finished(count)).difference(sound))
+        """See `PlannedWork`."""
+        sound = self._work.sound(self._count, in_place=False)
+        damaged = sorted(set(self._work.finished(self._count)).difference(sound))
         for task in damaged:
-            self.work.record(task).unlink(missing_ok=True)
+            self._work.record(task).unlink(missing_ok=True)
         return damaged
 
-    def newer(self) -> JobPlan | None:
-        """Return the plan in the file if it replaces this one or is published."""
-        return self.plan.newer()
-
-    def run_tasks(self, tasks: Sequence[int]) -> JobPlan | None:
-        """Run tasks; returns the new plan if the work was planned again meanwhile."""
-        run, plan = self.run, self.recipe_plan
+    def run(self, tasks: Sequence[int]) -> Generator[Literal[True], None, None]:
+        """See `PlannedWork`."""
+        run, plan = self._run, self._recipe_plan
         header, audit = run.header(plan), run.options.audit
         label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
-        done = 0
-        try:
-            with run.progress.task(label, total, "transitions") as bar:
-                for task in tasks:
-                    if (newer := self.newer()) is not None:
-                        return newer
-                    try:
-                        transitions = write_task(plan, self.work, header, audit, task)
-                    except Revised as found:
-                        return self.plan.revised(run, found)
-                    bar.advance(transitions)
-                    done += 1
-        except OfflineDataError:
-            if (newer := self.newer()) is None:
-                raise
-            return newer  # the folder of this plan was being deleted
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted; {done} of {plural(len(tasks), 'task')} are finished and kept: "
-                "run the same command again to go on"
-            ) from None
-        return self.newer()
-
-    def publish(self) -> bool | JobPlan:
-        """See `PlannedWork`."""
-        run, job_plan, target = self.run, self.plan, self.run.target
-        with dataset_lock(run.settings.staging, target.lock, run.progress):
-            if (newer := self.newer()) is not None:
-                return newer.published or newer
-            existed, replaced = run.found()
-            if not existed:
-                grows = self.work.dataset
-                recover(grows, target.destination)
-                shutil.rmtree(grows, ignore_errors=True)
-                require_bytes(grows, with_margin(self.recipe_plan.bytes), job_plan.id)
+        with run.progress.task(label, total, "transitions") as bar:
+            for task in tasks:
                 try:
-                    put_together(run, self.recipe_plan, self.work, replaced=replaced)
-                except OfflineDataError:
-                    if (newer := self.newer()) is None:
-                        raise
-                    return newer  # the folder of this plan was being deleted
-            with plan_lock(job_plan.file, run.progress):
-                if (newer := self.newer()) is not None:
-                    return newer
-                replace(job_plan, published=True).write()
+                    bar.advance(write_task(plan, self._work, header, audit, task))
+                except Revised as found:
+                    self.plan.revised(run, found)
+                    return
+                yield True
+
+    def lock(self) -> AbstractContextManager[None]:
+        """See `PlannedWork`."""
+        run = self._run
+        return dataset_lock(run.settings.staging, run.target.lock, run.progress)
+
+    def publish(self) -> bool:
+        """See `PlannedWork`."""
+        run, target, grows = self._run, self._run.target, self._work.dataset
+        existed, replaced = run.found()
+        if not existed:
+            recover(grows, target.destination)
+            shutil.rmtree(grows, ignore_errors=True)
+            require_bytes(grows, with_margin(self._recipe_plan.bytes), self.plan.id)
+            put_together(run, self._recipe_plan, self._work, replaced=replaced)
         return existed

@@ -86,7 +86,7 @@ def test_shards_of_an_interrupted_run_are_pruned_unless_in_use(cli: Cli, tmp_pat
     (work,) = (tmp_path / "root" / ".staging").glob("*.shards/*/")
     with file_lock(work / "00001.lock", lambda: None):
         cli("cache", "prune", "--yes")
-        assert (work / "00000.json").exists()
+        assert (work / "finished" / "00000.record").exists()
     cli("cache", "prune", "--yes")
     assert not work.exists()
     assert cli("worker", "--plan", plan, "--rank", "0", "--world", "1", "--json").json["ran"] == 3

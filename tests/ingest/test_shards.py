@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -198,22 +197,6 @@ def test_other_options_make_all_shards_again(
     get("sharded-4x2", settings, server, other, **change)
     assert sorted(other.ran) == [0, 1, 2, 3]
     assert len(left(settings)) == 1  # of the run that was interrupted
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"episodes": 0}, {"files": [7]}, {"sha256": None}, {"x": 1}],
-)
-def test_a_changed_record_of_a_shard_loses_no_rows(
-    settings: Settings, server: FileServer, change: dict[str, Any]
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        get("sharded-3x2", settings, server, Shuffled(ends_after=2))
-    record = min(settings.staging.rglob("0000?.json"))
-    record.write_text(json.dumps({**json.loads(record.read_text()), **change}))
-    again = Shuffled()
-    check(get("sharded-3x2", settings, server, again), range(6))
-    assert len(again.ran) == 2
 
 
 @pytest.mark.slow

@@ -139,7 +139,7 @@ def test_a_driver_that_is_killed_and_run_again_makes_the_same(
         shell = Shell(tmp_path / "there", environ)
 
         def finished() -> list[Path]:
-            return list(there.staging.rglob("000[0-9][0-9].json"))
+            return list(there.staging.rglob("000[0-9][0-9].record"))
 
         line = ("download", str(dataset), "--engine", "ray", "--address", cluster.address)
         process = shell.start(*line)

@@ -77,7 +77,7 @@ def raw_bytes(root: Path) -> int:
 def shards_finished(root: Path) -> int:
     """Count the records of shards; 0 once the program clears them away."""
     with contextlib.suppress(FileNotFoundError):
-        return len(list(root.glob(".staging/*.shards/*/[0-9]*.json")))
+        return len(list(root.glob(".staging/*.shards/*/finished/[0-9]*.record")))
     return 0
 
 

@@ -25,8 +25,8 @@ from offline_data.executors.local import InProcess, LocalProcesses
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, plan_for_workers
 from offline_data.ingest.shards import ShardedRun
+from offline_data.jobs import workdir
 from offline_data.preprocess import plan as planning
-from offline_data.preprocess import workdir
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.worker import plan_job, run_share
 from offline_data.progress import Progress, SilentProgress

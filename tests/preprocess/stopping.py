@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from offline_data.config import Settings
+from offline_data.jobs.workdir import WorkDir
 from offline_data.preprocess import plan as planning
-from offline_data.preprocess.workdir import WorkDir
 from tests.preprocess.oracle import digests
 from tests.preprocess.runs import Shuffled, Stopping, make, small_groups, write_plain
 
@@ -56,7 +56,7 @@ def stopped(
     executor = Stopping(measures + after, shards=shards)
     with pytest.raises(KeyboardInterrupt):
         make(parent, STAGES, tmp_path / "out", settings, executor=executor)
-    assert work_of(tmp_path).recorded() == after
+    assert len(work_of(tmp_path).numbers()) == after
     return executor
 
 

@@ -26,12 +26,12 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
+from offline_data.jobs.workdir import RangeWriter, WorkDir
 from offline_data.preprocess.chunk import EpisodeChunk, read_transitions
 from offline_data.preprocess.job import RunOptions, Stage
 from offline_data.preprocess.recipe import Recipe, recipe_of
 from offline_data.preprocess.steps.base import Revised, Selection, Step
 from offline_data.preprocess.task import parent_reader
-from offline_data.preprocess.workdir import RangeWriter, WorkDir
 from offline_data.progress import SILENT, Progress
 from offline_data.store.reader import open_reader
 from offline_data.testing.chunks import toy_chunk

@@ -25,7 +25,7 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
-from offline_data.ingest.planned import plan_lock
+from offline_data.jobs.plan_file import plan_lock
 from offline_data.preprocess import worker
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.task import write_task

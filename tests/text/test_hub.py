@@ -413,7 +413,7 @@ def test_it_goes_on_after_being_killed(
         command = [sys.executable, "-c", "from offline_data_cli.main import run; run()", "download"]
         command += [f"hf:{REPO}", "--tokenizer", str(tokenizer_file), "--root", str(root)]
         program = subprocess.Popen([*command, "--workers", "2"], env=environ)
-        wait_until(lambda: len(list(root.glob(".staging/*.shards/*/[0-9]*.json"))) >= 3)
+        wait_until(lambda: len(list(root.glob(".staging/*.shards/*/finished/[0-9]*.record"))) >= 3)
         family = psutil.Process(program.pid).children(recursive=True)
         program.kill()
         program.wait(60)

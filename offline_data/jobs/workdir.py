@@ -119,9 +119,9 @@ class WorkDir:
             and holds(self.dataset if in_place else self.shard(task), record[2])
         ]
 
-    def recorded(self) -> int:
-        """Return the number of records."""
-        return len(list((self.path / "finished").glob("[0-9]*.record")))
+    def numbers(self) -> list[int]:
+        """List the tasks that have a record, even if it is damaged."""
+        return sorted(int(path.stem) for path in (self.path / "finished").glob("[0-9]*.record"))
 
     def read_plan(self) -> dict[str, Any] | None:
         """Read the JSON value of the plan; None if there is none or it is damaged."""
@@ -153,7 +153,7 @@ def write_checked(
         write_durably(path, content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     beside.write_bytes(content)
     beside.replace(path)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from offline_data.config import user_path
 from offline_data.decode import decode
@@ -22,6 +22,7 @@ from offline_data.errors import (
     ManifestError,
     NewerFormatError,
     NotFoundError,
+    OfflineDataError,
     UsageError,
 )
 from offline_data.files import disk_errors, file_lock, is_unicode, write_durably
@@ -31,7 +32,8 @@ from offline_data.store.library import entry_at, has_manifest
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Self
 
@@ -131,6 +133,33 @@ class PlanFile(ABC):
     def clear(self, settings: Settings) -> None:
         """Delete the output of its tasks, now that its dataset has been published."""
 
+    @abstractmethod
+    def is_same(self, other: Self) -> bool:
+        """Return True if the tasks of another plan are those of this one."""
+
+    def is_done(self) -> bool:
+        """Return True if its dataset has been published, by any process."""
+        return self.published
+
+    def newer(self) -> Self | None:
+        """Return the plan in the file if it replaces this one, or is published."""
+        found = type(self).read(self.file)
+        if self.is_same(found) and not found.is_done():
+            return None
+        return found
+
+    def publish(self, work: PlannedWork, progress: Progress) -> bool:
+        """Publish the dataset, unless there is a newer plan; returns False if this process has."""
+        with work.lock():
+            if self.newer() is not None:
+                return True
+            existed = work.publish()
+            with plan_lock(self.file, progress):
+                found: Any = type(self).read(self.file)
+                if self.is_same(found):
+                    replace(found, published=True).write()
+        return existed
+
 
 class PlannedWork(ABC):
     """A plan that this process works at."""
@@ -141,21 +170,24 @@ class PlannedWork(ABC):
     def missing(self) -> list[int]:
         """Return the unfinished tasks."""
 
-    @abstractmethod
     def damaged(self) -> list[int]:
-        """Return finished tasks whose rows are damaged, and mark them as unfinished."""
+        """Return finished tasks whose rows are damaged, and mark them as unfinished.
+
+        By default none: `publish` makes them again.
+        """
+        return []
 
     @abstractmethod
-    def run_tasks(self, tasks: Sequence[int]) -> PlanFile | None:
-        """Run tasks; returns the new plan if the work was planned again meanwhile."""
+    def run(self, tasks: Sequence[int]) -> Generator[Literal[True], None, None]:
+        """Run tasks, and yield True as each has finished; ends early after planning again."""
 
     @abstractmethod
-    def newer(self) -> PlanFile | None:
-        """Return the plan in the file if it replaces this one or is published."""
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the lock of the dataset."""
 
     @abstractmethod
-    def publish(self) -> bool | PlanFile:
-        """Publish the dataset; returns True if another process has, or the plan to work at now."""
+    def publish(self) -> bool:
+        """Join what the tasks have written and publish it; returns True if it was there already."""
 
 
 @dataclass(frozen=True)
@@ -210,27 +242,21 @@ def _work_at(
     choose: Callable[[PlannedWork], list[int]] | None,
 ) -> Share:
     """Run the chosen tasks of a plan, or of newer ones that replace it meanwhile, and publish."""
-    begin, tasks = time.perf_counter(), list[int]()
+    begin, ran, existed = time.perf_counter(), 0, True
     while (work := plan.open(settings, progress)) is not None:
-        tasks = choose(work) if choose else []
-        newer = work.run_tasks(tasks) if tasks else None
-        if newer is None and not work.missing() and (damaged := work.damaged()) and choose:
-            tasks += damaged
-            newer = work.run_tasks(damaged)
-        if newer is None and (missing := tuple(work.missing())):
-            if (newer := work.newer()) is None:
-                return Share(work.plan, len(tasks), missing, None)
-        elif newer is None:
-            existed = work.publish()
-            if isinstance(existed, bool):
-                return _made(work.plan, len(tasks), begin, settings, existed=existed)
-            newer = existed
+        plan, ran, missing = work.plan, 0, tuple[int, ...]()
+        try:
+            ran = _run(work, choose(work) if choose else [])
+            if not work.missing() and (damaged := work.damaged()) and choose:
+                ran += _run(work, damaged)
+            if not (missing := tuple(work.missing())):
+                existed = plan.publish(work, progress)
+        except OfflineDataError:
+            if plan.newer() is None:
+                raise  # else what is missing was deleted with the plan
+        if (newer := plan.newer()) is None:
+            return Share(plan, ran, missing, None)
         plan = newer
-    return _made(plan, len(tasks), begin, settings, existed=True)
-
-
-def _made(plan: PlanFile, ran: int, begin: float, settings: Settings, *, existed: bool) -> Share:
-    """Return the share of a published plan, and delete the output of its tasks."""
     path = plan.destination
     plan.clear(settings)
     if not has_manifest(path):
@@ -240,6 +266,21 @@ def _made(plan: PlanFile, ran: int, begin: float, settings: Settings, *, existed
         )
     entry, seconds = entry_at(path), time.perf_counter() - begin
     return Share(plan, ran, (), Stored(entry.id, path, entry.manifest, existed, seconds))
+
+
+def _run(work: PlannedWork, tasks: Sequence[int]) -> int:
+    """Run tasks until there is a newer plan; returns how many were run."""
+    done = 0
+    try:
+        with closing(work.run(tasks)) as finished:
+            while done < len(tasks) and work.plan.newer() is None and next(finished, None):
+                done += 1
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; {done} of {plural(len(tasks), 'task')} are finished and kept: "
+            "run the same command again to go on"
+        ) from None
+    return done
 
 
 def take(kind: type[T], value: object) -> T:

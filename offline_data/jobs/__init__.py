@@ -1,0 +1,1 @@
+"""The engine of work: tasks that may run anywhere and twice, their records, plans for several programs."""
