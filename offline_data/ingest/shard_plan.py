@@ -196,23 +196,19 @@ class _ShardWork(PlannedWork):
         self._tasks = self._run.needed()
 
     def missing(self) -> list[int]:
-        """See `PlannedWork`."""
         left = self._run.missing()
         return [number for number, task in enumerate(self._tasks) if task in left]
 
     def run(self, tasks: Sequence[int]) -> Generator[Literal[True], None, None]:
-        """See `PlannedWork`."""
         self._run.prepare()
         if self.plan.newer() is None:  # else another process has deleted the folder meanwhile
             with self._run.says_what_is_kept():
                 yield from self._run.run([self._tasks[task] for task in tasks])
 
     def lock(self) -> AbstractContextManager[None]:
-        """See `PlannedWork`."""
         return dataset_lock(self._settings.staging, self._job.build.id.folder, self._progress)
 
     def publish(self) -> bool:
-        """See `PlannedWork`."""
         convert_shards(self._job, self._settings, self._progress, clear=False)
         return False
 

@@ -9,8 +9,8 @@ a shard, or when.
         shards/00017.3f2a9c01/  an attempt: its raw files and unfinished output
         finished/00017.record   written at last: the shard is finished
         00017.lock              held by the process that converts it
-        begun              until the dataset is published
-        dataset/           rows joined so far; dataset.joined: of how many shards
+        begun                   until the dataset is published
+        dataset/                rows joined so far; dataset.joined: of how many shards
 
 The fingerprint covers the release, the options and the version of this package: shards of anything
 else are not found. Raw files are on the disk for at most as many shards as there are workers.
@@ -25,7 +25,7 @@ import shutil
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.episodes import Skipped
 from offline_data.errors import FormatError, OfflineDataError
@@ -48,6 +48,7 @@ from offline_data.ingest.raw import (
     free,
     opening_files,
 )
+from offline_data.jobs.run import run_tasks, says_what_is_kept
 from offline_data.jobs.workdir import WorkDir, read_checked, write_checked
 from offline_data.plurals import plural
 from offline_data.progress import SilentProgress
@@ -58,6 +59,7 @@ from offline_data.strict_json import as_unicode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -339,14 +341,11 @@ class ShardedRun:
     ) -> Generator[Literal[True], None, None]:
         """Run tasks, and yield True as each has finished; raises what `download` raises."""
         job = ConvertShard(self.job, self.settings, self._stay)
-        who = executor or self._local(len(tasks))
-        answers = cast("Generator[Any, None, None]", who.run(job, tasks, self.progress))
-        label = f"convert {self.job.build.id.name}"
-        with self.progress.task(label, len(tasks), "shards") as bar, closing(answers):
+        who, label = executor or self._local(len(tasks)), f"convert {self.job.build.id.name}"
+        with run_tasks(who, job, tasks, self.progress, (label, "shards")) as answers:
             for _, record in answers:
                 for note in record.notes:
                     self.progress.note(note)
-                bar.advance()
                 yield True
 
     def publish(self) -> None:
@@ -378,21 +377,15 @@ class ShardedRun:
         """Delete the work folder, and the raw files of all shards unless they are kept."""
         _clear(self.work, self.settings, None if self.job.options.keep_raw else self._stay)
 
-    @contextmanager
-    def says_what_is_kept(self) -> Iterator[None]:
+    def says_what_is_kept(self) -> AbstractContextManager[None]:
         """After a failure, tell how many finished shards are kept."""
-        try:
-            yield
-        except BaseException as error:
+
+        def keep() -> tuple[str, bool]:
             done = len(self.work.numbers())
             kept = f"{done} of {plural(len(self.job.shards), 'shard')} are finished and kept"
-            if isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt(
-                    f"interrupted; {kept}: run the same command again to continue"
-                ) from None
-            if done:
-                self.progress.note(f"{kept}: the same command goes on from there")
-            raise
+            return f"{kept}: run the same command again to continue", done > 0
+
+        return says_what_is_kept(keep, self.progress)
 
     def _local(self, tasks: int) -> Executor:
         """Return local workers, as many as there is disk space for their raw files."""

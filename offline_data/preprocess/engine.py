@@ -5,15 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import UsageError, WorkerDiedError
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
+from offline_data.jobs.run import run_tasks, says_what_is_kept
 from offline_data.jobs.workdir import WorkDir, allocate
 from offline_data.plurals import plural
 from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
@@ -29,14 +30,14 @@ from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.writer import with_margin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.preprocess.job import Job, RunOptions
     from offline_data.preprocess.recipe import Recipe
     from offline_data.preprocess.steps.base import MeasuredStep, Selection
-    from offline_data.progress import Progress, Task
+    from offline_data.progress import Progress
     from offline_data.store.manifest import Manifest
     from offline_data.store.writer import FileDigest
 
@@ -116,11 +117,8 @@ class Run:
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
         """Run a first pass over the data; returns the measures of all groups, in order."""
         tasks, job = range(plan.count), partial(measure_task, plan, step)
-        found: dict[int, list[Any]] = {}
-        with self._answers(plan, job, tasks, f"measure for {step.name}") as (bar, answers):
-            for number, measures in answers:
-                found[number] = measures
-                bar.advance(plan.rows_of(number))
+        with self._answers(plan, job, tasks, f"measure for {step.name}") as answers:
+            found = dict(answers)
         return [measure for task in tasks for measure in found[task]]
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
@@ -139,11 +137,10 @@ class Run:
         with IncrementalHasher(plan, work) as hasher:
             for task in finished if plan.in_place else ():
                 hasher.add(task)
-            with self._answers(plan, job, tasks, label) as (bar, answers):
-                for number, transitions in answers:
+            with self._answers(plan, job, tasks, label) as answers:
+                for task, _ in answers:
                     if plan.in_place:
-                        hasher.add(tasks[number])
-                    bar.advance(transitions)
+                        hasher.add(task)
             return hasher.digests() if plan.in_place else None
 
     def executor(self, plan: Plan, tasks: int) -> Executor:
@@ -165,13 +162,12 @@ class Run:
     @contextmanager
     def _answers(
         self, plan: Plan, job: Callable[[int], Any], tasks: Sequence[int], label: str
-    ) -> Iterator[tuple[Task, Iterator[tuple[int, Any]]]]:
-        """Run tasks; yields the progress bar and what `Executor.run` yields, and closes both."""
-        executor, total = self.executor(plan, len(tasks)), sum(map(plan.rows_of, tasks))
-        answers = cast("Generator[Any, None, None]", executor.run(job, tasks, self.progress))
-        with self.progress.task(label, total, "transitions") as bar, closing(answers):
+    ) -> Iterator[Iterator[tuple[int, Any]]]:
+        """Run tasks; names the rows of one that killed its process twice."""
+        executor, shown = self.executor(plan, len(tasks)), (label, "transitions")
+        with run_tasks(executor, job, tasks, self.progress, shown, plan.rows_of) as answers:
             try:
-                yield bar, answers
+                yield answers
             except WorkerDiedError as error:
                 if error.task is None:
                     raise
@@ -211,7 +207,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
                 run.work.clear()
         else:
             plan = interrupted_plan(run)
-            with _says_what_is_kept(run):
+            with says_what_is_kept(lambda: _keep(run), progress):
                 while True:
                     try:
                         plan = plan or _new_plan(run)
@@ -375,25 +371,14 @@ def _explained(recipe: Recipe) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _says_what_is_kept(run: Run) -> Iterator[None]:
-    """After a failure keep what can be resumed, delete what cannot, and say which."""
-    try:
-        yield
-    except BaseException as error:
-        unknown, work = run.recipe.unknown, run.work
-        with uninterrupted():
-            count = len(work.numbers())
-            if lost := unknown or work.read_plan() is None:
-                kept = f"nothing is kept: {unknown or 'run the same command again'}"
-                work.clear()
-            elif count:
-                tasks = plural(count, "finished task is", "finished tasks are")
-                kept = f"{tasks} kept: add --resume to continue"
-            else:
-                kept = "the plan is kept: add --resume to continue"
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; {kept}") from None
-        if unknown or not lost:
-            run.progress.note(kept)
-        raise
+def _keep(run: Run) -> tuple[str, bool]:
+    """Keep what can be resumed and delete what cannot; returns words for `says_what_is_kept`."""
+    unknown, work = run.recipe.unknown, run.work
+    with uninterrupted():
+        if unknown or work.read_plan() is None:
+            work.clear()
+            return f"nothing is kept: {unknown or 'run the same command again'}", bool(unknown)
+        if count := len(work.numbers()):
+            tasks = plural(count, "finished task is", "finished tasks are")
+            return f"{tasks} kept: add --resume to continue", True
+    return "the plan is kept: add --resume to continue", True

@@ -343,11 +343,9 @@ class _OpenPlan(PlannedWork):
         self._count = self._recipe_plan.count
 
     def missing(self) -> list[int]:
-        """See `PlannedWork`."""
         return sorted(set(range(self._count)).difference(self._work.finished(self._count)))
 
     def damaged(self) -> list[int]:
-        """See `PlannedWork`."""
         sound = self._work.sound(self._count, in_place=False)
         damaged = sorted(set(self._work.finished(self._count)).difference(sound))
         for task in damaged:
@@ -355,7 +353,6 @@ class _OpenPlan(PlannedWork):
         return damaged
 
     def run(self, tasks: Sequence[int]) -> Generator[Literal[True], None, None]:
-        """See `PlannedWork`."""
         run, plan = self._run, self._recipe_plan
         header, audit = run.header(plan), run.options.audit
         label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
@@ -369,12 +366,10 @@ class _OpenPlan(PlannedWork):
                 yield True
 
     def lock(self) -> AbstractContextManager[None]:
-        """See `PlannedWork`."""
         run = self._run
         return dataset_lock(run.settings.staging, run.target.lock, run.progress)
 
     def publish(self) -> bool:
-        """See `PlannedWork`."""
         run, target, grows = self._run, self._run.target, self._work.dataset
         existed, replaced = run.found()
         if not existed:

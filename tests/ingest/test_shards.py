@@ -313,7 +313,8 @@ def test_a_worker_that_dies_twice(settings: Settings, server: FileServer) -> Non
     with pytest.raises(WorkerDiedError):
         get("sharded-4x2", settings, server, Dying(), notes)
     assert (
-        notes.told[-1] == "2 of 4 shards are finished and kept: the same command goes on from there"
+        notes.told[-1]
+        == "2 of 4 shards are finished and kept: run the same command again to continue"
     )
 
 
