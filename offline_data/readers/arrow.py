@@ -198,6 +198,7 @@ def _join_batches(batches: Iterable[Any], schema: Any, path: Path) -> Any:
     """Return sound record batches as a table; a small file that declares endless rows is refused."""
     most = _SMALL + _RATIO * path.stat().st_size
     kept, size = [], 0
+    _check_names(schema)
     for batch in batches:
         batch.validate(full=True)  # with wrong offsets, `nbytes` reads anywhere in memory
         size += max(batch.nbytes, batch.num_rows)
@@ -205,6 +206,13 @@ def _join_batches(batches: Iterable[Any], schema: Any, path: Path) -> Any:
             raise FormatError(f"{path} has {path.stat().st_size:,} bytes and unpacks to {size:,}")
         kept.append(batch)
     return _pyarrow().Table.from_batches(kept, schema)
+
+
+def _check_names(fields: Iterable[Any]) -> None:
+    """Raise `UnicodeDecodeError`, a `ValueError`, if a name, also of a nested field, is not UTF-8."""
+    for field in fields:
+        field.name  # noqa: B018 -- pyarrow decodes it here
+        _check_names(field.type.field(n) for n in range(field.type.num_fields))
 
 
 def table_leaves(table: Any) -> Iterator[ArrowLeaf]:

@@ -61,13 +61,22 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         FormatError: It is not HDF5, or is damaged; also where reading inside the block fails.
     """
     check_hdf5(path)
+    with name_hdf5_damage(path), h5().File(path, "r", rdcc_nslots=CACHE_SLOTS) as file:
+        _forget_metadata(file)
+        yield file
+
+
+@contextmanager
+def name_hdf5_damage(path: Path) -> Iterator[None]:
+    """Turn what h5py raises where a file is damaged into a `FormatError` that names it.
+
+    `open_hdf5` does so for its block; a reading that may be skipped needs it for itself.
+    """
     try:
-        with h5().File(path, "r", rdcc_nslots=CACHE_SLOTS) as file:
-            _forget_metadata(file)
-            yield file
+        yield
     except OfflineDataError:
         raise
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:
             raise AccessError(
                 f"{path} cannot be opened: this process has too many open files",

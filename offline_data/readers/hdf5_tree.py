@@ -132,7 +132,7 @@ def dtype_of(dataset: Any) -> np.dtype[Any] | None:
     """Return the item type of a dataset, or None where numpy does not have it."""
     try:
         found: np.dtype[Any] = dataset.dtype
-    except TypeError:  # h5py's answer to types that it cannot map
+    except (TypeError, ValueError):  # h5py's answers to types that it cannot map
         return None
     return found
 
@@ -152,9 +152,10 @@ def _link_error(group: Any, name: str, target: str) -> FormatError:
 
 
 def describe(dataset: Any) -> TreeLeaf:
-    """Describe an open low-level dataset, without reading it."""
-    shape = dataset.shape
-    dtype = dataset.dtype
+    """Describe an open low-level dataset, without reading it; raises `FormatError`."""
+    shape, dtype = dataset.shape, dtype_of(dataset)
+    if dtype is None:
+        raise FormatError(f"{place_of(dataset)} is of a type that numpy does not have")
     form = _form(dtype)
     kept = dtype.newbyteorder("=") if form == "array" else np.dtype(object)
     return TreeLeaf(shape[0] if shape else None, kept, tuple(shape[1:] or ()), form)

@@ -48,6 +48,7 @@ _SPECIAL = {
 
 _BUILT_IN = {
     "atari_dqn": "offline_data.sources.atari_dqn:AtariDQN",
+    "d3rlpy": "offline_data.sources.d3rlpy:D3rlpy",
     "d4rl": "offline_data.sources.d4rl:D4RL",
     "dsrl": "offline_data.sources.dsrl:DSRL",
     "gen_dgrl": "offline_data.sources.gen_dgrl:GenDGRL",

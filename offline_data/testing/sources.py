@@ -19,8 +19,10 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 BUDGETS = (1, 700, 10_000, 1 << 50)
 """Budgets of a part in bytes: one episode, a few, some more, all."""
+DAMAGED = 40
+"""Bytes that are changed, one after the other, by the test of damaged files."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,21 @@ class SourceContract:
             file.truncate(victim.stat().st_size // 2)
         with pytest.raises(OfflineDataError, match=re.escape(victim.name)):
             _read_all(case)
+
+    @pytest.mark.parametrize("skip_bad", [False, True])
+    def test_damaged_bytes_raise_our_errors_only(self, case: SourceCase, skip_bad: bool) -> None:
+        """A changed byte is not noticed, or is an error that names the place; never another one."""
+        files = [path for path in [case.raw, *case.raw.rglob("*")] if path.is_file()]
+        random = Random(0)  # noqa: S311 -- the same bytes in each run
+        case = replace(case, release=replace(case.release, skip_bad_episodes=skip_bad))
+        for _ in range(DAMAGED):
+            victim = random.choice([path for path in files if path.stat().st_size])
+            whole = victim.read_bytes()
+            at = random.randrange(len(whole))
+            victim.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+            with suppress(OfflineDataError):
+                _read_all(case)
+            victim.write_bytes(whole)
 
     def test_needs_no_torch(self, case: SourceCase) -> None:
         """Resolving, opening and reading do not import torch, so that conversion starts quickly."""

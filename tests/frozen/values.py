@@ -17,6 +17,7 @@ from tensordict import TensorDict
 import offline_data as od
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.sources.test_d3rlpy import write_dump, write_flat
 from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import ToyD4RL, write_published
@@ -100,6 +101,8 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
         lambda to: write_minari(to, [toy_episode(e, 3 + e) for e in range(4)]),
         {"layout": "ted"},
     ),
+    "d3rlpy 1": ("d3rlpy", lambda to: write_flat(to / "x.h5"), {}),
+    "d3rlpy 2": ("d3rlpy", lambda to: write_dump(to / "x.h5", parts=2), {}),
     "d4rl": ("d4rl", _d4rl("hopper-medium-v2", metadata=True), {}),
     "d4rl with next observations": (
         "d4rl",

@@ -74,8 +74,7 @@ FORMAT = FlatFormat(
     metadata="metadata/",
     dropped_metadata="belongs to the recording policy and has no value per row",
     foreign={"episode_terminals": "d3rlpy"},
-    foreign_hint="in Python, offline_data.convert takes its arrays as a dict: observations, actions, "
-    "rewards, terminals, and timeouts = episode_terminals > terminals",
+    foreign_hint="without --from, or with --from d3rlpy, it is read as what it is",
 )
 """Columns by `FlatFormat`'s names; in the chunked variant they are in `virtual/0/…`, …"""
 

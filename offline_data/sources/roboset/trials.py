@@ -32,7 +32,7 @@ from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers import hdf5_tree
-from offline_data.readers.hdf5 import open_hdf5
+from offline_data.readers.hdf5 import name_hdf5_damage, open_hdf5
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 
 if TYPE_CHECKING:
@@ -117,17 +117,25 @@ class RoboHiveTrials(RawDataset):
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
         """Read the trials of a file, ordered by number."""
-        return join_episodes(self._readings(shard), skip_bad=self._skip_bad)
+        path = self._folder / shard.files[0]
+        with name_hdf5_damage(path):
+            yield from join_episodes(self._readings(shard, path), skip_bad=self._skip_bad)
 
-    def _readings(self, shard: Shard) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
-        with open_hdf5(self._folder / shard.files[0]) as file:
+    def _readings(
+        self, shard: Shard, path: Path
+    ) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
+        def read(*args: Any) -> EpisodeBatch:
+            with name_hdf5_damage(path):
+                return _read_trial(*args)
+
+        with open_hdf5(path) as file:
             names = [(TRIAL.fullmatch(name), to) for name, to in hdf5_tree.members(file.id)]
             trials = sorted((int(found[1]), found[0], to) for found, to in names if found)
             if not trials:
                 there = ", ".join(sorted(file)[:8]) or "nothing"
                 raise FormatError(f"{shard.name} has no group Trial0, Trial1, …; it has {there}")
             for number, name, target in trials:
-                reading = partial(_read_trial, file.id, name, target, number, shard.name)
+                reading = partial(read, file.id, name, target, number, shard.name)
                 yield f"{shard.name} {name}", reading
 
 

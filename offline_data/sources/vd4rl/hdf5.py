@@ -28,7 +28,7 @@ from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 from offline_data.episodes.joining import join_episodes, with_place
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.readers.hdf5 import open_hdf5
+from offline_data.readers.hdf5 import name_hdf5_damage, open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in, dtype_of, lies_elsewhere
 from offline_data.readers.inflate import read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
@@ -152,11 +152,15 @@ class Hdf5Episodes(RawDataset):
                 tail = 0
             for start, stop in pairwise([*starts.tolist(), file.rows + tail]):
                 where = f"{shard.name} rows {start} to {min(stop, file.rows) - 1}"
-                reading = partial(_episode, file, following, start, stop)
+                reading = partial(self._episode, file, following, start, stop)
                 if after is not None and stop > file.rows:
                     where += f" and {after} rows 0 to {tail - 1}"
                     reading = partial(_refuse, after, LONG) if goes_on else reading
                 yield where, reading
+
+    def _episode(self, file: _File, following: _File | None, start: int, stop: int) -> EpisodeBatch:
+        with name_hdf5_damage(self._folder / file.name):
+            return _episode(file, following, start, stop)
 
 
 def _refuse(name: str, problem: str) -> EpisodeBatch:
