@@ -243,9 +243,11 @@ def _work_at(
 ) -> Share:
     """Run the chosen tasks of a plan, or of newer ones that replace it meanwhile, and publish."""
     begin, ran, existed = time.perf_counter(), 0, True
-    while (work := plan.open(settings, progress)) is not None:
-        plan, ran, missing = work.plan, 0, tuple[int, ...]()
+    while True:
+        missing: tuple[int, ...] = ()
         try:
+            if (work := plan.open(settings, progress)) is None:
+                break
             ran = _run(work, choose(work) if choose else [])
             if not work.missing() and (damaged := work.damaged()) and choose:
                 ran += _run(work, damaged)

@@ -204,17 +204,8 @@ class JobPlan(_JobPlanTable, PlanFile):
         return made.get("options", {}).get("recipe", []) if made else []
 
     def open(self, settings: Settings, progress: Progress) -> _OpenPlan | None:
-        """Load the plan to work at it; None if the dataset has been published."""
-        job_plan = self
-        while not job_plan.published:
-            run = job_plan.run(settings, progress)
-            try:
-                return _OpenPlan(job_plan, run)
-            except ManifestError:
-                before, job_plan = job_plan, JobPlan.read(job_plan.file)
-                if before == job_plan:
-                    raise
-        return None
+        """See `PlanFile`."""
+        return None if self.published else _OpenPlan(self, self.run(settings, progress))
 
     def clear(self, settings: Settings) -> None:  # noqa: ARG002 - they lie beside the file
         """See `PlanFile`."""

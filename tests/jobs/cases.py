@@ -25,7 +25,6 @@ from offline_data.executors.local import InProcess, LocalProcesses
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, plan_for_workers
 from offline_data.ingest.shards import ShardedRun
-from offline_data.jobs import workdir
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.worker import plan_job, run_share
@@ -162,6 +161,8 @@ class JobCase(ABC):
     def plan(self, progress: Progress) -> None:
         """Write the plan for ranks, unless the same one is there; replace another."""
 
+    points: ClassVar[int] = 4
+    """Number of operations that fail in the default run."""
     half: ClassVar[int]
     """Calls of tasks after which half of them are finished."""
 
@@ -217,7 +218,7 @@ class JobCase(ABC):
 class RecipeCase(JobCase):
     """Makes a dataset by a recipe with a first pass over the data, in four tasks."""
 
-    half = 6
+    half, points = 6, 8
 
     def run(self, executor: Running, progress: Progress) -> bool:
         options: dict[str, Any] = {"layout": ("compact", "ted")[self.variant], "chunksize": 8}
@@ -280,8 +281,6 @@ class Order:
     """How often each task runs at once."""
     dies: int | None = None
     """Number of the operation at which a process that runs tasks for this one is killed."""
-    rebooted: bool = False
-    """Whether the machine has been started again since the last process."""
     plans: bool = True
     """Whether to write the plan for ranks."""
     works: bool = True
@@ -299,8 +298,6 @@ class Order:
         else:
             convert_here(pytest.MonkeyPatch())
             ShardedRun._local = lambda *_: InProcess()  # type: ignore[method-assign]
-        if self.rebooted:
-            workdir.boot_id = lambda: "another"  # type: ignore[attr-defined]
         fault = Fault(self.fault, self.at, self.case.folder)
         code, error, existed = 0, "", None
         try:

@@ -61,8 +61,9 @@ class JobContract:
         return _WHOLE[kind]
 
     def test_operations_that_fail(self, case: JobCase, whole: Whole) -> None:
-        for turn, at in enumerate(sample(whole)):
+        for turn, at in enumerate(sample(whole, case.points)):
             check_fault(case, whole, FAULTS[turn % len(FAULTS)], at)
+        check_fault(case, whole, "killed", whole.ended.operations - 1)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", FAULTS)
@@ -105,14 +106,14 @@ class PlanContract(JobContract):
     """Tests of a job whose tasks are run by the ranks of a plan."""
 
     def test_a_newer_plan_while_one_works_at_the_old_one(self, case: JobCase, whole: Whole) -> None:
-        check_newer(case, whole, sample(whole, 1))
+        check_newer(case, whole, sample(whole, 2))
 
     @pytest.mark.slow
     def test_a_newer_plan_at_every_operation(self, case: JobCase, whole: Whole) -> None:
         check_newer(case, whole, range(1, whole.ended.operations + 1))
 
 
-def sample(whole: Whole, count: int = 4) -> Iterator[int]:
+def sample(whole: Whole, count: int) -> Iterator[int]:
     """Yield numbers of operations, spread over a run."""
     for turn in range(count):
         yield 1 + (2 * turn + 1) * whole.ended.operations // (2 * count)
@@ -126,7 +127,7 @@ def check_fault(case: JobCase, whole: Whole, kind: Kind, at: int) -> None:
     assert ended.code in expected, (place, ended)
     if case.dataset().exists():
         assert case.content() == whole.content, place
-    whole.check(case, run(case, rebooted=kind == "power cut"), place)
+    whole.check(case, run(case), place)
     remove(case)
 
 
