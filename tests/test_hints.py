@@ -23,7 +23,7 @@ from offline_data.errors import (
 from offline_data.hints import FUNCTIONS, in_python
 from offline_data.ids import parse_id
 from offline_data.ingest import Options
-from offline_data.ingest.download import naming_the_command
+from offline_data.ingest.resolve import suggest_command
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
 
@@ -119,11 +119,11 @@ def test_a_misspelt_name_of_a_dataset_here(
 def test_a_host_is_asked_once_about_a_misspelt_name(tmp_path: Path) -> None:
     settings = Settings(tmp_path)
     for name, tries in (("minari:D4RL/door/humn-v2", 1), ("minari:D4RL/door/human-v2", None)):
-        with naming_the_command(parse_id(name), settings, Options()) as asking:
+        with suggest_command(parse_id(name), settings, Options()) as asking:
             assert asking == replace(settings, transfer=replace(settings.transfer, tries=tries))
     with (
         pytest.raises(NetworkError) as caught,
-        naming_the_command(parse_id("minari:D4RL/door/humn-v2"), settings, Options()),
+        suggest_command(parse_id("minari:D4RL/door/humn-v2"), settings, Options()),
     ):
         raise NetworkError("no answer", hint="try later")
     assert str(caught.value.shell_hint).startswith("did you mean minari:D4RL/door/human-v2")

@@ -5,7 +5,6 @@ from offline_data.ingest.download import (
     download,
     ensure,
     fetch_raw,
-    known_names,
     plan_download,
     plan_for_workers,
 )
@@ -16,6 +15,7 @@ from offline_data.ingest.options import (
     Stored,
     pinned_text,
 )
+from offline_data.ingest.resolve import known_names
 from offline_data.sources.options import ALL_SPLITS, Options, TextOptions
 
 __all__ = [

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
     from offline_data.ids import DatasetId
-    from offline_data.sources.base import RawDataset, Shard
+    from offline_data.sources.base import RawDataset, Release, Shard
     from offline_data.sources.options import Options
     from offline_data.store.layout import LayoutName
 
@@ -95,6 +95,15 @@ class BuildJob:
     recorded_options: Mapping[str, Any] | None = None
     """Options the manifest keeps, where they are not those of this run (a change of layout, a shard
     of a dataset)."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """A dataset to be built, the release that its raw files belong to, and the requested options."""
+
+    release: Release
+    job: BuildJob
+    options: Options
 
 
 def destination_of(dataset: DatasetId, settings: Settings) -> Path:

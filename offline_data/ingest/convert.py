@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.files import free_bytes
 from offline_data.ids import parse_id
-from offline_data.ingest.build import BuildJob, destination_of
+from offline_data.ingest.build import Build, BuildJob, destination_of
 from offline_data.ingest.conversion import ConversionProcess, open_release
 from offline_data.ingest.options import ConvertPlan, Stored, apply_options
 from offline_data.ingest.raw import local_files
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from offline_data.executors.base import Executor
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
-    from offline_data.sources.base import Release
     from offline_data.sources.options import Options
 
 
@@ -70,41 +69,33 @@ def convert(
     begin = time.perf_counter()
     dataset = _id_of(name, path, source)
     with ConversionProcess(path) as process:
-        release, job = _described(process, source, dataset, settings, options)
-        target, destination = job.id, job.destination
-        with dataset_lock(settings.staging, target.folder, progress):
-            existed = _exists(job, path, options)
+        build = _describe(process, source, dataset, settings, options)
+        job = build.job
+        with dataset_lock(settings.staging, job.id.folder, progress):
+            existed = _exists(build, path)
             if not existed:
-                older = _replaced(dataset, destination, settings, options)
-                with staging_folder(settings.staging, target.folder, destination) as staging:
+                older = _find_older(build, dataset, settings)
+                with staging_folder(settings.staging, job.id.folder, job.destination) as staging:
+                    folder, sharded = staging / "dataset", None
                     if _changes_nothing(job.adapter, path, options):
-                        sharded = None
-                        _copy(path, job, progress, staging / "dataset")
+                        _copy(path, job, progress, folder)
                     else:
+                        divide = executor is not None
                         sharded = convert_whole(
-                            process,
-                            release,
-                            job,
-                            options,
-                            settings,
-                            progress,
-                            staging / "dataset",
-                            divide=executor is not None,
+                            process, build, settings, progress, folder, divide=divide
                         )
                 if sharded is not None:
                     convert_shards(sharded, settings, progress, executor)
                 if older is not None:
                     remove(older)
     if existed:
-        clear_published(target, settings)
-    if existed and release.revision.endswith(SAMPLED):
+        clear_published(job.id, settings)
+    if existed and build.release.revision.endswith(SAMPLED):
         progress.note(
             f"{path} is large: only its size, time of change and samples of its content were "
             "compared; --force converts it again"
         )
-    entry = entry_at(destination)
-    seconds = time.perf_counter() - begin
-    return Stored(entry.id, destination, entry.manifest, existed, seconds)
+    return Stored.of(entry_at(job.destination), begin, existed=existed)
 
 
 def plan_convert(
@@ -116,12 +107,11 @@ def plan_convert(
     """
     dataset = _id_of(name, path, source)
     with ConversionProcess(path) as process:
-        release, job = _described(process, source, dataset, settings, options)
-        existing = job.destination if _exists(job, path, options) else None
-        older = None
-        if existing is None:
-            older = _replaced(dataset, job.destination, settings, options)
-        opened = process.open(partial(open_release, job.adapter, release))
+        build = _describe(process, source, dataset, settings, options)
+        job = build.job
+        existing = job.destination if _exists(build, path) else None
+        older = None if existing is not None else _find_older(build, dataset, settings)
+        opened = process.open(partial(open_release, job.adapter, build.release))
     sizes = [file["size"] for file in job.files]
     return ConvertPlan(
         job.id,
@@ -166,25 +156,17 @@ def plan_convert_for_workers(
     """
     path, dataset = path.absolute(), _id_of(name, path, source)
     with ConversionProcess(path) as process:
-        release, job = _described(process, source, dataset, settings, options, copies=False)
-        if _replaced(dataset, job.destination, settings, options) is not None:
+        build = _describe(process, source, dataset, settings, options, copies=False)
+        job = build.job
+        if _find_older(build, dataset, settings) is not None:
             raise UsageError(
                 f"{dataset} is here already, made from other files, or with other options",
                 hint=f"delete it first: `offline-data rm {dataset}`",
             )
         there = has_manifest(job.destination) and not options.force
-        sharded = convert_whole(
-            process, release, job, options, settings, progress, job.destination, divide=True
-        )
-    return write_plan(
-        None if there else sharded,
-        job.id,
-        job.destination,
-        file,
-        settings,
-        progress,
-        force=options.force,
-    )
+        sharded = convert_whole(process, build, settings, progress, job.destination, divide=True)
+    made = None if there else sharded
+    return write_plan(made, job.id, job.destination, file, settings, progress, force=options.force)
 
 
 def new_id(name: str) -> DatasetId:
@@ -207,7 +189,7 @@ def _id_of(name: str, path: Path, source: str | None) -> DatasetId:
     return dataset
 
 
-def _described(
+def _describe(
     process: ConversionProcess,
     source: str | None,
     dataset: DatasetId,
@@ -215,8 +197,8 @@ def _described(
     options: Options,
     *,
     copies: bool = True,
-) -> tuple[Release, BuildJob]:
-    """Return the release that a process found at its path, and the job of converting it.
+) -> Build:
+    """Return the build of what a process found at its path.
 
     `copies`: whether a dataset of which nothing changes keeps revision and layout.
     """
@@ -232,9 +214,8 @@ def _described(
     layout, files = options.layout or "compact", local_files(path)
     if copies and _changes_nothing(adapter, path, options):
         layout = entry_at(path).manifest.layout
-    return release, BuildJob(
-        target, adapter, layout, destination_of(target, settings), files, parents
-    )
+    destination = destination_of(target, settings)
+    return Build(release, BuildJob(target, adapter, layout, destination, files, parents), options)
 
 
 def _changes_nothing(adapter: str, path: Path, options: Options) -> bool:
@@ -246,8 +227,9 @@ def _changes_nothing(adapter: str, path: Path, options: Options) -> bool:
     return same_layout and options.split is None and options.accept(manifest)
 
 
-def _exists(job: BuildJob, path: Path, options: Options) -> bool:
+def _exists(build: Build, path: Path) -> bool:
     """Return True if the dataset to make is there; raises `UsageError` if others files are."""
+    job, options = build.job, build.options
     if options.force or not has_manifest(job.destination):
         return False
     there = entry_at(job.destination).manifest
@@ -276,18 +258,15 @@ def _copy(path: Path, job: BuildJob, progress: Progress, folder: Path) -> None:
         progress.note(f"{kept} is not the dataset's, and was kept")
 
 
-def _replaced(
-    dataset: DatasetId, destination: Path, settings: Settings, options: Options
-) -> Entry | None:
+def _find_older(build: Build, dataset: DatasetId, settings: Settings) -> Entry | None:
     """Return the dataset of this name to replace, if any; a range of episodes replaces none.
 
-    Raises:
-        UsageError: There is one made from other files, and `options.force` is not set.
+    Raises `UsageError` if one made from other files is there, without `force`.
     """
     older = find(settings.root, dataset)
-    if not options.whole or older is None or older.path == destination:
+    if not build.options.whole or older is None or older.path == build.job.destination:
         return None
-    if not options.force:
+    if not build.options.force:
         raise UsageError(
             f"{dataset} is here already, made from other files, or with other options ({older.path})",
             hint="choose another name, or replace it with --force",

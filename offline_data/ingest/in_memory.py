@@ -78,7 +78,7 @@ def convert_in_memory(
             with progress.task(f"convert {dataset.name}", build.episodes, "episodes") as task:
                 while done := build.step():
                     task.advance(done)
-        target = _named(folder, dataset, options)
+        target = _name_by_content(folder, dataset, options)
         destination, older = destination_of(target, settings), find(settings.root, dataset)
         existed = has_manifest(destination) and not options.force
         if not existed:
@@ -88,8 +88,7 @@ def convert_in_memory(
                 progress.note(f"{kept} is not the dataset's, and was kept")
             if older is not None and options.whole and older.path != destination:
                 remove(older)
-    entry = entry_at(destination)
-    return Stored(entry.id, destination, entry.manifest, existed, time.perf_counter() - begin)
+    return Stored.of(entry_at(destination), begin, existed=existed)
 
 
 def _exists(dataset: DatasetId, why: str, path: Path) -> UsageError:
@@ -99,7 +98,7 @@ def _exists(dataset: DatasetId, why: str, path: Path) -> UsageError:
     )
 
 
-def _named(folder: Path, dataset: DatasetId, options: Options) -> DatasetId:
+def _name_by_content(folder: Path, dataset: DatasetId, options: Options) -> DatasetId:
     """Give a finished dataset directory the revision of its contents, and return its id."""
     manifest = read_manifest(folder)
     told = json.dumps(manifest.digests, sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError, UsageError
@@ -16,11 +17,14 @@ from offline_data.sources.registry import get_source
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from typing_extensions import Self
+
     from offline_data.config import Settings
     from offline_data.fetch.plan import FetchPlan
     from offline_data.ids import DatasetId
     from offline_data.sources.options import TextOptions
     from offline_data.store.layout import LayoutName
+    from offline_data.store.library import Entry
     from offline_data.store.manifest import Manifest
 
 
@@ -105,6 +109,11 @@ class Stored:
     """Whether it existed before."""
     seconds: float
     """Wall time of the command."""
+
+    @classmethod
+    def of(cls, entry: Entry, begin: float, *, existed: bool) -> Self:
+        """Return the result of a command that began at a time of `perf_counter`."""
+        return cls(entry.id, entry.path, entry.manifest, existed, perf_counter() - begin)
 
     def __repr__(self) -> str:
         """Return id, counts, size and place, on one line."""

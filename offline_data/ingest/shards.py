@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.ids import DatasetId
-    from offline_data.ingest.build import BuildJob
+    from offline_data.ingest.build import Build, BuildJob
     from offline_data.ingest.conversion import Opened
     from offline_data.progress import Progress
     from offline_data.sources.base import Release, Shard
@@ -434,9 +434,7 @@ class ShardedRun:
 
 def convert_whole(
     process: ConversionProcess,
-    release: Release,
-    job: BuildJob,
-    options: Options,
+    build: Build,
     settings: Settings,
     progress: Progress,
     folder: Path,
@@ -447,21 +445,20 @@ def convert_whole(
 
     Args:
         process: Process for the raw data, or for the files needed to open them.
-        release: The release that they belong to.
-        job: The dataset to build.
-        options: Episodes, strictness, audit.
+        build: The dataset to build.
         settings: Workers.
         progress: Receives progress and notes.
         folder: Staging folder of the dataset.
         divide: Whether to return a job even for one shard.
     """
+    release, job, options = build.release, build.job, build.options
     opened = process.open(partial(open_release, job.adapter, release))
     if divide or release.opening is not None or len(opened.shards) > 1:
         for warning in opened.warnings:
             progress.note(warning)
         return ShardedJob.of(job, release, opened, options)
-    with process.writing(job, options, settings.workers, folder) as build:
-        finish_and_publish(build, job, progress, folder)
+    with process.writing(job, options, settings.workers, folder) as writing:
+        finish_and_publish(writing, job, progress, folder)
     return None
 
 

@@ -33,14 +33,14 @@ from offline_data.errors import OfflineError
 from offline_data.files import check_links, disk_errors, file_lock, is_file, unless_locked
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
-from offline_data.ingest.download import naming_the_command, offline_advice
 from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import described, fetch_files, files_of, free, opening_files
+from offline_data.ingest.resolve import ask_source, offline_advice, suggest_command
 from offline_data.ingest.shards import check_files, naming
 from offline_data.progress import SILENT
 from offline_data.sources.base import Shard
 from offline_data.sources.options import Options
-from offline_data.sources.registry import check_plain, get_source
+from offline_data.sources.registry import check_plain
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -119,17 +119,16 @@ def plan_stream(
             dataset = parse_id(text)
             adapter = dataset.source
             stack.enter_context(_online(text, settings))
-            with naming_the_command(dataset, settings, options) as asking:
-                release = get_source(adapter).resolve(dataset.name, dataset.revision, asking)
-            release = apply_options(options, release, adapter)
-            name = str(dataset.at(options.revision_of(release.revision)))
+            with suggest_command(dataset, settings, options) as asking:
+                build = ask_source(dataset, asking, options)
+            release, name = build.release, str(build.job.id)
             whole = StreamPlan(name, adapter, release, (Shard("all files"),))
             if whole.whole:
                 return whole
             raw = release.local
             if raw is None:
                 files = stack.enter_context(_RawFiles.under(settings, progress))
-                with naming_the_command(dataset, settings, options):
+                with suggest_command(dataset, settings, options):
                     files.fetch(opening_files(release))
                 raw = files.raw
             process = stack.enter_context(ConversionProcess(raw))

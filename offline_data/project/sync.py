@@ -14,8 +14,9 @@ from offline_data.errors import (
 )
 from offline_data.ids import unknown
 from offline_data.ingest.build import destination_of
-from offline_data.ingest.download import download, naming_the_command, on_disk
+from offline_data.ingest.download import download
 from offline_data.ingest.options import pinned_text
+from offline_data.ingest.resolve import on_disk, suggest_command
 from offline_data.progress import SILENT
 from offline_data.project.content import digest_of
 from offline_data.project.lockfile import (
@@ -145,7 +146,7 @@ def _revision(request: DatasetRequest, settings: Settings, *, newest: bool) -> s
     entry = on_disk(request.id, settings, ranges) if local or not newest else None
     if entry is not None:
         return str(entry.id.revision).removesuffix(ranges.revision_of(""))
-    with naming_the_command(request.id, settings, request.options) as asking:
+    with suggest_command(request.id, settings, request.options) as asking:
         return get_source(request.id.source).resolve(request.id.name, None, asking).revision
 
 

@@ -12,7 +12,7 @@ from offline_data.config import Settings, resolve_settings
 from offline_data.errors import NetworkError, OfflineError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, plan_download
-from offline_data.ingest.download import naming_the_command, online_command
+from offline_data.ingest.resolve import online_command, suggest_command
 
 PEN = parse_id("d4rl:pen-human-v1")
 
@@ -43,7 +43,7 @@ def test_only_what_matters_is_in_the_command(tmp_path: Path) -> None:
 def test_the_message_is_true(options: Options, said: str, tmp_path: Path) -> None:
     with (
         pytest.raises(OfflineError, match=said) as caught,
-        naming_the_command(PEN, Settings(tmp_path), options),
+        suggest_command(PEN, Settings(tmp_path), options),
     ):
         raise OfflineError("no socket")
     # A traceback shows this error alone.
@@ -55,7 +55,7 @@ def test_other_errors_pass(tmp_path: Path) -> None:
     error = NetworkError("down")
     with (
         pytest.raises(NetworkError) as caught,
-        naming_the_command(PEN, Settings(tmp_path), Options()),
+        suggest_command(PEN, Settings(tmp_path), Options()),
     ):
         raise error
     assert caught.value is error
