@@ -97,6 +97,7 @@ def download(
     """
     from offline_data import ingest
 
+    chosen = settings_of(root, settings)
     options = ingest.Options(
         layout=layout,
         episodes=episodes,
@@ -109,12 +110,10 @@ def download(
         allow_changed=allow_changed,
         images=images,
         checkpoints=checkpoints,
-        text=ingest.pinned_text(text, settings_of(root, settings)),
+        text=ingest.pinned_text(text, chosen),
     )
     dataset = id if isinstance(id, DatasetId) else parse_id(id)
-    return ingest.download(
-        dataset, settings_of(root, settings), options, progress_of(progress), executor=executor
-    )
+    return ingest.download(dataset, chosen, options, progress_of(progress), executor=executor)
 
 
 def convert(
@@ -208,6 +207,7 @@ def convert(
     """
     from offline_data import ingest
 
+    chosen = settings_of(root, settings)
     options = ingest.Options(
         layout=layout,
         episodes=episodes,
@@ -219,9 +219,9 @@ def convert(
         images=images,
         checkpoints=checkpoints,
         split=split,
-        text=ingest.pinned_text(text, settings_of(root, settings)),
+        text=ingest.pinned_text(text, chosen),
     )
-    chosen, shown = settings_of(root, settings), progress_of(progress)
+    shown = progress_of(progress)
     if isinstance(data, (str, os.PathLike)):
         path = user_path(data, "the data")
         return ingest.convert(path, name, chosen, options, shown, source=source, executor=executor)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from offline_data.sources.base import RawDataset, Release, Shard
     from offline_data.sources.options import Options
     from offline_data.store.layout import LayoutName
+    from offline_data.store.library import Entry
 
 _PARTS_PER_WORKER = 6
 """Parts a worker should get at least, so that none waits long for the last."""
@@ -104,6 +105,8 @@ class Build:
     release: Release
     job: BuildJob
     options: Options
+    copied: Entry | None = None
+    """Dataset that is copied, since the options change nothing of it."""
 
 
 def destination_of(dataset: DatasetId, settings: Settings) -> Path:
@@ -114,13 +117,8 @@ def destination_of(dataset: DatasetId, settings: Settings) -> Path:
 class DatasetBuild:
     """A dataset directory that is being written from raw data, batch by batch, in order.
 
-    Args:
-        raw: The raw data.
-        job: What is built.
-        options: Episodes (counted in the shard), strictness, audit.
-        workers: Processes that may read, where `raw` can be read in several.
-        folder: The new directory.
-        shard: The shard to write; None: `raw` has only one.
+    `options.episodes` are counted in the shard (None: `raw` has only one). Up to `workers` processes
+    read, where `raw` can be read in several.
 
     Raises:
         FormatError: The raw data, or with `strict` a leaf that cannot be kept.
@@ -246,7 +244,7 @@ def _part_of(shards: Sequence[Shard], shard: Shard | None) -> float:
     """Return the share of a dataset that a shard is: by raw bytes, or if unknown, as any other."""
     if shard is None:
         return 1.0
-    sizes = [one.bytes for one in shards if one.bytes]
+    sizes = [each.bytes for each in shards if each.bytes]
     return (shard.bytes or 0) / sum(sizes) if len(sizes) == len(shards) else 1 / len(shards)
 
 

@@ -135,28 +135,19 @@ class ConversionProcess:
         self._child.close()
 
     def describe(self, adapter: str | None, name: str) -> tuple[str, Release]:
-        """Detect the format of the file.
+        """Return the source whose format the path has, and its release called `name`.
 
-        Args:
-            adapter: Name of the source whose format it has; None: the only one that accepts it.
-            name: Name of the release.
-
-        Raises:
-            NotFoundError: No source accepts it, or several do.
-            FormatError: It is not of the source's format.
+        Raises `NotFoundError` if no source accepts it, or several do; `FormatError` if it is not of the
+        format of `adapter`.
         """
         self._child.send(("describe", adapter, name))
         described: tuple[str, Release] = self._receive()
         return described
 
     def open(self, opened: Callable[[Path], RawDataset]) -> Opened:
-        """Open it.
+        """Open it by an importable function, like `partial(open_release, adapter, release)`.
 
-        Args:
-            opened: Opens the path; importable, like `partial(open_release, adapter, release)`.
-
-        Raises:
-            FormatError: It is not of the source's format.
+        Raises `FormatError` if it is not of the source's format.
         """
         self._child.send(("open", opened))
         found: Opened = self._receive()
@@ -200,17 +191,9 @@ class ConversionProcess:
         folder: Path,
         shard: Shard | None = None,
     ) -> Iterator[Self]:
-        """Write the opened data within the block; the process ends with it.
+        """Write the opened data, or a shard, to a folder within the block; the process ends with it.
 
-        Args:
-            job: The dataset to build.
-            options: Episodes, strictness, audit.
-            workers: Number of processes that may read.
-            folder: The new dataset directory.
-            shard: The shard to write; None: the only one.
-
-        Raises:
-            FormatError: It cannot be read, or has no such episodes.
+        Raises `FormatError` for data that cannot be read, or have no such episodes.
         """
         try:
             self._child.send(("begin", job, options, workers, folder, shard))

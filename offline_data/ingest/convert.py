@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from offline_data.store.library import Entry, entry_at, find, has_manifest, remo
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
     from offline_data.sources.options import Options
+    from offline_data.store.manifest import Manifest
 
 
 _UNVERSIONED = "unversioned"
@@ -49,16 +52,8 @@ def convert(
 ) -> Stored:
     """Convert a local file or folder, which is only read.
 
-    A dataset directory of which nothing is to be changed is copied, with its revision.
-
-    Args:
-        path: A Minari folder, a D4RL-like HDF5, a dataset directory (to change its layout), …
-        name: Name of the new dataset; its id is `local:<name>`.
-        settings: Root, workers.
-        options: Layout, episodes, audit; `force` replaces a dataset of that name.
-        progress: Receives progress and notes.
-        source: Name of the source whose format it has; None: detected.
-        executor: Converts shards; None: local processes.
+    A dataset directory of which nothing is to be changed is copied, with its revision. `source`: whose
+    format the path has; None: it is detected.
 
     Raises:
         NotFoundError: No such path.
@@ -67,18 +62,16 @@ def convert(
         FormatError, AuditError, NoSpaceError, AccessError: See `download`.
     """
     begin = time.perf_counter()
-    dataset = _id_of(name, path, source)
-    with ConversionProcess(path) as process:
-        build = _describe(process, source, dataset, settings, options)
+    with _resolve(path, name, source, settings, options) as (process, build):
         job = build.job
         with dataset_lock(settings.staging, job.id.folder, progress):
             existed = _exists(build, path)
             if not existed:
-                older = _find_older(build, dataset, settings)
+                older = _find_older(build, settings)
                 with staging_folder(settings.staging, job.id.folder, job.destination) as staging:
                     folder, sharded = staging / "dataset", None
-                    if _changes_nothing(job.adapter, path, options):
-                        _copy(path, job, progress, folder)
+                    if build.copied is not None:
+                        _copy(build.copied, job, progress, folder)
                     else:
                         divide = executor is not None
                         sharded = convert_whole(
@@ -105,12 +98,10 @@ def plan_convert(
 
     Raises what `convert` raises before it writes.
     """
-    dataset = _id_of(name, path, source)
-    with ConversionProcess(path) as process:
-        build = _describe(process, source, dataset, settings, options)
+    with _resolve(path, name, source, settings, options) as (process, build):
         job = build.job
         existing = job.destination if _exists(build, path) else None
-        older = None if existing is not None else _find_older(build, dataset, settings)
+        older = None if existing is not None else _find_older(build, settings)
         opened = process.open(partial(open_release, job.adapter, build.release))
     sizes = [file["size"] for file in job.files]
     return ConvertPlan(
@@ -139,26 +130,15 @@ def plan_convert_for_workers(
     *,
     source: str | None = None,
 ) -> ShardPlan:
-    """Write a plan with which several workers convert a folder, shard by shard.
+    """Write a plan with which several workers convert a folder, which has one path on all machines.
 
-    Args:
-        path: The folder, under the same path on all machines.
-        name: Name of the new dataset.
-        file: The plan, on a shared filesystem, as the root is.
-        settings: Root.
-        options: Layout, episodes, audit; `force` replaces a plan.
-        progress: Receives progress and notes.
-        source: Name of the source whose format it has; None: detected.
-
-    Raises:
-        UsageError: Another plan, or a dataset of that name made from other files, exists.
-        Others: See `convert`.
+    See `plan_for_workers`. Raises what `convert` raises, and `UsageError` for another plan.
     """
-    path, dataset = path.absolute(), _id_of(name, path, source)
-    with ConversionProcess(path) as process:
-        build = _describe(process, source, dataset, settings, options, copies=False)
+    path = path.absolute()
+    with _resolve(path, name, source, settings, options, copies=False) as (process, build):
         job = build.job
-        if _find_older(build, dataset, settings) is not None:
+        if _find_older(build, settings) is not None:
+            dataset = replace(job.id, revision=None)
             raise UsageError(
                 f"{dataset} is here already, made from other files, or with other options",
                 hint=f"delete it first: `offline-data rm {dataset}`",
@@ -180,62 +160,61 @@ def new_id(name: str) -> DatasetId:
     return dataset
 
 
-def _id_of(name: str, path: Path, source: str | None) -> DatasetId:
-    """Return the id of a new dataset; raises for invalid arguments of `convert`."""
-    dataset = new_id(name)
-    check_plain(path)
-    if source is not None and source not in source_names():
-        get_source(source)  # raises
-    return dataset
-
-
-def _describe(
-    process: ConversionProcess,
+@contextmanager
+def _resolve(
+    path: Path,
+    name: str,
     source: str | None,
-    dataset: DatasetId,
     settings: Settings,
     options: Options,
     *,
     copies: bool = True,
-) -> Build:
-    """Return the build of what a process found at its path.
+) -> Iterator[tuple[ConversionProcess, Build]]:
+    """Yield a process for a path, and the build of the dataset that it makes of it.
 
     `copies`: whether a dataset of which nothing changes keeps revision and layout.
     """
-    path = process.path
-    adapter, release = process.describe(source, dataset.name)
-    release = apply_options(options, release, adapter)
-    if path.resolve().parent == (settings.root / dataset.folder).resolve():
-        release = replace(release, revision=path.resolve().name)  # rewritten in place
-    elif copies and _changes_nothing(adapter, path, options):
-        release = replace(release, revision=entry_at(path).id.revision or _UNVERSIONED)
-    target = dataset.at(options.revision_of(release.revision))
-    parents = (entry_at(path).manifest.id,) if adapter == "local" else ()
-    layout, files = options.layout or "compact", local_files(path)
-    if copies and _changes_nothing(adapter, path, options):
-        layout = entry_at(path).manifest.layout
-    destination = destination_of(target, settings)
-    return Build(release, BuildJob(target, adapter, layout, destination, files, parents), options)
+    dataset = new_id(name)
+    check_plain(path)
+    if source is not None and source not in source_names():
+        get_source(source)  # raises
+    with ConversionProcess(path) as process:
+        adapter, release = process.describe(source, dataset.name)
+        release = apply_options(options, release, adapter)
+        own = entry_at(path) if adapter == "local" else None
+        copied = own if own and copies and _changes_nothing(own.manifest, options) else None
+        if path.resolve().parent == (settings.root / dataset.folder).resolve():
+            release = replace(release, revision=path.resolve().name)  # rewritten in place
+        elif copied is not None:
+            release = replace(release, revision=copied.id.revision or _UNVERSIONED)
+        target = dataset.at(options.revision_of(release.revision))
+        job = BuildJob(
+            target,
+            adapter,
+            (options.layout or "compact") if copied is None else copied.manifest.layout,
+            destination_of(target, settings),
+            local_files(path),
+            () if own is None else (own.manifest.id,),
+        )
+        yield process, Build(release, job, options, copied)
 
 
-def _changes_nothing(adapter: str, path: Path, options: Options) -> bool:
+def _changes_nothing(manifest: Manifest, options: Options) -> bool:
     """Return True if a dataset directory has all that is asked for, so that a copy is enough."""
-    if adapter != "local" or not options.whole or options.skip_bad_episodes:
+    if not options.whole or options.skip_bad_episodes or options.split is not None:
         return False
-    manifest = entry_at(path).manifest
-    same_layout = options.layout in {None, manifest.layout}
-    return same_layout and options.split is None and options.accept(manifest)
+    return options.layout in {None, manifest.layout} and options.accept(manifest)
 
 
 def _exists(build: Build, path: Path) -> bool:
-    """Return True if the dataset to make is there; raises `UsageError` if others files are."""
+    """Return True if the dataset to make is there; raises `UsageError` if other files are."""
     job, options = build.job, build.options
     if options.force or not has_manifest(job.destination):
         return False
     there = entry_at(job.destination).manifest
-    if not _changes_nothing(job.adapter, path, options):
+    if build.copied is None:
         return options.layout in {None, there.layout} and options.accept(there)
-    if there.digests != entry_at(path).manifest.digests:
+    if there.digests != build.copied.manifest.digests:
         raise UsageError(
             f"{job.id} is here already, made from other files than {path} ({job.destination})",
             hint="choose another name, or replace it with --force",
@@ -243,26 +222,27 @@ def _exists(build: Build, path: Path) -> bool:
     return True
 
 
-def _copy(path: Path, job: BuildJob, progress: Progress, folder: Path) -> None:
+def _copy(entry: Entry, job: BuildJob, progress: Progress, folder: Path) -> None:
     """Copy a dataset directory, and publish it if the copy is intact; raises `IntegrityError`."""
     from offline_data.store.verify import verify  # imports numpy
 
-    write_copy(entry_at(path), job.id, folder, progress)
+    write_copy(entry, job.id, folder, progress)
     if problems := verify(folder, progress):
         first = problems[0]
         raise IntegrityError(
-            f"{path} is damaged: {first.file} {first.problem}",
-            hint=f"`offline-data verify {shlex.quote(str(path))}` shows all that is",
+            f"{entry.path} is damaged: {first.file} {first.problem}",
+            hint=f"`offline-data verify {shlex.quote(str(entry.path))}` shows all that is",
         )
     for kept in publish(folder, job.destination):
         progress.note(f"{kept} is not the dataset's, and was kept")
 
 
-def _find_older(build: Build, dataset: DatasetId, settings: Settings) -> Entry | None:
+def _find_older(build: Build, settings: Settings) -> Entry | None:
     """Return the dataset of this name to replace, if any; a range of episodes replaces none.
 
     Raises `UsageError` if one made from other files is there, without `force`.
     """
+    dataset = replace(build.job.id, revision=None)
     older = find(settings.root, dataset)
     if not build.options.whole or older is None or older.path == build.job.destination:
         return None

@@ -17,9 +17,9 @@ from offline_data.ingest.build import Build, BuildJob, DatasetBuild
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish
 from offline_data.ingest.options import DownloadPlan, Stored, apply_options, pinned_text
 from offline_data.ingest.raw import (
-    described,
+    describe_file,
     fetch_files,
-    forgetting_damaged,
+    forget_damaged,
     local_files,
     opening_files,
 )
@@ -72,15 +72,8 @@ def download(
     An existing dataset is used without network access; if the source's own files on this machine
     (`MINARI_DATASETS_PATH`) have changed, it is converted again. Two processes that request the
     same dataset do the work once. After an error or interrupt, finished shards are kept, and the
-    same call resumes with the others.
-
-    Args:
-        dataset: Its id.
-        settings: Root, workers, mirrors.
-        options: Layout, episodes, audit, raw files to keep.
-        progress: Receives progress and notes.
-        executor: Fetches and converts shards; None: local processes.
-        digests: Digests that raw files must have, sha256 in hex by path, whatever is published.
+    same call resumes with the others. `executor` fetches and converts shards; None: local processes.
+    `digests` are those that raw files must have, sha256 in hex by path, whatever is published.
 
     Raises:
         NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
@@ -197,18 +190,11 @@ def plan_for_workers(
     """Write a plan with which several workers download and convert a dataset, shard by shard.
 
     Only the files needed to open the dataset are fetched here. Finished shards of an interrupted
-    `download` are reused, and `download` reuses those of the plan.
+    `download` are reused, and `download` reuses those of the plan. `file` is on a shared filesystem,
+    as the root is; `force` also replaces a plan.
 
-    Args:
-        dataset: Its id.
-        file: The plan, on a shared filesystem, as the root is.
-        settings: Root, mirrors.
-        options: Layout, episodes, audit, raw files to keep; `force` also replaces a plan.
-        progress: Receives progress and notes.
-
-    Raises:
-        UsageError: Another plan exists, or a range of episodes cannot be divided into shards.
-        Others: See `download`.
+    Raises what `download` raises, and `UsageError` if another plan exists, or a range of episodes
+    cannot be divided into shards.
     """
     with resolve(dataset, settings, options) as found:
         if isinstance(found, Entry):
@@ -253,13 +239,13 @@ def _convert(
         fetched: tuple[FetchedFile, ...] = ()
         if release.local is None:
             fetched = fetch_files(files, settings, path, progress, force=options.force)
-            recorded = tuple(map(described, fetched))
+            recorded = tuple(map(describe_file, fetched))
         else:
             recorded = local_files(path)
         build = replace(build, job=replace(job, files=recorded))
         with (
             _name_dataset(job.id, staging),
-            forgetting_damaged(fetched, files, settings, stay),
+            forget_damaged(fetched, files, settings, stay),
             ConversionProcess(path) as process,
         ):
             sharded = convert_whole(

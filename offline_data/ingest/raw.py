@@ -87,7 +87,7 @@ def files_of(release: Release, shard: Shard) -> tuple[RemoteFile, ...]:
     return tuple(file for file in release.files if file.path in needed)
 
 
-def described(file: FetchedFile) -> dict[str, Any]:
+def describe_file(file: FetchedFile) -> dict[str, Any]:
     """Return the manifest's entry of a raw file."""
     entry = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
     entry |= {} if file.compared is None else {"compared": file.compared}
@@ -110,7 +110,7 @@ def local_files(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 @contextmanager
-def forgetting_damaged(
+def forget_damaged(
     fetched: Sequence[FetchedFile],
     published: Sequence[RemoteFile],
     settings: Settings,
@@ -118,13 +118,8 @@ def forgetting_damaged(
 ) -> Iterator[None]:
     """Forget files that the block finds damaged, unless a published digest says otherwise.
 
-    The next attempt fetches them again and accepts changed content. Other errors keep them.
-
-    Args:
-        fetched: The files.
-        published: The same files as published.
-        settings: The root.
-        stay: Digests of files to keep: they are forgotten but not deleted.
+    The next attempt fetches them again and accepts changed content. Other errors keep them. Files
+    whose digests are in `stay` are forgotten but not deleted.
     """
     from offline_data.fetch.cache import discard, forget
 

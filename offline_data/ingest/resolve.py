@@ -93,11 +93,6 @@ def suggest_command(dataset: DatasetId, settings: Settings, options: Options) ->
 
     The hint of any `NetworkError` has the nearest names if the name is in no catalogue. It is likely
     misspelt then, and the settings that this yields let a host be asked once, without retries.
-
-    Args:
-        dataset: The requested dataset.
-        settings: Root, and the origin of offline mode.
-        options: Requested options.
     """
     near = _suggest_names(dataset, settings)
     once = replace(settings, transfer=replace(settings.transfer, tries=1))

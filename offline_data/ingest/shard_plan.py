@@ -223,19 +223,9 @@ def write_plan(
     *,
     force: bool,
 ) -> ShardPlan:
-    """Write the plan of a job to a file, or accept an equal plan in it.
+    """Write the plan of a job (None: the dataset exists) to a file, or accept an equal plan in it.
 
-    Args:
-        job: The conversion; None if the dataset exists already.
-        target: Its id.
-        destination: Its directory.
-        file: Path on a filesystem that all machines share, as the root is.
-        settings: The root.
-        progress: Gets a note while waiting for a lock.
-        force: Whether to replace another plan.
-
-    Raises:
-        UsageError: Another plan exists, or tasks depend on the results of others.
+    Raises `UsageError` if another plan exists, or tasks depend on the results of others.
     """
     tasks = 0
     if job is not None:

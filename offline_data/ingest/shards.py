@@ -41,10 +41,10 @@ from offline_data.files import (
 from offline_data.ingest.build import NoEpisodesError, package_version
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
 from offline_data.ingest.raw import (
-    described,
+    describe_file,
     fetch_files,
     files_of,
-    forgetting_damaged,
+    forget_damaged,
     free,
     opening_files,
 )
@@ -244,9 +244,9 @@ class ConvertShard:
                 fetched = fetch_files(opening, settings, path, notes)
                 new = fetch_files(own, settings, path, notes, force=job.options.force)
                 stack.enter_context(
-                    forgetting_damaged((*fetched, *new), (*opening, *own), settings, self.stay)
+                    forget_damaged((*fetched, *new), (*opening, *own), settings, self.stay)
                 )
-                files = tuple(map(described, (*fetched, *new)))
+                files = tuple(map(describe_file, (*fetched, *new)))
             process = stack.enter_context(ConversionProcess(path))
             process.open(partial(open_release, job.build.adapter, job.release))
             first = episodes[0] if episodes else 0
@@ -441,15 +441,9 @@ def convert_whole(
     *,
     divide: bool,
 ) -> ShardedJob | None:
-    """Convert and publish a dataset of one shard; return the job of one with several.
+    """Convert and publish a dataset of one shard; return the job of one with several, or to `divide`.
 
-    Args:
-        process: Process for the raw data, or for the files needed to open them.
-        build: The dataset to build.
-        settings: Workers.
-        progress: Receives progress and notes.
-        folder: Staging folder of the dataset.
-        divide: Whether to return a job even for one shard.
+    `process` has the raw data, or the files needed to open them; `folder` is for staging.
     """
     release, job, options = build.release, build.job, build.options
     opened = process.open(partial(open_release, job.adapter, release))

@@ -34,7 +34,7 @@ from offline_data.files import check_links, disk_errors, file_lock, is_file, unl
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
 from offline_data.ingest.options import apply_options
-from offline_data.ingest.raw import described, fetch_files, files_of, free, opening_files
+from offline_data.ingest.raw import describe_file, fetch_files, files_of, free, opening_files
 from offline_data.ingest.resolve import ask_source, offline_advice, suggest_command
 from offline_data.ingest.shards import check_files, naming
 from offline_data.progress import SILENT
@@ -96,16 +96,7 @@ def plan_stream(
 ) -> StreamPlan:
     """Find a dataset and list its shards; fetches what this needs, and keeps none of it.
 
-    Args:
-        text: Its id, or the path of raw files as `convert` takes them.
-        settings: Root, mirrors, offline mode.
-        options: Checkpoints, and what is done with bad episodes.
-        source: Adapter that reads raw files; None: the only one whose format they look like.
-        progress: Where to tell of it.
-
-    Raises:
-        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
-        FormatError: It cannot be read.
+    `text` is its id, or the path of raw files as `convert` takes them. Raises what `download` raises.
     """
     options = options or Options()
     with ExitStack() as stack:
@@ -270,7 +261,7 @@ class _RawFiles:
         where = self._settings if known else self._here
         for file in fetch_files(new, where, self.raw, self._progress, cancelled=self._stop):
             if not known:
-                self._fetched[file.name] = described(file)
+                self._fetched[file.name] = describe_file(file)
 
     def free(self, paths: Sequence[str]) -> None:
         """Delete files that a shard was the last to need."""
