@@ -38,7 +38,7 @@ BUDGETS = {
     "offline_data/episodes": 720,
     "offline_data/executors": 660,
     "offline_data/fetch": 2_660,
-    "offline_data/ingest": 3_360,
+    "offline_data/ingest": 3_270,
     "offline_data/jobs": 620,
     "offline_data/pages": 1_670,
     "offline_data/preprocess": 7_680,
