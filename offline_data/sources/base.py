@@ -121,6 +121,9 @@ class Release:
     `offline_data.episodes.joining`."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
+    video: Literal["png", "raw", "skip"] | None = None
+    """Whether frames of videos become PNG images or pixels, or are left out; None: `png`, and a
+    camera none of whose files is there is left out."""
     card: Mapping[str, Any] = field(default_factory=dict)
     """Metadata of the dataset's card on the hub, by which `with_text` chooses files."""
     licence: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,17 +27,21 @@ from offline_data.readers.images import encode_image
 from offline_data.sources.base import Release, RemoteFile
 from offline_data.sources.lerobot import LeRobot
 from offline_data.sources.lerobot import dataset as module
+from offline_data.sources.lerobot.video import VideoFile, frames_of_rows
 from offline_data.sources.registry import source_accepting
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.lerobot import (
     FEATURES,
+    FPS,
     LENGTHS,
     TASKS,
     edit_table,
+    toy_frame,
     toy_image,
     write_lerobot,
+    write_video,
 )
 from tests.toys.servers import HubServer
 
@@ -49,7 +54,7 @@ class TestContract(SourceContract):
         self, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> SourceCase:
         version, _, here = request.param.partition(" ")
-        raw = write_lerobot(tmp_path / "raw", version, (60, 1, 9, 8), files=(1,))
+        raw = write_lerobot(tmp_path / "raw", version, (60, 1, 9, 8), files=(1,), videos=(2,))
         release = LeRobot().release_of(raw, "toy")
         if not here:
             monkeypatch.setattr(module, "_SHARD_BYTES", 1)
@@ -88,6 +93,40 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
     return [sorted(one, key=lambda row: row["frame_index"]) for one in episodes]
 
 
+def frames_of(folder: Path, camera: str) -> list[list[Any]]:
+    """Return the frames of all episodes, decoded by PyAV from the first to the last of each file."""
+
+    def decoded(path: Path) -> list[Any]:
+        with av.open(str(path)) as container:
+            return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+    paths = sorted(folder.glob(f"videos/chunk-*/{camera}/*.mp4"))
+    if paths:
+        return [decoded(path) for path in paths]
+    table = [
+        row for path in folder.glob("meta/episodes/*/*") for row in pq.read_table(path).to_pylist()
+    ]
+    fps = json.loads((folder / "meta/info.json").read_text())["fps"]
+    found = []
+    for row in sorted(table, key=lambda row: row["episode_index"]):
+        number = row[f"videos/{camera}/file_index"]
+        frames = decoded(folder / f"videos/{camera}/chunk-000/file-{number:03d}.mp4")
+        begin = round(row[f"videos/{camera}/from_timestamp"] * fps)
+        found.append(frames[begin : begin + row["length"]])
+    return found
+
+
+def assert_frames(batch: EpisodeBatch, folder: Path, camera: str) -> None:
+    frames = frames_of(folder, camera)
+    column: Any = batch.observations[tuple(camera.split("."))]
+    expected = np.stack([frame for one in frames for frame in [*one, one[-1]]])
+    np.testing.assert_array_equal(np.asarray(column), expected)
+    key = ("frame_shift", *camera.split(".")[1:])
+    shift: Any = batch.episodes[key]
+    assert shift.dtype == np.float32
+    assert (shift < 1e-4).all()
+
+
 def assert_values(batch: EpisodeBatch, folder: Path) -> None:
     """Compare every leaf of every row."""
     episodes = rows_of(folder)
@@ -105,6 +144,10 @@ def assert_values(batch: EpisodeBatch, folder: Path) -> None:
     expected["next/terminated"] = done
     expected["next/truncated"] = [i in ends and not done[i] for i in range(len(steps))]
     found = {"/".join(key): c for key, c in {**batch.steps, **batch.observations}.items()}
+    for name in features:
+        if features[name]["dtype"] == "video" and any(folder.glob("videos/**/*.mp4")):
+            assert_frames(batch, folder, name)
+            del found[name.replace(".", "/")]
     assert found.keys() == expected.keys() | ({"episode"} & found.keys())
     for key, values in expected.items():
         column: Any = found[key]
@@ -127,7 +170,7 @@ def assert_values(batch: EpisodeBatch, folder: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_value_after_the_disk(version: str, tmp_path: Path, settings: Settings) -> None:
-    folder = write_lerobot(tmp_path / "toy", version)
+    folder = write_lerobot(tmp_path / "toy", version, videos=(1,))
     stored = convert(folder, "toy", settings, Options(audit="all"))
     reader = open_reader(stored.path)
     assert_values(reader.episode_batch(0, reader.episode_count), folder)
@@ -163,12 +206,145 @@ def test_files_of_lerobot_itself(name: str, realdata: Path, settings: Settings) 
         assert_values(reader.episode_batch(0, reader.episode_count), folder)
 
 
-def test_videos_are_named(realdata: Path, settings: Settings) -> None:
+def test_videos_that_are_not_there_are_named(realdata: Path, settings: Settings) -> None:
     stored = convert(realdata / "lerobot_v30_record-test", "toy", settings, Options())
     videos = ["observation.images.front", "observation.images.top"]
     assert [one["key"] for one in stored.manifest.dropped] == videos
     assert any("observation.images.front" in note for note in stored.manifest.notes)
     assert ("next", "reward") not in open_reader(stored.path).step_leaves
+
+
+# ---- video -----------------------------------------------------------------------------------------------
+
+
+KEY = ("observation", "images", "vid")
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize("shard", [1, 1 << 30])
+def test_frames(version: str, shard: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHARD_BYTES", shard)
+    lengths = (5, 1, 14, 2, 7)
+    folder = write_lerobot(
+        tmp_path / "toy", version, lengths, files=(3,), videos=(2,), images=False
+    )
+    batch = read(folder)
+    assert_values(batch, folder)
+    images: Any = batch.observations[KEY]
+    assert images.encoding == "png"
+    grey = np.asarray(images)[..., 0].mean((1, 2))
+    expected = [
+        40 * e + 4 * min(t, n - 1) + 20 for e, n in enumerate(lengths) for t in range(n + 1)
+    ]
+    np.testing.assert_allclose(grey, expected, atol=2)
+    pixels = read(folder, video="raw").observations[KEY]
+    assert isinstance(pixels, np.ndarray)
+    np.testing.assert_array_equal(pixels, np.asarray(images))
+    skipped = read(folder, video="skip")
+    assert KEY not in skipped.observations
+    assert ("frame_shift", "images", "vid") not in skipped.episodes
+
+
+def test_any_frames_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.mp4"
+    write_video(path, [toy_frame(0, t) for t in range(40)])
+    with av.open(str(path)) as container:
+        truth = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    film = VideoFile(path)
+    np.testing.assert_allclose(film.times, np.arange(40) / FPS)
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        numbers = np.sort(random.integers(0, 40, random.integers(1, 6)))
+        for number, frame in zip(numbers, film.read(numbers), strict=True):
+            np.testing.assert_array_equal(frame, truth[number])
+    film.close()
+
+
+def test_times_of_frames() -> None:
+    rows = np.arange(4) / 10
+    times = np.arange(12) / 10
+
+    def found(times: Any, bounds: Any, rows: Any = rows) -> tuple[list[int], float]:
+        numbers, apart = frames_of_rows(times, bounds, rows, 10)
+        return numbers.tolist(), round(apart, 6)
+
+    assert found(times, (0.3, 0.7)) == ([3, 4, 5, 6], 0.0)
+    assert found(times[:7], (0.3, None)) == ([3, 4, 5, 6], 0.0)
+    assert found(times, (0.3, None)) == ([3, 4, 5, 6], 0.0)  # more frames than rows: the nearest
+    assert found(times[:4] + 0.7, (None, None)) == ([0, 1, 2, 3], 0.7)  # a constant offset
+    assert found(times[:4] + np.array([0, 0.03, -0.03, 0.04]), (None, None)) == ([0, 1, 2, 3], 0.04)
+    assert found(times, (0.34, 0.74)) == ([3, 4, 5, 6], 0.04)  # begins drift
+    assert found(times[:5], (None, None), np.array([0.1, 0.12, 0.3])) == ([1, 1, 3], 0.02)
+    assert found(times[:1], (None, None), rows[:1]) == ([0], 0.0)
+    for times_, bounds, rows_, said in [
+        (times[:3], (None, None), rows, "row 3, at 0.300 s: the nearest is at 0.200 s"),
+        (times[:4], (None, None), np.array([0, 0.1, 0.2, 0.36]), "row 3, at 0.360 s"),
+        (times, (0.3, 0.7), np.array([0, 0.1, 0.2, 0.4]), "row 3, at 0.700 s"),
+        (times, (1.5, None), rows, "there is no frame"),
+        (times[:5], (None, None), np.array([0.1, np.nan, 0.3]), "row 1"),
+    ]:
+        with pytest.raises(FormatError, match=said):
+            frames_of_rows(times_, bounds, rows_, 10)
+
+
+def test_a_film_that_begins_late(tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "toy", videos=())
+    path = folder / "videos/chunk-000/observation.images.vid/episode_000000.mp4"
+    write_video(path, [toy_frame(0, t) for t in range(5)], ticks=[250, 350, 450, 550, 650])
+    batch = read(folder)
+    column: Any = batch.observations[KEY]
+    with av.open(str(path)) as container:
+        truth = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    np.testing.assert_array_equal(np.asarray(column)[:5], truth)
+
+
+def test_depth(tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "toy", videos=(), lengths=(3, 2, 4))
+    depth = [
+        [(1000 * e + 64 * t + np.arange(32 * 48).reshape(32, 48)) % 4096 for t in range(n)]
+        for e, n in enumerate((3, 2, 4))
+    ]
+    for e, frames in enumerate(depth):
+        path = folder / f"videos/chunk-000/observation.images.vid/episode_{e:06d}.mp4"
+        write_video(path, [one.astype(np.uint16) for one in frames], codec="ffv1", form="gray12le")
+    column: Any = read(folder).observations[KEY]
+    assert (column.dtype, column.shape[1:]) == (np.uint16, (32, 48, 1))
+    expected = [one for frames in depth for one in [*frames, frames[-1]]]
+    np.testing.assert_array_equal(np.asarray(column)[..., 0], np.stack(expected))
+
+
+def test_films_that_cannot_be_used(tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "toy", videos=())
+    path = folder / "videos/chunk-000/observation.images.vid/episode_000002.mp4"
+    whole = path.read_bytes()
+
+    def shorter() -> bytes:
+        write_video(path, [toy_frame(2, t) for t in range(2)])
+        return path.read_bytes()
+
+    for content, said in [
+        (whole[: len(whole) // 2], "episode_000002.mp4 cannot be decoded"),
+        (whole.replace(b"\x00\x00\x01", b"\xff\xff\xff"), "episode_000002"),
+        (b"version https://git-lfs.github.com/spec/v1", "not an mp4 file: it is a Git LFS pointer"),
+        (b"", "it is empty"),
+        (b"\0\0\0\x18ftypisom" + bytes(40), "cannot be decoded|no video"),
+        (shorter(), "no frame is within half a frame of row 2, at 0.200 s"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=said):
+            read(folder)
+        batch = read(folder, skip_bad_episodes=True)
+        assert batch.episodes["episode_index",].tolist() == [0, 1, 3]
+    path.unlink()
+    with pytest.raises(FormatError, match=r"lacks 1 file: videos/.*episode_000002"):
+        read(folder)
+
+
+def test_videos_without_a_begin(tmp_path: Path) -> None:
+    folder = write_lerobot(tmp_path / "toy", "v3.0", videos=(1,))
+    edit_table(folder / EPISODES, lacking("videos/observation.images.vid/from_timestamp"))
+    with pytest.raises(FormatError, match="has no from_timestamp, and a file of several episodes"):
+        read(folder)
 
 
 # ---- rows by value -------------------------------------------------------------------------------------
@@ -364,7 +540,7 @@ DEFECTS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     "lengths of text": (EPISODES, put("length", ["a"] * 4), "length is 'a'"),
     "no lengths": (EPISODES, lacking("length"), "no column length"),
     "no routes": (EPISODES, lacking("data/file_index"), "does not state data/file_index"),
-    "a file that is not there": (EPISODES, put("data/file_index", [2, 1, 0, 0]), "lacks 1 data file: data/.*002"),
+    "a file that is not there": (EPISODES, put("data/file_index", [2, 1, 0, 0]), "lacks 1 file: data/.*002"),
     "a task twice": ("meta/tasks.parquet", put("task_index", [1, 1]), "task_index 1 twice"),
     "tasks without text": ("meta/tasks.parquet", lacking("__index_level_0__"), "no column of texts"),
 }  # fmt: skip
@@ -481,7 +657,7 @@ def test_a_file_that_unpacks_to_more_than_memory(
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[HubServer]:
     for version in ("v2.1", "v3.0"):
-        folder = write_lerobot(tmp_path / "hub" / version, version)
+        folder = write_lerobot(tmp_path / "hub" / version, version, videos=(2,))
         (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     (tmp_path / "hub/none").mkdir()
     (tmp_path / "hub/none/x.txt").touch()
@@ -518,10 +694,8 @@ def test_episodes_fetch_only_their_files(
     options = Options(episodes=(1, 3))
     got = download(parse_id("lerobot:me/v2.1"), online, options, executor=InProcess())
     asked = {request.path.rpartition("/")[2] for request in hub.requests}
-    assert {name for name in asked if name.endswith("parquet")} == {
-        "episode_000001.parquet",
-        "episode_000002.parquet",
-    }
+    names = {name for name in asked if name.startswith("episode_")}
+    assert names == {f"episode_00000{e}.{end}" for e in (1, 2) for end in ("parquet", "mp4")}
     assert open_reader(got.path).lengths.tolist() == [1, 3]
 
 

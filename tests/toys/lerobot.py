@@ -1,15 +1,17 @@
 """Toy LeRobot datasets of versions 2 and 3, as lerobot 0.3.3 and 0.4.4 write them.
 
 Row `t` of episode `e` has the code `1000·e + t + 1`: the state is the code, the action minus the code,
-the reward a tenth of it. An image begins with the bytes `e + 1`, `t // 256` and `t % 256`.
+the reward a tenth of it. An image begins with the bytes `e + 1`, `t // 256` and `t % 256`, a frame of video is grey.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,6 +49,15 @@ FEATURES: dict[str, dict[str, Any]] = {
     "index": {"dtype": "int64", "shape": [1], "names": None},
     "task_index": {"dtype": "int64", "shape": [1], "names": None},
 }
+VIDEO: dict[str, Any] = {
+    "dtype": "video",
+    "shape": [32, 48, 3],
+    "names": ["height", "width", "channels"],
+    "info": {"video.fps": FPS, "video.codec": "h264", "video.is_depth_map": False},
+}
+CAMERA = "observation.images.vid"
+V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
@@ -89,6 +100,49 @@ def toy_table(episode: int, length: int, first: int, *, images: bool = True) -> 
     return pa.table(columns)
 
 
+def toy_frame(episode: int, step: int) -> Any:
+    """Return the frame of a row, uint8 `[32, 48, 3]`: all of one grey."""
+    return np.full((32, 48, 3), (40 * episode + 4 * step) % 216 + 20, np.uint8)
+
+
+def write_video(
+    path: Path,
+    frames: Sequence[Any],
+    *,
+    codec: str = "libx264",
+    form: str = "yuv420p",
+    ticks: Sequence[int] | None = None,
+) -> None:
+    """Write an mp4 file with a key frame in every five, and B frames.
+
+    `ticks` are the times of the frames in hundredths of a frame; None: one after the other.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w", format="mp4") as container:
+        stream: Any = container.add_stream(codec, rate=FPS)
+        stream.width, stream.height = frames[0].shape[1], frames[0].shape[0]
+        stream.pix_fmt = form
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 100 * FPS)
+        if codec == "libx264":
+            stream.options = {"g": "5", "bf": "2", "crf": "5"}
+        for number, pixels in enumerate(frames):
+            grey = pixels.ndim == 2
+            frame: Any = (
+                av.VideoFrame(pixels.shape[1], pixels.shape[0], form)
+                if grey
+                else av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            )
+            if grey:
+                row = frame.planes[0].line_size // 2
+                padded = np.zeros((pixels.shape[0], row), np.uint16)
+                padded[:, : pixels.shape[1]] = pixels
+                frame.planes[0].update(padded.tobytes())
+            frame.time_base = Fraction(1, 100 * FPS)
+            frame.pts = 100 * number if ticks is None else ticks[number]
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
 def write_lerobot(
     folder: Path,
     version: str = "v2.1",
@@ -96,6 +150,7 @@ def write_lerobot(
     *,
     files: Sequence[int] = (2,),
     images: bool = True,
+    videos: Sequence[int] | None = None,
     edit: Callable[[pa.Table], pa.Table] = lambda table: table,
     **info: Any,
 ) -> Path:
@@ -107,6 +162,8 @@ def write_lerobot(
         lengths: Length of each episode.
         files: Of version 3, the numbers of the first episodes of all data files but the first.
         images: Whether there is a feature of images.
+        videos: The same as `files` of video files, which version 2 has one of for each episode; None:
+            there is no camera.
         edit: Changes the rows of an episode.
         info: Fields of `meta/info.json` that differ; None leaves one out.
     """
@@ -115,6 +172,8 @@ def write_lerobot(
         edit(toy_table(e, length, starts[e], images=images)) for e, length in enumerate(lengths)
     ]
     features = {name: one for name, one in FEATURES.items() if images or one["dtype"] != "image"}
+    if videos is not None:
+        features[CAMERA] = VIDEO
     about = {
         "codebase_version": version,
         "robot_type": "toy",
@@ -125,18 +184,25 @@ def write_lerobot(
         "fps": FPS,
         "splits": {"train": f"0:{len(lengths)}"},
         "data_path": V3_PATH if version == "v3.0" else V2_PATH,
-        "video_path": None,
+        "video_path": None if videos is None else V3_VIDEO if version == "v3.0" else V2_VIDEO,
         "features": features,
         **info,
     }
     (folder / "meta").mkdir(parents=True)
     shown = {name: value for name, value in about.items() if value is not None}
     (folder / "meta" / "info.json").write_text(json.dumps(shown, indent=4))
-    (_write_v3 if version == "v3.0" else _write_v2)(folder, tables, starts, files)
+    frames = [[toy_frame(e, t) for t in range(length)] for e, length in enumerate(lengths)]
+    if version == "v3.0":
+        _write_v3(folder, tables, starts, files, frames, videos)
+        return folder
+    _write_v2(folder, tables)
+    for e, some in enumerate(frames if videos is not None else []):
+        place = V2_VIDEO.format(episode_chunk=e // 3, video_key=CAMERA, episode_index=e)
+        write_video(folder / place, some)
     return folder
 
 
-def _write_v2(folder: Path, tables: list[pa.Table], _: Any, __: Any) -> None:
+def _write_v2(folder: Path, tables: list[pa.Table]) -> None:
     rows = [
         {"episode_index": e, "tasks": [TASKS[e % 2]], "length": len(table)}
         for e, table in enumerate(tables)
@@ -151,9 +217,15 @@ def _write_v2(folder: Path, tables: list[pa.Table], _: Any, __: Any) -> None:
 
 
 def _write_v3(
-    folder: Path, tables: list[pa.Table], starts: list[int], files: Sequence[int]
+    folder: Path,
+    tables: list[pa.Table],
+    starts: list[int],
+    files: Sequence[int],
+    frames: list[list[Any]],
+    videos: Sequence[int] | None,
 ) -> None:
     file_of = [sum(e >= first for first in files) for e in range(len(tables))]
+    film_of = [sum(e >= first for first in videos or ()) for e in range(len(tables))]
     rows = [
         {
             "episode_index": e,
@@ -167,6 +239,19 @@ def _write_v3(
         }
         for e, table in enumerate(tables)
     ]
+    if videos is not None:
+        for number in range(len(videos) + 1):
+            path = folder / V3_VIDEO.format(video_key=CAMERA, chunk_index=0, file_index=number)
+            some = [e for e, film in enumerate(film_of) if film == number]
+            write_video(path, [frame for e in some for frame in frames[e]])
+        for e, row in enumerate(rows):
+            begin = (starts[e] - starts[film_of.index(film_of[e])]) / FPS
+            row |= {
+                f"videos/{CAMERA}/chunk_index": 0,
+                f"videos/{CAMERA}/file_index": film_of[e],
+                f"videos/{CAMERA}/from_timestamp": begin,
+                f"videos/{CAMERA}/to_timestamp": begin + len(frames[e]) / FPS,
+            }
     place = folder / "meta" / "episodes" / "chunk-000"
     place.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows[::-1]), place / "file-000.parquet")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from offline_data.errors import FormatError, NotFoundError, OfflineError
 from offline_data.fetch.hub import list_hub
-from offline_data.files import is_file, is_folder
+from offline_data.files import is_file
 from offline_data.ids import did_you_mean
 from offline_data.readers.arrow import PARQUET
 from offline_data.sources.base import CatalogEntry, CatalogSource, Release
@@ -36,9 +36,9 @@ class LeRobot(CatalogSource):
     """
 
     name = "lerobot"
-    title = "LeRobot: robot demonstrations (Parquet), any repository of the hub"
+    title = "LeRobot: robot demonstrations (Parquet, mp4), any repository of the hub"
     action = "continuous"
-    needs = ("pyarrow", "PIL")
+    needs = ("pyarrow", "PIL", "av")
     extra = "lerobot"
 
     def catalog(self) -> Sequence[CatalogEntry]:
@@ -68,7 +68,7 @@ class LeRobot(CatalogSource):
             raise _no_dataset(f"{self.name}:{name}", old=OLD_INFO in listed)
         files = []
         for path, file in listed.items():
-            if is_read(path):
+            if _is_read(path):
                 magic = PARQUET if path.endswith(".parquet") else b""
                 files.append(replace(file, magic=magic))
         licence = listing.card.get("license")
@@ -99,20 +99,16 @@ class LeRobot(CatalogSource):
         return LeRobotDataset(raw, sizes, release)
 
 
-def is_read(path: str) -> bool:
-    """Return True for the path of a file that a conversion reads."""
-    return is_metadata(path) or (path.startswith("data/") and path.endswith(".parquet"))
+def _is_read(path: str) -> bool:
+    """Return True for the path of a file that a conversion may read."""
+    data = path.startswith("data/") and path.endswith(".parquet")
+    return data or path.endswith(".mp4") or is_metadata(path)
 
 
 def _paths(folder: Path) -> list[str]:
-    """Return the paths of the files of a dataset that are read."""
-    found = (
-        file.relative_to(folder).as_posix()
-        for name in ("meta", "data")
-        if is_folder(folder / name)
-        for file in files_below(folder / name)
-    )
-    return [path for path in found if is_read(path)]
+    """Return the paths of the files of a dataset that a conversion may read."""
+    found = (file.relative_to(folder).as_posix() for file in files_below(folder))
+    return [path for path in found if _is_read(path)]
 
 
 def _no_dataset(where: str, *, old: bool) -> FormatError:

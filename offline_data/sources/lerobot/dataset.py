@@ -11,19 +11,21 @@ batches                 [episode 3, episode 4] [episode 5]  of about `_VALUES` n
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
-from offline_data.episodes.joining import join_episodes
+from offline_data.episodes.joining import join_episodes, joined
 from offline_data.errors import FormatError
+from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.readers.arrow import iter_parquet, iter_ranges, read_table, table_leaves
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
@@ -38,6 +40,7 @@ from offline_data.sources.lerobot.features import (
     read_features,
 )
 from offline_data.sources.lerobot.metadata import INFO, read_episodes, read_info, read_tasks
+from offline_data.sources.lerobot.video import VideoFile, as_column, frames_of_rows
 from offline_data.store.encoded import as_encoded
 
 if TYPE_CHECKING:
@@ -46,9 +49,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from offline_data.episodes import Key
     from offline_data.readers.arrow import ArrowLeaf
     from offline_data.sources.base import Release
     from offline_data.sources.lerobot.features import FeatureLeaf
+    from offline_data.sources.lerobot.metadata import Video
 
 NOTE_FINAL = (
     "The observation after the last action of an episode is not in the source, and the last one is "
@@ -65,7 +70,13 @@ NOTE_NUMBERS = (
     "has episode_index, and the text of task_index is the leaf task."
 )
 NOTE_OFF_GRID = "The timestamps of some episodes are not multiples of 1/fps; they are as recorded."
-NO_VIDEO = "It is video, which is not read yet."
+NOTE_VIDEO = (
+    "The frame of a row is the one at its place in the video, if there are as many frames as rows and "
+    "none is further than half a frame from its row after the median is taken off, else the nearest; "
+    "frame_shift in the episode table is the largest difference of their times in seconds."
+)
+NO_FILES = "None of its video files is there."
+SKIPPED = "Videos are left out, as asked for."
 
 _SHARD_BYTES = 64 << 20
 """Bytes of the files of a shard that has more than one."""
@@ -73,6 +84,9 @@ _VALUES = 4 << 20
 """Numbers of the rows that are read at once."""
 _IMAGE = 1 << 16
 """Numbers that the row of an image counts as."""
+
+
+Reading: TypeAlias = "Callable[[], EpisodeBatch]"
 
 
 class LeRobotDataset(RawDataset):
@@ -88,31 +102,46 @@ class LeRobotDataset(RawDataset):
     """
 
     def __init__(self, folder: Path, sizes: Mapping[str, int | None], release: Release) -> None:
-        self._folder, self._skip_bad = folder, release.skip_bad_episodes
+        self._folder, self._skip_bad, self._video = folder, release.skip_bad_episodes, release.video
         info = read_info(folder)
         self._fps = info.fps
         self._tasks = read_tasks(folder, sizes)
-        self._episodes = read_episodes(folder, info, sizes)
+        features, dropped = read_features(info.features, str(folder / INFO))
+        cameras = [one.name for one in features if one.kind == "video"]
+        self._episodes = read_episodes(
+            folder, info, sizes, [] if release.video == "skip" else cameras
+        )
         self._of: dict[str, list[int]] = {}
         for number, file in enumerate(self._episodes.files):
             self._of.setdefault(file, []).append(number)
-        features, dropped = read_features(info.features, str(folder / INFO))
         self._declared = frozenset(info.features)
-        self._features = [one for one in features if one.kind != "video"]
-        videos = [one.name for one in features if one.kind == "video"]
-        dropped += [Dropped(name, NO_VIDEO) for name in videos]
-        done = next((name for name in FLAGS[:2] if name in info.features), None)
-        how = NOTE_DONE if done == FLAGS[0] else NOTE_TRUNCATED if done is None else None
-        self._width = sum(_IMAGE if f.kind == "image" else prod(f.shape) for f in self._features)
+        videos = self._episodes.videos
+        gone = sorted(set(cameras) - videos.keys())
+        self._features = [one for one in features if one.name not in gone]
+        why = SKIPPED if self._video == "skip" else NO_FILES
+        dropped += [Dropped(name, why) for name in gone]
+        flag = next((name for name in FLAGS[:2] if name in info.features), None)
+        notes = [NOTE_FINAL, NOTE_NUMBERS]
+        notes += [] if flag == FLAGS[1] else [NOTE_DONE if flag else NOTE_TRUNCATED]
+        warnings = [f"{why[:-1]}: {', '.join(gone)}."] if gone and why == NO_FILES else []
+        count = int(self._episodes.lengths.sum())
+        if pixels := sum(prod(one.shape) for one in self._features if one.kind == "video"):
+            notes.append(NOTE_VIDEO)
+            size = human_bytes(count * pixels // (1 if release.video == "raw" else 2))
+            how = "pixels" if release.video == "raw" else "PNG images"
+            warnings.append(f"Frames of videos are stored as {how}, {size} or less.")
+        self._width = sum(
+            prod(one.shape) if one.kind in {"number", "text"} else _IMAGE for one in self._features
+        )
         self._shards = self._cut_shards(sizes)
         self.info = SourceInfo(
-            transitions=int(self._episodes.lengths.sum()),
+            transitions=count,
             episodes=len(self._episodes.lengths),
             spaces=_spaces(features),
             about=info.about,
             licence=release.licence,
-            notes=(NOTE_FINAL, NOTE_NUMBERS, *([how] if how else [])),
-            warnings=(f"Videos are left out: {', '.join(videos)}.",) if videos else (),
+            notes=tuple(notes),
+            warnings=tuple(warnings),
             dropped=tuple(dropped),
         )
 
@@ -129,34 +158,33 @@ class LeRobotDataset(RawDataset):
     ) -> dict[str, tuple[Shard, tuple[int, int]]]:
         """Return the shards by name, each with its range of episodes."""
         found: dict[str, tuple[Shard, tuple[int, int]]] = {}
-        files = self._episodes.files
-        runs = [(file, len(list(run))) for file, run in groupby(files)]
-        first = stop = 0
-        taken: dict[str, int] = {}
-        for number, (file, count) in enumerate(runs):
-            taken[file] = sizes.get(file) or 0
-            stop += count
-            after = sizes.get(runs[number + 1][0]) or 0 if number + 1 < len(runs) else _SHARD_BYTES
-            if sum(taken.values()) + after >= _SHARD_BYTES:
-                name = f"episodes {first} to {stop - 1}"
+        lists = [self._episodes.files, *(video.files for video in self._episodes.videos.values())]
+        first, taken = 0, dict[str, int]()
+        for number, files in enumerate([*zip(*lists, strict=True), ()]):
+            new = {file: sizes.get(file) or 0 for file in files if file not in taken}
+            full = new and sum(taken.values()) + sum(new.values()) > _SHARD_BYTES
+            if taken and (full or not files):
+                name = f"episodes {first} to {number - 1}"
                 size = sum(taken.values()) or None
-                found[name] = Shard(name, tuple(taken), size, stop - first), (first, stop)
-                first, taken = stop, {}
+                shard = Shard(name, tuple(taken), size, number - first)
+                found[name] = shard, (first, number)
+                first, taken = number, {}
+            taken |= {file: sizes.get(file) or 0 for file in files}
         return found
 
-    def _readings(
-        self, bounds: tuple[int, int]
-    ) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
+    def _readings(self, bounds: tuple[int, int]) -> Iterator[tuple[str, Reading]]:
         first, stop = bounds
-        for file, run in groupby(range(first, stop), self._episodes.files.__getitem__):
-            yield from self._of_file(file, np.array(list(run)))
+        with closing(_Films(self._folder, self._episodes.videos)) as films:
+            for file, run in groupby(range(first, stop), self._episodes.files.__getitem__):
+                yield from self._of_file(file, np.array(list(run)), films)
 
     def _of_file(
-        self, file: str, wanted: NDArray[np.int64]
-    ) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
+        self, file: str, wanted: NDArray[np.int64], films: _Films
+    ) -> Iterator[tuple[str, Reading]]:
         """Yield what reads the episodes of a file: several at once, or one by one to skip bad ones."""
         path, lengths = self._folder / file, self._episodes.lengths[wanted]
-        rows = _read_rows(path, self._of[file])
+        whole = read_table([path]) if len(self._of[file]) == 1 else None
+        rows = _read_rows(path, whole, self._of[file])
         starts = np.searchsorted(rows.episodes, wanted)
         problems = rows.problems(wanted, starts, lengths)
         alone = self._skip_bad or bool(problems)
@@ -167,36 +195,39 @@ class LeRobotDataset(RawDataset):
             if int(wanted[first]) not in problems
         ]
         columns = [*(one.name for one in self._features), TASK, "task"]
-        if rows.order is None:
-            at_once = 64 if self._width > _IMAGE else 1024
-            tables = iter_ranges(path, ranges, columns, at_once)
+        if rows.order is None and whole is None:
+            tables = iter_ranges(path, ranges, columns, 64 if self._width > _IMAGE else 1024)
         else:
-            whole = read_table([path], columns)
-            tables = (whole.take(rows.order[first:stop]) for first, stop in ranges)
-        others = (
-            rows.columns - self._declared - {*NUMBERING, *(["task"] if self._tasks is None else [])}
-        )
+            whole = read_table([path], columns) if whole is None else whole
+            whole = whole if rows.order is None else whole.take(rows.order)
+            tables = (whole.slice(first, stop - first) for first, stop in ranges)
+        others = rows.columns - self._declared - {*NUMBERING, *(() if self._tasks else ("task",))}
         dropped = [Dropped(name, f"{INFO} does not list it.") for name in sorted(others)]
         for first, stop in runs:
             numbers = wanted[first:stop]
-            where = f"{path}, episode{'s' * (len(numbers) > 1)} {numbers[0]}"
-            where += f" to {numbers[-1]}" if len(numbers) > 1 else ""
+            several = len(numbers) > 1
+            where = f"{path}, episode{'s' * several} {numbers[0]}"
+            where += f" to {numbers[-1]}" * several
             if problem := problems.get(int(numbers[0])):
                 yield where, partial(_refuse, problem)
             else:
-                yield where, partial(self._batch, next(tables), numbers, dropped)
+                yield where, partial(self._batch, next(tables), numbers, dropped, films)
 
     def _batch(
-        self, table: Any, numbers: NDArray[np.int64], undeclared: Sequence[Dropped]
+        self,
+        table: Any,
+        numbers: NDArray[np.int64],
+        undeclared: Sequence[Dropped],
+        films: _Films,
     ) -> EpisodeBatch:
         """Return whole episodes from their rows."""
         lengths = self._episodes.lengths[numbers]
         leaves = {leaf.path[0]: leaf for leaf in table_leaves(table) if leaf.path[1:] != ("path",)}
         dropped = list(undeclared)
         notes = []
-        steps: dict[Any, Any] = {}
-        observations: dict[Any, Any] = {}
-        for feature in self._features:
+        steps: dict[Key, Any] = {}
+        observations: dict[Key, Any] = {}
+        for feature in (one for one in self._features if one.kind != "video"):
             if feature.name not in leaves:
                 raise FormatError(f"it has no column {feature.name}, which {INFO} lists")
             column = column_of(leaves[feature.name], feature)
@@ -208,6 +239,19 @@ class LeRobotDataset(RawDataset):
                 observations[feature.key] = column[with_final_rows(np.arange(len(column)), lengths)]
             else:
                 observations[feature.key] = with_final_rows(column, lengths)
+        episodes: dict[Key, Any] = {(EPISODE,): numbers}
+        time = steps.get(("timestamp",))
+        step = np.arange(len(table)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        seconds = step / self._fps if time is None else time.reshape(-1).astype(np.float64)
+        for feature in (one for one in self._features if one.kind == "video"):
+            each = np.split(seconds, np.cumsum(lengths)[:-1])
+            frames = [
+                films.read(feature.name, number, rows, self._fps, raw=self._video == "raw")
+                for number, rows in zip(numbers.tolist(), each, strict=True)
+            ]
+            observations[feature.key] = joined([column for column, _ in frames])
+            shift: Key = ("frame_shift", *feature.key[1:])
+            episodes[shift] = np.array([apart for _, apart in frames], np.float32)
         flags = {name: steps.pop(tuple(name.split(".")), None) for name in FLAGS}
         last = np.zeros((len(table), 1), bool)
         last[np.cumsum(lengths) - 1] = True
@@ -222,7 +266,6 @@ class LeRobotDataset(RawDataset):
         steps[TRUNCATED] = last & ~terminated
         if truncated is not None:
             steps[TRUNCATED] |= truncated
-        time = steps.get(("timestamp",))
         if time is not None and (abs(time * self._fps - np.rint(time * self._fps)) > 0.01).any():
             notes.append(NOTE_OFF_GRID)
         if ("task",) not in steps and (task := self._task(leaves)) is not None:
@@ -232,7 +275,7 @@ class LeRobotDataset(RawDataset):
             steps,
             observations,
             np.zeros(len(lengths), bool),
-            {(EPISODE,): numbers},
+            episodes,
             tuple(dropped),
             tuple(notes),
         )
@@ -243,6 +286,38 @@ class LeRobotDataset(RawDataset):
             numbers = _integers(leaves[TASK], "it")
             return numbers if self._tasks is None else self._tasks.of(numbers)
         return leaves["task"].values if "task" in leaves else None
+
+
+class _Films:
+    """The video of each camera that is being read."""
+
+    def __init__(self, folder: Path, videos: Mapping[str, Video]) -> None:
+        self._folder, self._videos = folder, videos
+        self._open: dict[str, tuple[str, VideoFile]] = {}
+
+    def close(self) -> None:
+        """Close the files."""
+        for _, film in self._open.values():
+            film.close()
+
+    def read(
+        self, camera: str, number: int, rows: NDArray[Any], fps: float, *, raw: bool
+    ) -> tuple[Any, float]:
+        """Return the frames of an episode, the last one twice, and the largest `frame_shift`."""
+        video = self._videos[camera]
+        file = video.files[number]
+        name, film = self._open.get(camera, ("", None))
+        if film is None or name != file:
+            if film is not None:
+                film.close()
+                del self._open[camera]
+            film = VideoFile(self._folder / file)
+            self._open[camera] = file, film
+        try:
+            frames, apart = frames_of_rows(film.times, video.bounds[number], rows, fps)
+        except FormatError as error:
+            raise FormatError(f"{file}: {error.message}") from None
+        return as_column(film.read(frames), camera, raw=raw), apart
 
 
 @dataclass(frozen=True)
@@ -280,13 +355,17 @@ class _NumberedRows:
         return found
 
 
-def _read_rows(path: Path, expected: Sequence[int]) -> _NumberedRows:
-    """Read the columns of a file that number its rows; `expected` are the episodes in it."""
-    names = frozenset(next(iter_parquet(path)).column_names)
+def _read_rows(path: Path, whole: Any, expected: Sequence[int]) -> _NumberedRows:
+    """Return how the rows of a file are numbered.
+
+    `whole` is its table, if that has been read; `expected` are the episodes in it.
+    """
+    names = frozenset((next(iter_parquet(path)) if whole is None else whole).column_names)
     by = next((name for name in (FRAME, INDEX, "timestamp") if name in names), None)
     if by is None:
         raise FormatError(f"{path} has none of {FRAME}, {INDEX} and timestamp: rows have no order")
-    table = read_table([path], [EPISODE, FRAME, INDEX, by])
+    wanted = [name for name in (EPISODE, FRAME, INDEX, by) if name in names]
+    table = read_table([path], wanted) if whole is None else whole.select(dict.fromkeys(wanted))
     leaves = {leaf.path[0]: leaf for leaf in table_leaves(table)}
     time = leaves[by].values if by == "timestamp" else None
     numbers = {name: _integers(leaves[name], str(path)) for name in leaves if name != "timestamp"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 INFO, OLD_INFO = "meta/info.json", "meta_data/info.json"
 _EPISODES, _TASKS = "meta/episodes", "meta/tasks"
-_ROUTES = ("data/chunk_index", "data/file_index")
+_ROUTE, _BEGIN = ("chunk_index", "file_index"), "from_timestamp"
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(\.\d{1,9})?")
 _FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 _MOST_BYTES = 1 << 29
@@ -35,6 +36,10 @@ _MOST_BYTES = 1 << 29
 _DATA_PATHS = (
     "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
     "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+)
+_VIDEO_PATHS = (
+    "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
 )
 """Templates of versions 3 and 2."""
 
@@ -67,7 +72,8 @@ class Info:
     features: Mapping[str, Mapping[str, Any]]
     """Declarations of the columns and videos, each with `dtype` and `shape`."""
     data_path: str
-    """Template of the paths of data files; empty if not stated."""
+    video_path: str
+    """Templates of the paths of files; empty if not stated."""
     chunks_size: int
     """Data files of version 2 in a folder."""
     total_episodes: int | None
@@ -107,12 +113,13 @@ def read_info(folder: Path) -> Info:
         raise FormatError(f"{where}: features are not an object of objects")
     total = value.get("total_episodes")
     names = ("codebase_version", "robot_type", "fps", "splits", "features")
-    template = value.get("data_path")
+    data, video = (value.get(f"{name}_path") for name in ("data", "video"))
     return Info(
         stated,
         float(fps),
         features,
-        template if isinstance(template, str) else "",
+        data if isinstance(data, str) else "",
+        video if isinstance(video, str) else "",
         max(1, count_of(value.get("chunks_size", 1000), f"{where}: chunks_size")),
         None if total is None else count_of(total, f"{where}: total_episodes"),
         {name: value[name] for name in names if name in value},
@@ -156,22 +163,37 @@ def read_tasks(folder: Path, paths: Collection[str]) -> Tasks | None:
 
 
 @dataclass(frozen=True)
+class Video:
+    """The videos of a camera."""
+
+    files: Sequence[str]
+    """File of each episode."""
+    bounds: Sequence[tuple[float | None, float | None]]
+    """Seconds of the file at which each begins, and the next one does; None: the file."""
+
+
+@dataclass(frozen=True)
 class Episodes:
     """The episodes, in the order of their numbers, which begin with 0 and have no gap."""
 
     lengths: NDArray[np.int64]
     files: Sequence[str]
     """Data file of each."""
+    videos: Mapping[str, Video]
+    """By camera; one is missing if none of its files is there."""
 
 
-def read_episodes(folder: Path, info: Info, paths: Collection[str]) -> Episodes:
-    """Read the table of episodes and find their data files among `paths`; raises `FormatError`."""
+def read_episodes(
+    folder: Path, info: Info, paths: Collection[str], cameras: Sequence[str]
+) -> Episodes:
+    """Read the table of episodes and find their files among `paths`; raises `FormatError`."""
     listed = sorted(path for path in paths if path.startswith(f"{_EPISODES}/"))
-    if not listed and f"{_EPISODES}.jsonl" in paths:
-        listed = [f"{_EPISODES}.jsonl"]
+    listed = listed or [path for path in paths if path == f"{_EPISODES}.jsonl"]
     if not listed:
         raise FormatError(f"{folder} has neither {_EPISODES}/… .parquet nor {_EPISODES}.jsonl")
-    columns = _columns(folder, listed, ["episode_index", "length", *_ROUTES])
+    places = ["data", *(f"videos/{camera}" for camera in cameras)]
+    names = [f"{place}/{name}" for place in places for name in (*_ROUTE, _BEGIN)]
+    columns = _columns(folder, listed, ["episode_index", "length", *names])
     where = str(folder / _EPISODES)
     numbers, lengths = (_integers(columns, name, where) for name in ("episode_index", "length"))
     order = _by_number(numbers, "episode_index", where)
@@ -185,37 +207,77 @@ def read_episodes(folder: Path, info: Info, paths: Collection[str]) -> Episodes:
         raise FormatError(f"{where} has {plural(len(numbers), 'episode')}; {INFO} counts {total}")
     if lengths.min() < 1:
         raise FormatError(f"{where}: the length of episode {lengths.argmin()} is {lengths.min()}")
-    routes = [columns[name][order].tolist() for name in _ROUTES if name in columns]
-    chunks = (numbers // info.chunks_size).tolist()
-    fields = [
-        {"episode_index": number, "episode_chunk": chunk}
-        | dict(zip(("chunk_index", "file_index"), route, strict=False))
-        for number, chunk, *route in zip(numbers.tolist(), chunks, *routes, strict=True)
-    ]
-    return Episodes(lengths, _files(folder, info, fields, paths))
+
+    def fields(place: str) -> list[dict[str, int | str]]:
+        known = {"episode_index": numbers, "episode_chunk": numbers // info.chunks_size}
+        for name in _ROUTE:
+            if f"{place}/{name}" in columns:
+                known[name] = _integers(columns, f"{place}/{name}", where)[order]
+        rows = zip(*(column.tolist() for column in known.values()), strict=True)
+        key = {"video_key": place.removeprefix("videos/")}
+        return [{**key, **dict(zip(known, row, strict=True))} for row in rows]
+
+    files = _find_files(folder, (info.data_path, *_DATA_PATHS), fields("data"), paths)
+    videos: dict[str, Video] = {}
+    for camera in cameras:
+        place = f"videos/{camera}"
+        found = _find_files(folder, (info.video_path, *_VIDEO_PATHS), fields(place), paths)
+        begins = columns.get(f"{place}/{_BEGIN}")
+        if begins is not None and (begins.dtype.kind != "f" or not np.isfinite(begins).all()):
+            raise FormatError(f"{where}: {place}/{_BEGIN} are not seconds")
+        begins = None if begins is None else begins[order]
+        if found:
+            videos[camera] = Video(found, _bounds(found, begins, f"{where}: {place}"))
+    return Episodes(lengths, files or _only_file(folder, info, fields("data"), paths), videos)
 
 
-def _files(
-    folder: Path, info: Info, fields: Sequence[Mapping[str, int]], paths: Collection[str]
-) -> list[str]:
-    """Return the data file of each episode, by the first template that gives a file that is there.
+def _bounds(
+    files: Sequence[str], begins: NDArray[np.float64] | None, where: str
+) -> list[tuple[float | None, float | None]]:
+    if begins is None:
+        if len(set(files)) < len(files):
+            raise FormatError(f"{where} has no {_BEGIN}, and a file of several episodes")
+        return [(None, None)] * len(files)
+    bounds: list[tuple[float | None, float | None]] = [(one, None) for one in begins.tolist()]
+    order = sorted(range(len(files)), key=lambda n: (files[n], begins[n]))
+    for one, after in pairwise(order):
+        if files[one] == files[after]:
+            bounds[one] = (bounds[one][0], bounds[after][0])
+    return bounds
 
-    Sets that were converted by hand may state a template of the other version. Without the columns
-    that it needs, a file is only certain if there is no other.
+
+def _find_files(
+    folder: Path,
+    templates: Sequence[str],
+    fields: Sequence[Mapping[str, int | str]],
+    paths: Collection[str],
+) -> list[str] | None:
+    """Return the file of each episode, by the first template that gives one that is there, or None.
+
+    Sets that were converted by hand may state a template of the other version. Raises `FormatError`
+    if only some are there.
     """
-    for template in (info.data_path, *_DATA_PATHS):
-        known = all(name in fields[0] for name, _ in _FIELD.findall(template))
-        if template and known and fill(template, fields[0]) in paths:
-            found = [fill(template, one) for one in fields]
-            missing = [path for path in dict.fromkeys(found) if path not in paths]
+    for template in filter(None, templates):
+        if not all(name in fields[0] for name, _ in _FIELD.findall(template)):
+            continue
+        found = [fill(template, one) for one in fields]
+        missing = [path for path in dict.fromkeys(found) if path not in paths]
+        if len(missing) < len(set(found)):
             if missing:
                 more = " …" if len(missing) > 1 else ""
                 raise FormatError(
-                    f"{folder} lacks {plural(len(missing), 'data file')}: {missing[0]}{more}",
+                    f"{folder} lacks {plural(len(missing), 'file')}: {missing[0]}{more}",
                     hint="copy or download the whole dataset",
                 )
             return found
-    data = [path for path in paths if not is_metadata(path)]
+    return None
+
+
+def _only_file(
+    folder: Path, info: Info, fields: Sequence[Mapping[str, int | str]], paths: Collection[str]
+) -> list[str]:
+    """Return the only data file for each episode, or raise `FormatError`: that is certain."""
+    data = [path for path in paths if path.endswith(".parquet") and not is_metadata(path)]
     if len(data) == 1:
         return data * len(fields)
     template = info.data_path or _DATA_PATHS[0]
