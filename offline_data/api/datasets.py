@@ -42,6 +42,7 @@ def download(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
+    video: Literal["png", "raw", "skip"] | None = None,
     text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
@@ -72,6 +73,8 @@ def download(
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded`: keep JPEG and PNG files; None: `encoded`, but
             accept an existing dataset of either kind.
+        video: Frames of videos (`lerobot`): `png`: store each as an image; `raw`: store pixels;
+            `skip`: leave videos out; None: `png`, but accept an existing dataset of any kind.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
         audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
@@ -109,6 +112,7 @@ def download(
         skip_bad_episodes=skip_bad_episodes,
         allow_changed=allow_changed,
         images=images,
+        video=video,
         checkpoints=checkpoints,
         text=ingest.pinned_text(text, chosen),
     )
@@ -125,6 +129,7 @@ def convert(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
+    video: Literal["png", "raw", "skip"] | None = None,
     split: str | None = None,
     text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
@@ -169,6 +174,8 @@ def convert(
         episodes: Range of episodes to convert; the dataset then has a separate revision.
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
+        video: Frames of videos (`lerobot`): `png` and None: store each as an image; `raw`: store
+            pixels; `skip`: leave videos out.
         split: Split of a folder that has several, such as `train` and `val`; `all`: all as one
             dataset, in which `ds.episodes["split"]` tells them apart.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
@@ -217,6 +224,7 @@ def convert(
         keep_episodes=keep_episodes,
         skip_bad_episodes=skip_bad_episodes,
         images=images,
+        video=video,
         checkpoints=checkpoints,
         split=split,
         text=ingest.pinned_text(text, chosen),

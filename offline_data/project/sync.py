@@ -206,6 +206,7 @@ def _other_options(entry: Entry, options: Options) -> list[str]:
     skips = bool(entry.manifest.skipped)
     compared = {
         "images": (recorded.get("images") or "encoded", options.images or "encoded"),
+        "video": (recorded.get("video") or "png", options.video or "png"),
         "keep_episodes": (bool(recorded.get("keep_episodes")), options.keep_episodes),
         "skip_bad_episodes": (skips, skips and options.skip_bad_episodes),
     }

@@ -355,6 +355,13 @@ class Options:
         place=4,
     )
     """None: as `encoded`, and an existing dataset of either kind is accepted."""
+    video: Literal["png", "raw", "skip"] | None = _option(
+        None,
+        "Frames of LeRobot's videos: png (default): store each as a PNG image. raw: store pixels. "
+        "skip: leave them out.",
+        place=9,
+    )
+    """None: as `png`, and an existing dataset of any kind is accepted."""
     text: TextOptions | None = _option(None, "", place=8)
     """None: not text, and an existing dataset of any kind is accepted."""
     split: str | None = _option(
@@ -409,10 +416,11 @@ class Options:
         return self.episodes is None and self.checkpoints is None
 
     def accept(self, manifest: Manifest) -> bool:
-        """Return True if an existing dataset has the requested episodes and images."""
+        """Return True if an existing dataset has the requested episodes, images and videos."""
         recorded = manifest.converter.get("options") or {}
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
+            and self.video in {None, recorded.get("video") or "png"}
             and (self.text is None or self.text.are_recorded_as(recorded.get("text")))
         )
 

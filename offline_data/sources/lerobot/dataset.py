@@ -129,7 +129,9 @@ class LeRobotDataset(RawDataset):
             notes.append(NOTE_VIDEO)
             size = human_bytes(count * pixels // (1 if release.video == "raw" else 2))
             how = "pixels" if release.video == "raw" else "PNG images"
-            warnings.append(f"Frames of videos are stored as {how}, {size} or less.")
+            warnings.append(
+                f"Frames of videos are stored as {how}, about {size}; --video skip leaves them out."
+            )
         self._width = sum(
             prod(one.shape) if one.kind in {"number", "text"} else _IMAGE for one in self._features
         )

@@ -209,6 +209,7 @@ def _pyav() -> Any:
         import av
     except ImportError as error:
         raise MissingDependencyError(
-            "Videos need PyAV", hint="pip install 'offline-data[video]', or --video skip"
+            "Videos need PyAV",
+            hint="pip install 'offline-data[lerobot]', or leave them out: --video skip",
         ) from error
     return av
