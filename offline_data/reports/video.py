@@ -1,4 +1,4 @@
-"""Films of episodes as MP4 by PyAV, the only file that imports it, as GIF, or in rerun."""
+"""Films of episodes as MP4, as GIF, or in rerun."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.files import disk_errors
 from offline_data.readers.images import write_gif
+from offline_data.readers.video import write_mp4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,29 +54,7 @@ def write_film(film: Film, path: Path, fps: float) -> None:
             with beside.open("wb") as file:
                 write_gif(file, film.frames, 1 / fps)
         else:
-            _write_mp4(film, beside, fps)
-
-
-def _write_mp4(film: Film, path: Path, fps: float) -> None:
-    try:
-        import av
-    except ImportError as error:
-        raise MissingDependencyError(
-            "MP4 films need PyAV", hint="pip install 'offline-data[video]', or --out FILE.gif"
-        ) from error
-    from fractions import Fraction
-
-    odd = ((0, film.height % 2), (0, film.width % 2), (0, 0))
-    codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-    with av.open(str(path), "w", format="mp4") as container:
-        stream: Any = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
-        stream.width, stream.height = film.width + odd[1][1], film.height + odd[0][1]
-        stream.pix_fmt = "yuv420p"
-        stream.options = {"crf": "16"} if codec == "libx264" else {"qscale": "2"}
-        for image in film.frames:
-            frame = av.VideoFrame.from_ndarray(np.pad(image, odd, mode="edge"), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+            write_mp4(film.frames, (film.height, film.width), beside, fps)
 
 
 @contextmanager

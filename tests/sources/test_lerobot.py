@@ -24,10 +24,11 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.readers import arrow
 from offline_data.readers.images import encode_image
+from offline_data.readers.video import VideoFile
 from offline_data.sources.base import Release, RemoteFile
 from offline_data.sources.lerobot import LeRobot
 from offline_data.sources.lerobot import dataset as module
-from offline_data.sources.lerobot.video import VideoFile, frames_of_rows
+from offline_data.sources.lerobot.video import frames_of_rows
 from offline_data.sources.registry import source_accepting
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader

@@ -28,6 +28,7 @@ from offline_data.errors import FormatError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.readers.arrow import iter_parquet, iter_ranges, read_table, table_leaves
+from offline_data.readers.video import VideoFile
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.lerobot.features import (
     EPISODE,
@@ -40,7 +41,7 @@ from offline_data.sources.lerobot.features import (
     read_features,
 )
 from offline_data.sources.lerobot.metadata import INFO, read_episodes, read_info, read_tasks
-from offline_data.sources.lerobot.video import VideoFile, as_column, frames_of_rows
+from offline_data.sources.lerobot.video import as_column, frames_of_rows
 from offline_data.store.encoded import as_encoded
 
 if TYPE_CHECKING:
