@@ -46,11 +46,11 @@ BUDGETS = {
     "offline_data/project": 1_150,
     "offline_data/readers": 4_130,
     "offline_data/reports": 2_650,
-    "offline_data/sources": 10_500,
+    "offline_data/sources": 10_970,
     "offline_data/store": 4_790,
     "offline_data/testing": 940,
     "offline_data/text": 3_340,
-    "tests": 73_900,
+    "tests": 74_660,
 }
 """Lines of each folder."""
 

@@ -131,6 +131,7 @@ def convert(
     images: Literal["encoded", "raw"] | None = None,
     video: Literal["png", "raw", "skip"] | None = None,
     split: str | None = None,
+    alignment: Literal["raw", "regenerated"] | None = None,
     text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
@@ -178,6 +179,8 @@ def convert(
             pixels; `skip`: leave videos out.
         split: Split of a folder that has several, such as `train` and `val`; `all`: all as one
             dataset, in which `ds.episodes["split"]` tells them apart.
+        alignment: Of LIBERO files: `raw` if observations were recorded after the action of their row,
+            `regenerated` if before it; None: told by the movements.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
         audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
@@ -227,15 +230,16 @@ def convert(
         video=video,
         checkpoints=checkpoints,
         split=split,
+        alignment=alignment,
         text=ingest.pinned_text(text, chosen),
     )
     shown = progress_of(progress)
     if isinstance(data, (str, os.PathLike)):
         path = user_path(data, "the data")
         return ingest.convert(path, name, chosen, options, shown, source=source, executor=executor)
-    if source is not None or executor is not None or split is not None:
+    if any(given is not None for given in (source, executor, split, alignment)):
         raise UsageError(
-            "source=, split= and executor= are for a file or folder; the data are in memory"
+            "alignment=, source=, split= and executor= are for a file or folder; the data are in memory"
         )
     from offline_data.ingest.convert import new_id
     from offline_data.ingest.in_memory import convert_in_memory

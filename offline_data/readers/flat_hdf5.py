@@ -451,7 +451,7 @@ def compare_next(
         stop = min(start + size, flat.rows)
         after = flat.read(file, name, start, stop)
         following = flat.read(file, flat.format.observation, start + 1, min(stop + 1, flat.rows))
-        jumps[start + _differing_rows(after[: len(following)], following)] = True
+        jumps[start + differing_rows(after[: len(following)], following)] = True
         jumps[start:stop] &= ~ends[start:stop]
         last = ends[start:stop].copy() if keep_episodes else ends[start:stop] | jumps[start:stop]
         last[-1] |= stop == flat.rows
@@ -461,7 +461,7 @@ def compare_next(
     return NextColumn(jumps, joined, keep_episodes and bool(jumps.any()))
 
 
-def _differing_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
+def differing_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
     """Return the rows in which some value differs, ascending."""
     places = np.flatnonzero(found != expected)
     nan = np.isnan(found.reshape(-1)[places]) & np.isnan(expected.reshape(-1)[places])

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
-    from offline_data.sources.options import TextOptions
+    from offline_data.sources.options import Alignment, TextOptions
 
 __all__ = [
     "ActionKind",
@@ -132,6 +132,8 @@ class Release:
     """Names of the splits of local files, where they are told apart; one must be chosen of several."""
     split: str | None = None
     """The one to read; None or `ALL_SPLITS`: all."""
+    alignment: Alignment | None = None
+    """Alignment of LIBERO files; None: told by the data."""
     text: TextOptions | None = None
     """Tokenization of text, see `Source.with_text`; None: not text."""
 

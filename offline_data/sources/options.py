@@ -32,6 +32,9 @@ ALL_SPLITS = "all"
 Range: TypeAlias = tuple["int | None", "int | None"]
 """Half-open range; None: from the first, or to the last."""
 
+Alignment: TypeAlias = Literal["raw", "regenerated"]
+"""Whether the observations of a LIBERO file were recorded after the actions of their rows, or before."""
+
 Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
 """Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
 
@@ -372,6 +375,12 @@ class Options:
         only="convert",
     )
     """Not for text, which has its own."""
+    alignment: Alignment | None = _option(
+        None,
+        "For LIBERO files: raw: observations were recorded after the action of their row, as LIBERO's "
+        "script does. regenerated: before it. (default: told by the movements)",
+        only="convert",
+    )
     strict: bool = _option(
         False,
         "Fail if any field of the source cannot be stored (default: drop it and say so).",
@@ -421,6 +430,7 @@ class Options:
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
             and self.video in {None, recorded.get("video") or "png"}
+            and self.alignment in {None, recorded.get("alignment")}
             and (self.text is None or self.text.are_recorded_as(recorded.get("text")))
         )
 

@@ -27,6 +27,7 @@ from tests.toys.minari import toy_episode, write_minari
 from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.openml import toy_of_torchrl, toy_table
 from tests.toys.rlds import write_toy_rlds
+from tests.toys.robomimic import isaac_demo, toy_demo, write_demos, write_libero
 from tests.toys.roboset import write_roboset
 from tests.toys.text import write_tokenizer
 from tests.toys.vd4rl import write_vd4rl_hdf5, write_vd4rl_npz
@@ -129,6 +130,22 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
         lambda to: write_webdataset(to, "toy", "file", [[4, 1], [6]]),
         {},
     ),
+    "robomimic": (
+        "robomimic",
+        lambda to: write_demos(
+            to / "x.hdf5", {n: toy_demo(n, 3 + n) for n in (0, 2, 10)}, {"train": [2]}
+        ),
+        {},
+    ),
+    "isaac lab": (
+        "robomimic",
+        lambda to: write_demos(
+            to / "x.hdf5", {n: isaac_demo(n, 3 + n, success=n == 1) for n in range(3)}
+        ),
+        {},
+    ),
+    "libero": ("libero", lambda to: write_libero(to / "x.hdf5"), {}),
+    "libero, regenerated": ("libero", lambda to: write_libero(to / "x.hdf5", raw=False), {}),
     "roboset": ("roboset", write_roboset, {}),
     "vd4rl npz": ("vd4rl", lambda to: write_vd4rl_npz(to, terminal=[1], old=[2]), {}),
     "vd4rl hdf5": ("vd4rl", lambda to: write_vd4rl_hdf5(to, (5, 3, 4)), {}),

@@ -32,6 +32,7 @@ from tests.toys import rlds
 from tests.toys.atari import toy_step, write_gz, write_replay_log
 from tests.toys.ogbench import toy_arrays
 from tests.toys.openml import toy_table
+from tests.toys.robomimic import isaac_demo, libero_demo, toy_demo, write_demos
 from tests.toys.roboset import toy_trial, write_trials
 from tests.toys.text import CHAT_TEMPLATE, train_tokenizer, write_tokenizer
 from tests.toys.vd4rl import toy_rows, write_vd4rl_hdf5
@@ -822,6 +823,54 @@ def _trials(files: list[Path]) -> list[Leaves]:
     return found
 
 
+def _make_robomimic(random: Random, folder: Path) -> Truth:
+    numbers = random.sample(range(12), random.randint(1, 3))
+    kind = random.choice(("toy", "toy", "isaac", "libero"))
+    demos: dict[int, dict[str, Any]] = {}
+    whole = random.random() < 0.5
+    for n in numbers:
+        rows = random.randint(2, 5)
+        if kind == "toy":
+            demos[n] = toy_demo(n, rows, next_obs=whole)
+        elif kind == "isaac":
+            demos[n] = isaac_demo(n, rows, success=random.random() < 0.5)
+        else:
+            demos[n] = libero_demo(n, 30 + rows, raw=True)
+    masks = {"train": numbers[:1]} if random.random() < 0.5 else {}
+    path = write_demos(folder / "in.hdf5", demos, masks)
+    return _after_hdf5(random, folder, [path], _demos)
+
+
+def _demos(files: list[Path]) -> list[Leaves]:
+    """Read demonstrations by h5py; those of which only some next_obs were changed are cut."""
+    import h5py
+
+    found: list[Leaves] = []
+    with h5py.File(files[0]) as file:
+        names = [name for name in file["data"] if re.fullmatch("demo_[0-9]{1,9}", name)]
+        for name in sorted(names, key=lambda one: int(one[5:])):
+            group = file["data"][name]
+            told: Leaves = {("action",): group["actions"][()], ("episodes", "demo"): int(name[5:])}
+            if "rewards" in group:
+                told[_REWARD] = group["rewards"][()]
+            if "ee_states" in group["obs"]:
+                told = {
+                    key: value if key[0] == "episodes" else value[1:] for key, value in told.items()
+                }
+            for key in ("object", "joint_states"):
+                if key in group["obs"]:
+                    told["observation", key] = group["obs"][key][()]
+            _next_obs_are_the_rows_after(group)
+            found.append(told)
+    return found
+
+
+def _next_obs_are_the_rows_after(group: Any) -> None:
+    """Raise if a demonstration is cut, or has a next_obs that cannot be compared."""
+    for key, column in group.get("next_obs", {}).items():
+        np.testing.assert_array_equal(column[:-1], group["obs"][key][1:])
+
+
 # ---- OpenML ------------------------------------------------------------------------------------
 
 _CELLS: dict[str, Any] = {
@@ -1087,6 +1136,7 @@ SOURCE_KINDS = (
     _sources("gendgrl", "gen_dgrl", _make_gendgrl),
     _sources("vd4rl", "vd4rl", _make_vd4rl),
     _sources("ogbench", "ogbench", _make_ogbench),
+    _sources("robomimic", "robomimic", _make_robomimic),
     _sources("roboset", "roboset", _make_roboset),
     _sources("openml", "openml", _make_openml, _check_openml),
     _sources("text", "text", _make_text, _check_text, ("--tokenizer", "case/tokenizer.json")),

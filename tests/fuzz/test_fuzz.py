@@ -17,6 +17,7 @@ ONE_EACH = (
     "gendgrl",
     "vd4rl",
     "ogbench",
+    "robomimic",
     "roboset",
     "openml",
     "text",
