@@ -333,7 +333,7 @@ class Options:
     )
     keep_episodes: bool = _option(
         False,
-        "For D4RL files: keep an episode whole if the source's next observation differs "
+        "For D4RL and robomimic files: keep an episode whole if the source's next observation differs "
         "from the next row, and store both (default: end the episode there as truncated).",
         place=5,
     )

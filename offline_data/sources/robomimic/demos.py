@@ -244,7 +244,8 @@ def _read_columns(group: Any) -> tuple[Columns, dict[Key, NDArray[Any]], tuple[D
         leaf, into = hdf5_tree.describe(dataset), initial if path[0] == "initial_state" else columns
         expected = 1 if into is initial else count
         if leaf.form == "array" and leaf.rows is not None and leaf.rows == expected:
-            into[path] = hdf5_tree.read_numbers(dataset)
+            plain = hdf5_tree.read_plain(group, "/".join(path), leaf.dtype, leaf.shape)
+            into[path] = hdf5_tree.read_numbers(dataset) if plain is None else plain
             continue
         reason = f"It has {plural(leaf.rows or 0, 'row')}, expected {expected}."
         if leaf.form != "array":
