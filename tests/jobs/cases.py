@@ -267,6 +267,16 @@ class ShardCase(JobCase):
         return found[0] if found else self.settings.root / "none"
 
 
+class OneShardCase(ShardCase):
+    """Downloads a dataset of one shard, which is not divided into tasks."""
+
+    name = "sharded-1x6"
+
+    def run(self, executor: Running, progress: Progress) -> bool:  # noqa: ARG002 - see above
+        dataset = parse_id(f"shardtoy:{self.name}")
+        return download(dataset, self.settings, self._options, progress).existed
+
+
 @dataclass(frozen=True)
 class Order:
     """What a process does with a case."""

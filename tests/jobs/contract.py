@@ -80,6 +80,10 @@ class JobContract:
         for at in every(case, whole):
             check_overtaken(case, whole, at)
 
+
+class ResumeContract(JobContract):
+    """Tests of a job that goes on with finished tasks."""
+
     def test_damage_is_never_taken_for_data(self, case: JobCase, whole: Whole) -> None:
         check_damage(case, whole, most=4)
 
@@ -88,7 +92,7 @@ class JobContract:
         check_damage(case, whole)
 
 
-class ExecutorContract(JobContract):
+class ExecutorContract(ResumeContract):
     """Tests of a job whose tasks an executor runs."""
 
     def test_tasks_that_run_several_times(self, case: JobCase, whole: Whole) -> None:
@@ -102,7 +106,7 @@ class ExecutorContract(JobContract):
         assert ended.notes[-1].endswith("running it again"), ended
 
 
-class PlanContract(JobContract):
+class PlanContract(ResumeContract):
     """Tests of a job whose tasks are run by the ranks of a plan."""
 
     def test_a_newer_plan_while_one_works_at_the_old_one(self, case: JobCase, whole: Whole) -> None:

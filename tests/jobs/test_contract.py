@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.jobs.cases import JobCase, RecipeCase, ShardCase
-from tests.jobs.contract import ExecutorContract, PlanContract
+from tests.jobs.cases import JobCase, OneShardCase, RecipeCase, ShardCase
+from tests.jobs.contract import ExecutorContract, JobContract, PlanContract
 from tests.toys.servers import FileServer
 from tests.toys.sharded import install, served
 
@@ -39,6 +39,14 @@ class TestAnywhere(ExecutorContract):
     def case(self, tmp_path: Path) -> JobCase:
         write_toy(tmp_path / "toy", [toy_batch([4] * 8)])
         return RecipeCase(tmp_path / "case", str(tmp_path / "toy"), "anywhere")
+
+
+class TestOneShard(JobContract):
+    @pytest.fixture
+    def case(self, tmp_path: Path) -> Iterator[JobCase]:
+        install(tmp_path / "plugin")
+        with FileServer(served(OneShardCase.name)) as server:
+            yield OneShardCase(tmp_path / "case", server.url)
 
 
 class TestRanks(PlanContract):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,23 +60,6 @@ def download_until(shell: Shell, begun: Callable[[], object]) -> subprocess.Pope
         time.sleep(0.005)
         assert process.poll() is None, process.communicate()
     return process
-
-
-@pytest.mark.usefixtures("big")
-def test_killed_at_any_moment_then_finished(shell: Shell) -> None:
-    def written() -> bool:
-        with suppress(FileNotFoundError):  # what the one before left is being deleted
-            return bool(list((shell.root / ".staging").rglob("*.memmap")))
-        return False
-
-    for begun in (lambda: staged(shell), written):
-        process = download_until(shell, begun)
-        process.kill()
-        process.communicate()
-        assert not whole_or_absent(shell)
-    shell.run("download", f"minari:{NAME}")
-    assert whole_or_absent(shell)
-    assert staged(shell) == []
 
 
 @pytest.mark.usefixtures("big")
