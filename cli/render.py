@@ -218,7 +218,7 @@ def human(value: Any, kind: Kind) -> str:
     return number(value) if kind == "number" else str(value)
 
 
-def piped(value: Any) -> str:
+def format_for_pipe(value: Any) -> str:
     r"""Format a value for another program: unrounded, one cell on one line."""
     return "" if value is None else re.sub(r"[\t\n]", " ", str(value))
 
@@ -228,7 +228,7 @@ def number(value: float) -> str:
     return str(value) if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
 
 
-def nested(value: Any) -> str:
+def format_nested(value: Any) -> str:
     """Format nested values on one line; a list of equal items as `N × item`."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_in_braces(item)}" for key, item in value.items())
@@ -240,7 +240,7 @@ def nested(value: Any) -> str:
 
 
 def _in_braces(value: Any) -> str:
-    return f"{{{nested(value)}}}" if isinstance(value, Mapping) else nested(value)
+    return f"{{{format_nested(value)}}}" if isinstance(value, Mapping) else format_nested(value)
 
 
 def clean(text: str) -> str:
@@ -322,9 +322,11 @@ def _plain_lines(block: Block) -> list[str]:
     heading = [block.title] if block.title else []
     if isinstance(block, Table):
         titles = "\t".join(column.title for column in block.columns)
-        return [*heading, titles, *("\t".join(map(piped, row)) for row in block.rows)]
+        return [*heading, titles, *("\t".join(map(format_for_pipe, row)) for row in block.rows)]
     return heading + [
-        f"{piped(f.label)}\t{piped(v)}" for f in block.fields for v in _list_values(f)
+        f"{format_for_pipe(f.label)}\t{format_for_pipe(v)}"
+        for f in block.fields
+        for v in _list_values(f)
     ]
 
 

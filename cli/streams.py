@@ -26,7 +26,7 @@ class ReaderGone(Exception):  # noqa: N818 - not an error
 
 def guard_streams() -> None:
     """Wrap the standard streams of this process; call once, before anything is printed."""
-    codecs.register_error(_ERRORS, _encode_replaced)
+    codecs.register_error(_ERRORS, _encode_replacement)
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -34,8 +34,8 @@ def guard_streams() -> None:
             _discard(number)
     streams: dict[str, TextIO] = {
         "stdin": sys.stdin or open(0, encoding="utf-8", closefd=False),  # noqa: SIM115
-        "stdout": _guarded(_Stdout, sys.stdout, 1),
-        "stderr": _guarded(_Stderr, sys.stderr, 2),
+        "stdout": _wrap_stream(_Stdout, sys.stdout, 1),
+        "stderr": _wrap_stream(_Stderr, sys.stderr, 2),
     }
     for name, stream in streams.items():
         setattr(sys, name, stream)
@@ -86,7 +86,7 @@ class _Stdout(_Stderr):
         raise (NoSpaceError(message) if full else AccessError(message)) from error
 
 
-def _guarded(kind: type[_Stderr], stream: TextIO | None, number: int) -> _Stderr:
+def _wrap_stream(kind: type[_Stderr], stream: TextIO | None, number: int) -> _Stderr:
     """Wrap a stream; None if it was closed when the interpreter started."""
     if not isinstance(stream, io.TextIOWrapper):
         raw = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
@@ -102,7 +102,7 @@ def _discard(number: int) -> None:
         os.close(nowhere)
 
 
-def _encode_replaced(error: UnicodeError) -> tuple[Any, int]:
+def _encode_replacement(error: UnicodeError) -> tuple[Any, int]:
     """Encode a character that the stream lacks; bytes of file names are unchanged."""
     if not isinstance(error, UnicodeEncodeError):
         raise error

@@ -10,7 +10,7 @@ from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
-from offline_data_cli.render import nested, number
+from offline_data_cli.render import format_nested, number
 from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _format_about(value: Any) -> str | None:
 
 def _compact(value: Any) -> str | None:
     """Format nested values on one line; None if there are none."""
-    return None if value is None or value in ({}, [], ()) else nested(value)
+    return None if value is None or value in ({}, [], ()) else format_nested(value)
 
 
 def _remote(found: "CatalogDataset") -> Result:
@@ -159,8 +159,8 @@ def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
             lines.append(f"{step.get('name', 'function')}: {how_run(step)}")
             continue
         given = {k: v for k, v in step.items() if k != "step" and v not in (None, [], {}, "")}
-        shown = {k: v for k, v in given.items() if len(nested(v)) <= _LONGEST}
-        lines.append(f"{name}: {nested(shown)}" if shown else name)
+        shown = {k: v for k, v in given.items() if len(format_nested(v)) <= _LONGEST}
+        lines.append(f"{name}: {format_nested(shown)}" if shown else name)
     return lines
 
 

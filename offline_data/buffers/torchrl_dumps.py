@@ -79,16 +79,16 @@ def read_torchrl_dump(folder: Path, buffer: Any) -> dict[str, Any]:
     except UsageError:
         raise
     except (IntegrityError, NotFoundError) as error:
-        raise _refused(folder, error.message) from error
+        raise _refusal(folder, error.message) from error
     except (
         *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError),
     ) as error:
         # What torch and tensordict say of shapes that cannot be.
-        raise _refused(folder, repr(error)) from error
+        raise _refusal(folder, repr(error)) from error
     return state
 
 
-def _refused(folder: Path, reason: str) -> IntegrityError:
+def _refusal(folder: Path, reason: str) -> IntegrityError:
     return IntegrityError(
         f"{folder} was written by TorchRL, and cannot be read: {reason:.400}", hint=_HINT
     )
@@ -179,7 +179,7 @@ def _sampler(folder: Path, sampler: Any, count: int) -> dict[str, Any]:
     place = folder / "sampler"
     found = set()
     if os.path.lexists(place):
-        found = {file.name for file in _checked(place, stat.S_ISDIR).iterdir()}
+        found = {file.name for file in _check_plain(place, stat.S_ISDIR).iterdir()}
     if isinstance(sampler, SamplerWithoutReplacement):
         if "_ran_out.memmap" not in found:
             raise _other(place, "a sampler with replacement", sampler)
@@ -251,7 +251,7 @@ def _collection(folder: Path, depth: int = 0) -> Any:
     """Read a memory-mapped TensorDict, or what a folder within one has."""
     if depth > MAX_DEPTH:
         raise IntegrityError(f"{folder} is nested deeper than {MAX_DEPTH}")
-    _checked(folder, stat.S_ISDIR)
+    _check_plain(folder, stat.S_ISDIR)
     metadata = _read(folder / "meta.json")
     kind = str(metadata.get("_type"))
     if kind in {_TEXTS, _PLAIN}:
@@ -289,7 +289,7 @@ def _tensor(path: Path, fields: StateFields) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if not size:  # no file is written
         return torch.empty(shape, dtype=dtype)
-    found = _checked(path, stat.S_ISREG).stat().st_size
+    found = _check_plain(path, stat.S_ISREG).stat().st_size
     if found < size:
         raise IntegrityError(f"{path} has {found} bytes; expected {size} for {list(shape)}")
     data = map_file(path, size, 1).words.reshape(-1)
@@ -299,10 +299,10 @@ def _tensor(path: Path, fields: StateFields) -> Tensor:
 
 
 def _read(path: Path) -> StateFields:
-    return StateFields(read_json(_checked(path, stat.S_ISREG), max_bytes=_MAX_JSON), str(path))
+    return StateFields(read_json(_check_plain(path, stat.S_ISREG), max_bytes=_MAX_JSON), str(path))
 
 
-def _checked(path: Path, kind: Any) -> Path:
+def _check_plain(path: Path, kind: Any) -> Path:
     """Return a path that is a plain file or folder itself, no link."""
     what = "folder" if kind is stat.S_ISDIR else "file"
     try:

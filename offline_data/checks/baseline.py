@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
-from offline_data.checks.names import unversioned
+from offline_data.checks.names import without_revision
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.decode import at_least, decode
 from offline_data.errors import FormatError, NotFoundError, UnknownNameError, UsageError
@@ -81,7 +81,7 @@ def compare(report: CheckReport, baseline: Counter[Identity]) -> Comparison:
         if one.code == RULE_FAILED or found[_identity(one)] > baseline[_identity(one)]
     )
     asked = {identity for identity in baseline if _looked_for(identity, report)}
-    datasets = {unversioned(one.id) for one in report.datasets}
+    datasets = {without_revision(one.id) for one in report.datasets}
     strange = bool(baseline) and not any(identity[0] in datasets for identity in baseline)
     return Comparison(new, len(report.findings) - len(new), len(asked - found.keys()), strange)
 
@@ -154,5 +154,5 @@ def _as_json(identity: Identity, count: int) -> dict[str, Any]:
 
 def _looked_for(identity: Identity, report: CheckReport) -> bool:
     dataset, code, *_ = identity
-    here = any(unversioned(one.id) == dataset for one in report.datasets)
+    here = any(without_revision(one.id) == dataset for one in report.datasets)
     return here and code in {*report.rules, DAMAGED}

@@ -127,7 +127,7 @@ class RowBlock:
         """Return minimum and maximum of each feature of `values`, `[*shape]`; NaN where one is."""
         if key not in self._extremes:
             values = self.numbers(key)
-            self._extremes[key] = _reduced(np.minimum, values), _reduced(np.maximum, values)
+            self._extremes[key] = _reduce(np.minimum, values), _reduce(np.maximum, values)
         return self._extremes[key]
 
     def row_place(self, key: Key, row: int) -> RowPlace:
@@ -205,7 +205,7 @@ def zero_rows(values: NDArray[Any]) -> NDArray[np.intp]:
     return rows[~values[rows].any(axis=1)]
 
 
-def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix the bits of 64-bit numbers, one to one (the finalizer of SplitMix64)."""
     found = values.copy()
     flat = found.reshape(-1)
@@ -218,7 +218,7 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(found)
 
 
-def _reduced(function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
+def _reduce(function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
     """Reduce rows `[n, *shape]` to `[*shape]`, some at once: numpy is slow where rows are short."""
     shape = values.shape[1:]
     together = min(len(values), max(1, _REDUCED // max(1, prod(shape))))

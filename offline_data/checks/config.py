@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
-from offline_data.checks.names import unversioned
+from offline_data.checks.names import without_revision
 from offline_data.checks.registry import matches, rules_matching, select_rules
 from offline_data.config import parse_toml
 from offline_data.decode import decode
@@ -89,7 +89,7 @@ class CheckConfig(_CheckTable):
 
     def ignores(self, finding: Finding) -> bool:
         """Return True if `per_dataset_ignores` has a finding."""
-        names = {finding.dataset, unversioned(finding.dataset)}
+        names = {finding.dataset, without_revision(finding.dataset)}
         return any(
             matches(selector, finding)
             for pattern, selectors in self.per_dataset_ignores.items()

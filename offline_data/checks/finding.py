@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from offline_data.checks.names import unversioned
+from offline_data.checks.names import without_revision
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ class Finding:
     def identity(self) -> tuple[str, str, str | None, str | None]:
         """Key that stays equal when the data change: dataset without revision, code, leaf and `about`."""
         leaf = None if self.leaf is None else self.leaf.removeprefix("next/")
-        return (unversioned(self.dataset), self.code, leaf, self.about)
+        return (without_revision(self.dataset), self.code, leaf, self.about)
 
     @property
     def where(self) -> str:

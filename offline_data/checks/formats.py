@@ -82,7 +82,7 @@ class CheckOutcome:
         total = len(self.report.datasets)
         having = len({one.dataset for one in self.findings})
         some = f"{having} of " if 0 < having < total else ""
-        text = f"{counted(self.findings)} in {some}{plural(total, 'dataset')}"
+        text = f"{count_findings(self.findings)} in {some}{plural(total, 'dataset')}"
         if not self.findings:
             text += f", by {plural(len(self.report.rules), 'rule')}"
         if self.baseline is not None and self.baseline.known:
@@ -108,7 +108,7 @@ def one_line(text: str) -> str:
     return _NOT_PRINTABLE.sub("\ufffd", " ".join(text.split()))
 
 
-def counted(findings: Sequence[Finding]) -> str:
+def count_findings(findings: Sequence[Finding]) -> str:
     """Return the number of findings, and that of each severity: `2 findings (2 errors)`."""
     if not findings:
         return "no findings"
@@ -131,7 +131,7 @@ def human_lines(findings: Sequence[Finding], summary: str) -> Iterator[Line]:
         width = max(len(one.severity) for one in found)
         for one in found:
             severity = (one.severity.ljust(width), one.severity)
-            yield [(f"  {one_line(one.code)} ", ""), severity, (f" {_located(one)}", "")]
+            yield [(f"  {one_line(one.code)} ", ""), severity, (f" {_with_place(one)}", "")]
         yield []
     hints = {one.code: f" {one.code} {one.rule}: {one.hint}" for one in findings if one.hint}
     for _, hint in sorted(hints.items()):
@@ -184,13 +184,13 @@ def _github(outcome: CheckOutcome) -> str:
     for one in outcome.findings:
         title = f"{one.code} {one.rule}"
         file = _relative(outcome, one)
-        place = f"file={_github_escaped(file)}," if file else ""
-        text = f"{one_line(one.dataset)}: {_located(one)}".replace("%", "%25")
-        lines.append(f"::{_GITHUB[one.severity]} {place}title={_github_escaped(title)}::{text}")
+        place = f"file={_escape_github(file)}," if file else ""
+        text = f"{one_line(one.dataset)}: {_with_place(one)}".replace("%", "%25")
+        lines.append(f"::{_GITHUB[one.severity]} {place}title={_escape_github(title)}::{text}")
     return "\n".join([*lines, outcome.summary]) + "\n"
 
 
-def _github_escaped(text: str) -> str:
+def _escape_github(text: str) -> str:
     escaped = one_line(text).replace("%", "%25")
     return escaped.replace(":", "%3A").replace(",", "%2C")
 
@@ -200,13 +200,13 @@ def _markdown(outcome: CheckOutcome) -> str:
     if outcome.findings:
         lines += ["", "| severity | rule | dataset | where | finding |", "|---|---|---|---|---|"]
     for one in outcome.findings:
-        rule = f"{_code(one.code)} {_markdown_escaped(one.rule)}"
+        rule = f"{_code(one.code)} {_escape_markdown(one.rule)}"
         cells = (one.severity, rule, _code(one.dataset), _code(one.where))
-        lines.append(f"| {' | '.join(cells)} | {_markdown_escaped(one.message)} |")
+        lines.append(f"| {' | '.join(cells)} | {_escape_markdown(one.message)} |")
     return "\n".join(lines) + "\n"
 
 
-def _markdown_escaped(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     marked = re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", escape(one_line(text), quote=False))
     return marked.replace("@", "@\u200b")  # else a message could mention a person
 
@@ -256,14 +256,14 @@ def _add_results(case: ElementTree.Element, outcome: CheckOutcome, findings: lis
         result = ElementTree.SubElement(case, tag, type=first.severity)
         result.set("message", one_line(first.message) + more)
         hint = [f"hint: {one_line(first.hint)}"] if first.hint else []
-        result.text = "\n".join([*map(_located, failing), *hint])
+        result.text = "\n".join([*map(_with_place, failing), *hint])
     if others:
         out = ElementTree.SubElement(case, "system-out")
-        out.text = "\n".join(f"{one.severity}: {_located(one)}" for one in others)
+        out.text = "\n".join(f"{one.severity}: {_with_place(one)}" for one in others)
     return tag
 
 
-def _located(one: Finding) -> str:
+def _with_place(one: Finding) -> str:
     return one_line(f"{one.where}: {one.message}" if one.where else one.message)
 
 
@@ -282,7 +282,7 @@ def _sarif(outcome: CheckOutcome) -> str:
             "ruleId": one_line(one.code),
             "ruleIndex": codes.index(one.code),
             "level": _SARIF[one.severity],
-            "message": {"text": _sarif_escaped(_located(one))},
+            "message": {"text": _escape_sarif(_with_place(one))},
             "locations": [_sarif_location(outcome, one)],
             "partialFingerprints": {"offlineData/v1": _fingerprint(one)},
             "properties": {"count": one.count, "episode": one.episode, "row": one.row},
@@ -310,7 +310,7 @@ def _sarif_rule(code: str, text: RuleText | None, name: str | None) -> dict[str,
     return {
         "id": one_line(code),
         "name": one_line(text.name),
-        **{key: {"text": _sarif_escaped(one_line(value))} for key, value in texts.items()},
+        **{key: {"text": _escape_sarif(one_line(value))} for key, value in texts.items()},
         "defaultConfiguration": {"level": _SARIF[text.severity]},
     }
 
@@ -326,7 +326,7 @@ def _sarif_location(outcome: CheckOutcome, one: Finding) -> dict[str, Any]:
     return location
 
 
-def _sarif_escaped(text: str) -> str:
+def _escape_sarif(text: str) -> str:
     """Escape what is a link or a placeholder in a message of SARIF (3.11.5 and 3.11.6)."""
     if "](" in text:
         text = re.sub(r"([\\\[\]])", r"\\\1", text)

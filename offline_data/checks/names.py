@@ -68,17 +68,17 @@ def options(manifest: Manifest) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def related(first: Manifest, second: Manifest) -> bool:
+def are_related(first: Manifest, second: Manifest) -> bool:
     """Return True for two datasets of one source and family, or made from the same dataset."""
     one_family = first.source == second.source and family(first.name) == family(second.name)
     return one_family or bool({*first.parents} & {*second.parents})
 
 
-def derived(first: Manifest, second: Manifest) -> bool:
+def is_derived(first: Manifest, second: Manifest) -> bool:
     """Return True if one of two datasets was made from the other."""
     return first.id in second.parents or second.id in first.parents
 
 
-def unversioned(dataset: str) -> str:
+def without_revision(dataset: str) -> str:
     """Return an id without its revision."""
     return dataset.partition("@")[0]

@@ -55,12 +55,12 @@ def all_rules() -> dict[str, type[Rule]]:
             if isinstance(value, type) and issubclass(value, Rule) and "code" in vars(value):
                 found[value.code] = value
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: (one.name, one.value)):
-        rule = _loaded(point, found)
+        rule = _load_rule(point, found)
         found[rule.code] = rule
     return dict(sorted(found.items()))
 
 
-def _loaded(point: EntryPoint, known: Mapping[str, type[Rule]]) -> type[Rule]:
+def _load_rule(point: EntryPoint, known: Mapping[str, type[Rule]]) -> type[Rule]:
     """Return the rule that an entry point names, or one that fails with the reason."""
     where = point.value + (f" of the package {point.dist.name}" if point.dist else "")
     try:
@@ -134,13 +134,13 @@ def select_rules(
 
     selected = list(select)
     return [
-        _made(rule, given.get(code), reward)
+        _create_rule(rule, given.get(code), reward)
         for code, rule in known.items()
         if longest(selected or [""] * rule.by_default, rule) > longest(list(ignore), rule)
     ]
 
 
-def _made(
+def _create_rule(
     rule: type[Rule], thresholds: Mapping[str, float] | None, reward: RewardFunction | None
 ) -> Rule:
     try:

@@ -178,7 +178,7 @@ def _findings_of(rule: Rule, reader: DatasetReader, states: States) -> list[Find
     measured = Measured(reader, states.get(rule, {}))
     failure = _failure(measured)
     if failure is not None:
-        return [_failed(rule, reader, failure)]
+        return [_failure_finding(rule, reader, failure)]
     return _attempt(rule, reader, partial(rule.findings, measured))
 
 
@@ -190,10 +190,10 @@ def _attempt(
     except OfflineDataError as error:
         return [_unreadable(reader.manifest.id, error)]
     except Exception as error:  # noqa: BLE001 -- a rule may be anybody's
-        return [_failed(rule, reader, error)]
+        return [_failure_finding(rule, reader, error)]
 
 
-def _failed(rule: Rule, reader: DatasetReader, error: Exception) -> Finding:
+def _failure_finding(rule: Rule, reader: DatasetReader, error: Exception) -> Finding:
     return Finding(
         RULE_FAILED,
         "rule-failed",

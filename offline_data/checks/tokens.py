@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.checks.block import RowPlace, mixed
+from offline_data.checks.block import RowPlace, mix_bits
 from offline_data.episodes.fields import join_key
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class TokenBlock:
     def _sums(self, given: NDArray[np.bool_]) -> NDArray[np.uint64]:
         words = self.places.astype(np.uint64) << np.uint64(32)
         words |= self.ids.astype(np.uint32)
-        terms = mixed(words)
+        terms = mix_bits(words)
         terms[~self.inside] = 0
         parts = (self.inside, given, terms, terms * given)
         if self.ids.ndim == 2:

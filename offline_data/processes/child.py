@@ -147,7 +147,7 @@ class Child:
             if self._threads is None and can_fork():
                 self._process = ForkedProcess(main, quiet=self._quiet)
             else:
-                self._process = self._spawned()
+                self._process = self._spawn()
         except OSError as error:
             raise OfflineDataError(
                 f"A process could not be started: {error}", hint="try again with fewer workers"
@@ -158,7 +158,7 @@ class Child:
         self.send(self._function)
         return self
 
-    def _spawned(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", _PROGRAM, *sys.path]
         names = _THREADS if self._threads is not None else ()
         return subprocess.Popen(  # noqa: S603 - our own module, no shell

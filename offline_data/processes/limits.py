@@ -28,7 +28,7 @@ def limit_memory() -> None:
 
 
 @contextmanager
-def limited(memory: int, seconds: float) -> Iterator[None]:
+def limit_resources(memory: int, seconds: float) -> Iterator[None]:
     """Limit a block in a child process; in any other process, the block runs without limits.
 
     An allocation beyond the limit fails. A process that uses more processor time is ended by

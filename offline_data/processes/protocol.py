@@ -135,7 +135,7 @@ def pack_importable(function: Callable[..., Any]) -> bytes:
 
 def answer(function: bytes, request: Packed) -> Packed:
     """Call a function of `pack_function` with one argument; see `result_of` for the answer."""
-    return _answered(lambda: load_function(function)(unpack(request)), pack)
+    return _pack_answer(lambda: load_function(function)(unpack(request)), pack)
 
 
 def answer_in_pool(function: bytes, request: bytes) -> bytes:
@@ -148,7 +148,7 @@ def answer_in_pool(function: bytes, request: bytes) -> bytes:
         3
     """
     with _POOL_LOCK:
-        return _answered(lambda: load_function(function)(loads(request)), dumps)
+        return _pack_answer(lambda: load_function(function)(loads(request)), dumps)
 
 
 def result_of(answer: tuple[Any, Exception | None, str]) -> Any:
@@ -166,7 +166,7 @@ def load_function(function: bytes) -> Callable[[Any], Any]:
     return made
 
 
-def _answered(call: Callable[[], Any], how: Callable[[Any], P]) -> P:
+def _pack_answer(call: Callable[[], Any], how: Callable[[Any], P]) -> P:
     """Make a call that may raise anything, and pack its outcome for `result_of`."""
     try:
         return how((call(), None, ""))

@@ -183,7 +183,7 @@ def _lock_one(
 def _raw_files(manifest: Manifest, settings: Settings) -> tuple[LockedFile, ...]:
     """List raw files by path, with the published URLs that mirrors of this machine stand for."""
 
-    def published(url: str | None) -> str | None:
+    def published_url(url: str | None) -> str | None:
         for prefix, replacement in settings.mirrors:
             if url and url.startswith(replacement):
                 return prefix + url.removeprefix(replacement)
@@ -191,7 +191,10 @@ def _raw_files(manifest: Manifest, settings: Settings) -> tuple[LockedFile, ...]
 
     files = (
         LockedFile(
-            str(one.get("path", "")), published(one.get("url")), one.get("size"), one.get("sha256")
+            str(one.get("path", "")),
+            published_url(one.get("url")),
+            one.get("size"),
+            one.get("sha256"),
         )
         for one in manifest.files
     )
@@ -284,8 +287,8 @@ def _sync_one(
 def _check(entry: Entry, one: LockedDataset, settings: Settings, progress: Progress) -> None:
     """Raise `IntegrityError` unless a dataset is as locked."""
     wrong = _other_options(entry, one.options)
-    here = {file.path: _told(file) for file in _raw_files(entry.manifest, settings)}
-    locked = {file.path: _told(file) for file in one.files}
+    here = {file.path: _describe_file(file) for file in _raw_files(entry.manifest, settings)}
+    locked = {file.path: _describe_file(file) for file in one.files}
     files = [
         f"{path} is {here.get(path, 'missing')}, not {locked.get(path, 'missing')}"
         for path in sorted(here.keys() | locked.keys())
@@ -310,5 +313,5 @@ def _check(entry: Entry, one: LockedDataset, settings: Settings, progress: Progr
         )
 
 
-def _told(file: LockedFile) -> str:
+def _describe_file(file: LockedFile) -> str:
     return f"{file.size} bytes with sha256 {file.sha256 or 'unknown'}"

@@ -98,7 +98,7 @@ def iter_ranges(
     end = 0
     pieces: list[Any] = []
     with _name_damage(path, parquet=True), _open_parquet(path) as file:
-        schema = _selected(file.schema_arrow, columns)
+        schema = _select_fields(file.schema_arrow, columns)
         for group in range(file.num_row_groups):
             begin, end = end, end + file.metadata.row_group(group).num_rows
             if not first < stop or end <= first:
@@ -160,7 +160,7 @@ def _open_parquet(path: Path) -> Iterator[Any]:
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Any:
     with _open_parquet(path) as file:
-        schema = _selected(file.schema_arrow, columns)
+        schema = _select_fields(file.schema_arrow, columns)
         # One row group at a time: pyarrow cannot join those of nested columns with a dictionary.
         batches = (
             batch
@@ -172,7 +172,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Any:
         return _join_batches((batch.select(schema.names) for batch in batches), schema, path)
 
 
-def _selected(schema: Any, columns: Sequence[str] | None) -> Any:
+def _select_fields(schema: Any, columns: Sequence[str] | None) -> Any:
     """Return the fields of a schema with these names, in its order."""
     fields = [field for field in schema if columns is None or field.name in columns]
     return _pyarrow().schema(fields)

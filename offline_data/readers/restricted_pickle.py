@@ -57,7 +57,7 @@ def loads(data: bytes, *, where: str) -> Any:
 
 def load(stream: IO[bytes], *, size: int, where: str) -> Any:
     """Read one pickle from a stream, up to its end or `size` bytes; see `loads`."""
-    return _load(io.BufferedReader(_Limited(stream, size), _BLOCK), where)
+    return _load(io.BufferedReader(_LimitedStream(stream, size), _BLOCK), where)
 
 
 def _load(stream: IO[bytes], where: str) -> Any:
@@ -74,7 +74,7 @@ def _load(stream: IO[bytes], where: str) -> Any:
     return value
 
 
-class _Limited(io.RawIOBase):
+class _LimitedStream(io.RawIOBase):
     """The next bytes of a stream, at most so many."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:

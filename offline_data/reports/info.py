@@ -147,7 +147,7 @@ def _declared_values(reader: DatasetReader) -> dict[str, str]:
 
 
 def _redact(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [redact(str(item)) for item in value]
     return redact(value) if isinstance(value, str) else value
 

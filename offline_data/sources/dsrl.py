@@ -54,7 +54,7 @@ FORMAT = replace(d4rl.FORMAT, title="DSRL", leaf_of=leaf_of)
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, dict[str, str]]:
+def read_table() -> dict[str, dict[str, str]]:
     """Return the rows of the catalogue by name."""
     return {row["id"]: row for row in read_catalog("dsrl")}
 
@@ -72,12 +72,12 @@ class DSRL(CatalogSource):
         """List the published datasets; their sizes are not published."""
         return [
             CatalogEntry(name, episodes=_trajectories(row["file"]), summary=_summary(name))
-            for name, row in listed().items()
+            for name, row in read_table().items()
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
-        file = listed()[self.find(name, revision).name]["file"]
+        file = read_table()[self.find(name, revision).name]["file"]
         return Release(name, UNVERSIONED, (RemoteFile(file, (HOST + file,), magic=MAGIC),))
 
     def has_format(self, path: Path) -> bool:
@@ -96,7 +96,7 @@ class DSRL(CatalogSource):
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
         """Open the file: reads its flags, and compares next observations with the following rows."""
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
-        row = listed().get(release.name) if release.local is None else None
+        row = read_table().get(release.name) if release.local is None else None
         facts = {}
         if row is not None:
             about = {"url": HOST + row["file"], "horizon": int(row["steps"])}

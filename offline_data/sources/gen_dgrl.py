@@ -79,7 +79,7 @@ NOTES = (
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, tuple[str, str]]:
+def read_table() -> dict[str, tuple[str, str]]:
     """Return the two locations of each published dataset, the likelier first."""
     return {
         row["id"]: (HOST + row["first"], HOST + row["second"]) for row in read_catalog("gen_dgrl")
@@ -89,7 +89,7 @@ def listed() -> dict[str, tuple[str, str]]:
 @lru_cache(maxsize=1)
 def games() -> frozenset[str]:
     """Return the names of the games."""
-    return frozenset(name.partition("-")[0] for name in listed())
+    return frozenset(name.partition("-")[0] for name in read_table())
 
 
 class GenDGRL(CatalogSource):
@@ -103,12 +103,12 @@ class GenDGRL(CatalogSource):
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the published datasets; their sizes are not published."""
-        kinds = {name: KINDS[name.partition("-")[2]] for name in listed()}
+        kinds = {name: KINDS[name.partition("-")[2]] for name in read_table()}
         return [CatalogEntry(name, steps, summary=text) for name, (steps, text) in kinds.items()]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
-        urls = listed()[self.find(name, revision).name]
+        urls = read_table()[self.find(name, revision).name]
         packed = all(url.endswith(".tar.xz") for url in urls)
         file = RemoteFile(f"{name}.tar", urls, magic=_XZ if packed else b"")
         return Release(name, UNVERSIONED, (file,))

@@ -62,7 +62,7 @@ FORMAT = FlatFormat(
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, dict[str, str]]:
+def read_table() -> dict[str, dict[str, str]]:
     """Return the rows of the catalogue by environment."""
     return {row["id"]: row for row in read_catalog("neorl")}
 
@@ -84,7 +84,7 @@ class NeoRL(CatalogSource):
                 summary="validation" if suffix else "training",
                 notes=(NOTES[name],) if name in NOTES else (),
             )
-            for name in listed()
+            for name in read_table()
             for suffix in ("", "-val")
         ]
 
@@ -93,7 +93,10 @@ class NeoRL(CatalogSource):
         self.find(name, revision)
         environment, split = name.removesuffix("-val"), "val" if name.endswith("-val") else "train"
         file = f"{environment}-{split}.npz"
-        url, digest = f"{HOST}/{environment}/{file}", f"md5:{listed()[environment][f'{split}_md5']}"
+        url, digest = (
+            f"{HOST}/{environment}/{file}",
+            f"md5:{read_table()[environment][f'{split}_md5']}",
+        )
         return Release(name, UNVERSIONED, (RemoteFile(file, (url,), digest=digest, magic=MAGIC),))
 
     def has_format(self, path: Path) -> bool:
@@ -110,7 +113,7 @@ class NeoRL(CatalogSource):
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
         """Read the file, and compare next observations with the following rows."""
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
-        row = listed().get(release.name.removesuffix("-val")) if release.local is None else None
+        row = read_table().get(release.name.removesuffix("-val")) if release.local is None else None
         facts = {}
         if row is not None:
             about = {

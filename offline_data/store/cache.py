@@ -138,7 +138,7 @@ def _raw_files(settings: Settings) -> Iterator[CacheItem]:
     locks = settings.downloads / "locks"
     for item in list_downloads(settings):
         kind: Kind = "download" if item.whole else "partial"
-        in_use = busy if item.whole else _held(locks / f"{item.path.stem}.lock")
+        in_use = busy if item.whole else _is_in_use(locks / f"{item.path.stem}.lock")
         detail = ", ".join(item.urls) or "unknown origin"
         why = wanted.get(item.path.name, "")
         yield CacheItem(kind, item.path, 0, detail, item.refetchable, item.age, in_use, why)
@@ -177,7 +177,7 @@ def _raw_folders(settings: Settings) -> list[Path]:
 
 def _staging(settings: Settings) -> Iterator[CacheItem]:
     for path in [path for path in sorted(settings.staging.glob("*")) if path.is_dir()]:
-        in_use = _held(_lock_of(path)) or any(map(_held, path.glob("*/*.lock")))
+        in_use = _is_in_use(_lock_of(path)) or any(map(_is_in_use, path.glob("*/*.lock")))
         detail = "a conversion under way" if in_use else "left by a conversion that was killed"
         again = True
         # datasets that were moved aside, or not yet moved to their destination
@@ -198,10 +198,10 @@ def _lock_of(staged: Path) -> Path:
 def _is_fetching(settings: Settings) -> bool:
     """Return True if a process is fetching or converting, so that it may read any raw file."""
     folders = (settings.staging, settings.downloads / "locks")
-    return any(_held(path) for folder in folders for path in folder.glob("*.lock"))
+    return any(_is_in_use(path) for folder in folders for path in folder.glob("*.lock"))
 
 
-def _held(lock: Path) -> bool:
+def _is_in_use(lock: Path) -> bool:
     try:
         return is_locked(lock)
     except (OSError, AccessError):  # another user's, a read-only disk: deleting will fail

@@ -110,13 +110,13 @@ def write_copy(
         if not move:
             require_bytes(folder, entry.bytes, f"A copy of {entry.id}")
             if problem := check_digest(entry.path, entry.manifest):
-                raise _damaged(entry.path / MANIFEST, problem)
+                raise _damage_error(entry.path / MANIFEST, problem)
         with progress.task(f"{'move' if move else 'copy'} {entry.id}", entry.bytes, "B") as bar:
             plain: set[str] = set()
             for file, digest in entry.manifest.digests.items():
                 source = entry.path / file
                 if problem := file_problem(entry.path, file, digest["size"], plain):
-                    raise _damaged(source, problem)
+                    raise _damage_error(source, problem)
                 _place(source.resolve(), folder / file, digest, bar, move=move)
         manifest = read_whole(entry.path / MANIFEST, MAX_BYTES)
         if target != entry.id:
@@ -177,10 +177,10 @@ def _place(
         written.flush()
         os.fsync(written.fileno())
     if found.hexdigest() != expected["sha256"]:
-        raise _damaged(source, "has another sha256 than in the manifest")
+        raise _damage_error(source, "has another sha256 than in the manifest")
 
 
-def _damaged(file: Path, problem: str) -> IntegrityError:
+def _damage_error(file: Path, problem: str) -> IntegrityError:
     return IntegrityError(
         f"{file} {problem}",
         hint=f"`offline-data verify {shlex.quote(str(file.parent))}` shows what is damaged",

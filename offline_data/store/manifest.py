@@ -87,7 +87,7 @@ class _Step(TypedDict):
 
 
 class _ConverterOptions(TypedDict, total=False):
-    recipe: tuple[_Step, ...]
+    recipe: list[_Step]
 
 
 class _Converter(TypedDict, total=False):
@@ -101,7 +101,7 @@ class _RawFile(TypedDict, total=False):
     sha256: str | None
     compared: str | None
     size: Count | None
-    failed: tuple[str, ...]
+    failed: list[str]
 
 
 class _Digest(TypedDict):

@@ -21,7 +21,7 @@ from offline_data.episodes import EpisodeBatch, Skipped
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.processes.limits import limited
+from offline_data.processes.limits import limit_resources
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.options import ROLES
 from offline_data.text.forms import documents, resolve_form
@@ -100,7 +100,7 @@ class TextDataset(RawDataset):
         options = self._resolve_form(path, column_names(path))
         needed = {options.column(role) for role in (*ROLES[options.form or "text"], "score")}
         for columns in read_rows(path, needed):
-            with limited(*CHAT_LIMITS):
+            with limit_resources(*CHAT_LIMITS):
                 chat = tokenizer.chat_text
                 found = documents(columns, row, options, chat, scored=self._scored)
             if found.bad and not self._skip_bad:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from offline_data.checks.block import mixed
-from offline_data.checks.names import derived, options, related, split, unversioned
+from offline_data.checks.block import mix_bits
+from offline_data.checks.names import are_related, is_derived, options, split, without_revision
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.duplicates import listed_copies
 from offline_data.checks.tokens import (
@@ -165,7 +165,7 @@ class DuplicateDocuments(_DocumentRule):
         kept = np.ones(len(content), bool)
         documents, chosen, rejected = _pairs(totals, measured.reader)
         content, tokens = content.copy(), tokens.copy()
-        content[documents] = mixed(chosen[0]) ^ rejected[0]
+        content[documents] = mix_bits(chosen[0]) ^ rejected[0]
         tokens[documents] += rejected[1]
         if len(totals) == 1:
             kept[documents + 1] = False
@@ -211,7 +211,7 @@ class TextLeakage(DuplicateDocuments):
             if len(shared):
                 same = np.flatnonzero(of_first.hashes == of_second.hashes[shared[0]])
                 here, there = of_second.documents[shared[0]], of_first.documents[same[0]]
-                name, key = unversioned(first.manifest.id), next(iter(other.leaves))
+                name, key = without_revision(first.manifest.id), next(iter(other.leaves))
                 yield self.finding(
                     second,
                     f"{len(shared):,} of {len(of_second.hashes):,} {of_second.noun} are also in {name}: "
@@ -227,12 +227,12 @@ def _are_comparable(first: DatasetReader, second: DatasetReader) -> bool:
     one, other = first.manifest, second.manifest
     told = (_tokenizer(manifest).get("sha256") for manifest in (one, other))
     digests = {digest for digest in told if isinstance(digest, str)}
-    again = unversioned(one.id) == unversioned(other.id) and split(one) == split(other)
-    return not (first.path == second.path or again or derived(one, other) or len(digests) > 1)
+    again = without_revision(one.id) == without_revision(other.id) and split(one) == split(other)
+    return not (first.path == second.path or again or is_derived(one, other) or len(digests) > 1)
 
 
 def _severity(first: Manifest, second: Manifest) -> Severity | None:
-    return "error" if split(first) != split(second) and related(first, second) else None
+    return "error" if split(first) != split(second) and are_related(first, second) else None
 
 
 class PromptNotPrefix(_DocumentRule):
@@ -452,7 +452,7 @@ def _describe_repair(manifest: Manifest) -> str:
         return ""
     words = ["convert", "PATH", manifest.name, "--from", "text", *arguments, "--force"]
     if manifest.source == "hf":
-        words = ["download", unversioned(manifest.id), *arguments]
+        words = ["download", without_revision(manifest.id), *arguments]
     return (
         "; an earlier version made it, which got masks and ends of texts wrong: make it again with "
         f"`{shlex.join(['offline-data', *words])}`"

@@ -21,7 +21,7 @@ from offline_data.errors import (
 )
 from offline_data.ids import looks_like_path
 from offline_data.processes import Child, ChildDiedError
-from offline_data.processes.limits import limited
+from offline_data.processes.limits import limit_resources
 from offline_data.processes.protocol import pack_importable
 from offline_data.strict_json import read_whole, shown
 from offline_data.text.rows import MAX_LINE
@@ -157,7 +157,7 @@ class Tokenizer:
         memory += _BYTES_PER_CHARACTER * size
         seconds += size / _CHARACTERS_PER_SECOND
         what = f"Tokenizer {self.about.get('name')} cannot tokenize a text"
-        with _name_failure(what), limited(memory, seconds):
+        with _name_failure(what), limit_resources(memory, seconds):
             if max_length is None:
                 self._backend.no_truncation()
             else:
@@ -273,7 +273,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
             "Text must be tokenized, and no tokenizer was named",
             hint=TOKENIZER_HINT,
         )
-    with limited(*_LOAD_LIMITS):
+    with limit_resources(*_LOAD_LIMITS):
         return _load(name, revision, offline=offline)
 
 

@@ -26,7 +26,7 @@ from offline_data.errors import (
 )
 from offline_data.ingest import Options, convert
 from offline_data.reports.stats import LeafStats
-from offline_data.sources.d4rl.catalog import listed
+from offline_data.sources.d4rl.catalog import read_table
 from offline_data.sources.d4rl.environments import SUCCESSORS, successor_of
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
@@ -319,7 +319,7 @@ def test_normalized_score(real: Any, tmp_path: Path) -> None:
 
 def test_scores_of_d4rl(tmp_path: Path) -> None:
     """As D4RL publishes them: 100 times 0.4 or so is in every table of papers."""
-    ds = said(tmp_path / "toy", about=listed()["halfcheetah-medium-v2"].about)
+    ds = said(tmp_path / "toy", about=read_table()["halfcheetah-medium-v2"].about)
     assert ds.normalized_score(-280.178953) == 0
     assert ds.normalized_score(12135.0) == 1
     assert 100 * ds.normalized_score(5000.0) == pytest.approx(42.5301, abs=1e-4)
@@ -479,7 +479,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_d4rl(folder: Path, name: str) -> BaseDatasetExperienceReplay:
-    return said(folder / name, environment=listed()[name].environment)
+    return said(folder / name, environment=read_table()[name].environment)
 
 
 @pytest.mark.usefixtures("_registered")
@@ -524,9 +524,9 @@ def test_environments_of_d4rl(
 
 def test_every_set_of_these_families_has_a_successor() -> None:
     """The mazes of `eval` have another form, which no registered environment has."""
-    without = [name for name in listed() if successor_of(name) is None]
+    without = [name for name in read_table() if successor_of(name) is None]
     families = ("bullet-", "carla-", "flow-", "minigrid-", "antmaze-eval-", "maze2d-eval-")
-    assert without == [name for name in listed() if name.startswith(families)]
+    assert without == [name for name in read_table() if name.startswith(families)]
 
 
 def test_environments_by_their_id(tmp_path: Path, bait: str) -> None:

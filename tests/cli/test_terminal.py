@@ -281,9 +281,9 @@ def test_convert_foresees_offers_and_explains(
     with h5py.File(tmp_path / "near.hdf5", "a") as file:
         file["terminals"] = np.zeros(3)
         file["episode_terminals"] = np.zeros(3)
-    said = cli("convert", str(tmp_path / "near.hdf5"), "mine").err
+    said = cli("convert", str(tmp_path / "near.hdf5"), "mine", "--from", "d4rl").err
     assert "is not a D4RL file: it has 'episode_terminals', which d3rlpy writes" in said
-    assert "hint: in Python, offline_data.convert takes its arrays" in said
+    assert "hint: without --from, or with --from d3rlpy" in said
     terminal("2\n")
     assert main(["convert", str(folder), "mine"]) == 0
 

@@ -12,7 +12,7 @@ import pytest
 from offline_data.errors import OfflineError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, ensure, plan_download
-from offline_data.sources.d4rl.catalog import listed
+from offline_data.sources.d4rl.catalog import read_table
 from offline_data.store.reader import open_reader
 from tests.oracles import d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published
@@ -37,7 +37,7 @@ def raw(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def online(raw: Path, settings: Settings) -> Iterator[Settings]:
-    url = listed()[ID.name].url
+    url = read_table()[ID.name].url
     with FileServer({f"/{raw.name}": raw.read_bytes()}) as server:
         mirrors = ((url.rpartition("/")[0], server.url),)
         yield replace(settings, offline=False, mirrors=mirrors)

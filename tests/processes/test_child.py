@@ -19,7 +19,7 @@ import pytest
 from offline_data.errors import FormatError, OfflineDataError, UsageError
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.child import how_ended
-from offline_data.processes.limits import limited
+from offline_data.processes.limits import limit_resources
 from offline_data.processes.protocol import pack_function
 from tests.processes.waiting import ended, wait_until
 
@@ -264,7 +264,7 @@ def test_it_ends_with_its_parent_in_the_middle_of_a_call(tmp_path: Path) -> None
 def test_limits_of_a_block_hold_in_a_child_only() -> None:
     def allocate(sizes: tuple[int, int]) -> tuple[int, int]:
         within, after = sizes
-        with limited(64 << 20, 60):
+        with limit_resources(64 << 20, 60):
             found = len(bytearray(within))
         return found, len(bytearray(after))
 
@@ -279,7 +279,7 @@ def test_limits_of_a_block_hold_in_a_child_only() -> None:
 
 def test_a_block_that_computes_too_long_ends_its_process() -> None:
     def spin(forever: bool) -> None:
-        with limited(1 << 30, 0.2):
+        with limit_resources(1 << 30, 0.2):
             while forever:
                 pass
 

@@ -16,7 +16,7 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL
-from offline_data.sources.d4rl.catalog import FAMILIES, NOTES, listed
+from offline_data.sources.d4rl.catalog import FAMILIES, NOTES, read_table
 from offline_data.sources.d4rl.episode_ends import RULES, EndRule, episode_ends
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.d4rl import TOYS, write_published
@@ -24,7 +24,7 @@ from tests.toys.d4rl import TOYS, write_published
 if TYPE_CHECKING:
     from _pytest.fixtures import SubRequest
 
-    from offline_data.sources.d4rl.catalog import Listed
+    from offline_data.sources.d4rl.catalog import PublishedD4RL
 
 
 class TestContract(SourceContract):
@@ -36,7 +36,7 @@ class TestContract(SourceContract):
 
 
 def test_the_catalogue() -> None:
-    sets = listed()
+    sets = read_table()
     assert len(sets) == 179
     assert len({one.url for one in sets.values()}) == 174
     assert {note for one in sets.values() for note in one.notes} == set(NOTES.values())
@@ -79,7 +79,7 @@ def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
         info = D4RL().open(release, raw).info
         assert info.environment == {"id": "hopper-medium-v2", "max_episode_steps": 1000}
         assert info.about == {
-            "url": listed()["hopper-medium-v2"].url,
+            "url": read_table()["hopper-medium-v2"].url,
             "horizon": 1000,
             "ref_min_score": -20.272305,
             "ref_max_score": 3234.3,
@@ -158,7 +158,7 @@ class Flags:
     horizon: int
 
 
-def flags_of(path: Path, published: Listed) -> Flags:
+def flags_of(path: Path, published: PublishedD4RL) -> Flags:
     with h5py.File(path) as file:
         timeouts: Any = file["timeouts"][()].tolist() if "timeouts" in file else None
         terminals = [bool(value) for value in file["terminals"][()].ravel()]
@@ -215,7 +215,7 @@ def reasons(flags: Flags) -> dict[str, set[int]]:
     }
 
 
-def assert_explained(path: Path, published: Listed, folder: Path) -> dict[str, int]:
+def assert_explained(path: Path, published: PublishedD4RL, folder: Path) -> dict[str, int]:
     folder.mkdir(parents=True)
     (folder / published.file).symlink_to(path)
     dataset = D4RL().open(D4RL().resolve(published.name, None, Settings(folder)), folder)
@@ -238,7 +238,7 @@ def test_real_files(realdata: Path, tmp_path: Path) -> None:
     files = sorted((realdata / "fixtures_generated" / "d4rl").glob("*.hdf5"))
     assert len(files) == 8
     for path in files:
-        published = next(one for one in listed().values() if one.file == path.name)
+        published = next(one for one in read_table().values() if one.file == path.name)
         assert_explained(path, published, tmp_path / path.name)
 
 
@@ -271,6 +271,6 @@ EXPECTED = {
 @pytest.mark.parametrize("family", sorted(TOYS))
 def test_toys_of_every_family(tmp_path: Path, family: str) -> None:
     path = write_published(tmp_path / "toy", TOYS[family])
-    published = listed()[TOYS[family].dataset]
+    published = read_table()[TOYS[family].dataset]
     assert D4RL().accepts(path)
     assert assert_explained(path, published, tmp_path / "raw") == EXPECTED[family]

@@ -18,7 +18,7 @@ from offline_data.ingest import Options, convert
 from offline_data.progress import SilentProgress
 from offline_data.readers import flat_hdf5
 from offline_data.sources.d4rl import D4RL
-from offline_data.sources.d4rl.catalog import listed
+from offline_data.sources.d4rl.catalog import read_table
 from offline_data.store.audit import Audit
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import assert_same_batch
@@ -237,7 +237,7 @@ def test_keeping_episodes_converts_again_what_was_cut(tmp_path: Path, settings: 
 def test_every_family(tmp_path: Path, settings: Settings, family: str) -> None:
     toy = TOYS[family]
     path = write_published(tmp_path, toy)
-    rule = listed()[toy.dataset].rule
+    rule = read_table()[toy.dataset].rule
     expected = d4rl_transitions(path, rule.marks, rule.horizon)
     assert_transitions(convert(path, "mine", settings, Options()), expected)
     batch = whole(path)

@@ -138,14 +138,14 @@ def test_another_number_of_trajectories_than_the_name_says_is_told(tmp_path: Pat
 
 
 def test_catalogues() -> None:
-    assert len(dsrl.listed()) == 38
-    files = [row["file"] for row in dsrl.listed().values()]
+    assert len(dsrl.read_table()) == 38
+    files = [row["file"] for row in dsrl.read_table().values()]
     assert len(set(files)) == 38
     assert all(file.endswith(".hdf5") for file in files)
-    assert len(neorl.listed()) == 8
+    assert len(neorl.read_table()) == 8
     assert all(
         len(row[f"{split}_md5"]) == 32
-        for row in neorl.listed().values()
+        for row in neorl.read_table().values()
         for split in ("train", "val")
     )
     release = NeoRL().resolve("Fusion-val", None, Settings(Path("/nowhere")))

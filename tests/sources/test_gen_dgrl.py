@@ -26,7 +26,7 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import gen_dgrl
 from offline_data.sources.base import Release
-from offline_data.sources.gen_dgrl import HOST, KINDS, GenDGRL, games, listed
+from offline_data.sources.gen_dgrl import HOST, KINDS, GenDGRL, games, read_table
 from offline_data.sources.registry import source_accepting
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, open_reader
@@ -120,9 +120,9 @@ def test_the_generated_archives_of_others(realdata: Path, settings: Settings) ->
 
 
 def test_ids(settings: Settings) -> None:
-    assert len(listed()) == 128
+    assert len(read_table()) == 128
     assert len(games()) == 16
-    assert {name.partition("-")[2] for name in listed()} == set(KINDS)
+    assert {name.partition("-")[2] for name in read_table()} == set(KINDS)
     sizes = {entry.name: entry.transitions for entry in GenDGRL().catalog()}
     assert len(sizes) == 128
     assert sizes["bigfish-25M"] == 250 * (sizes["maze-level_1_S"] or 0) == 25_000_000
@@ -156,7 +156,7 @@ def test_either_place_is_taken(
     with FileServer(places) as server:
         here_too = {
             name: (one.replace(HOST, f"{server.url}/"), other.replace(HOST, f"{server.url}/"))
-            for name, (one, other) in listed().items()
+            for name, (one, other) in read_table().items()
         }
         monkeypatch.setattr(gen_dgrl, "listed", lambda: here_too)
         online = replace(settings, offline=False)

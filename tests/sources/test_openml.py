@@ -28,7 +28,7 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import openml
 from offline_data.sources.base import Release
-from offline_data.sources.openml import OpenML, listed
+from offline_data.sources.openml import OpenML, read_table
 from offline_data.sources.openml.description import parse_description
 from offline_data.sources.registry import iter_sources
 from offline_data.store.reader import open_reader
@@ -137,10 +137,10 @@ def test_a_table_as_published(tmp_path: Path, settings: Settings, kind: str) -> 
 
 def expected_of(toy: ToyTable, name: str) -> tuple[Any, Any]:
     """Compute X and y as TorchRL does, value by value."""
-    target, encoding = listed()[name].target or "class", listed()[name].encoding
+    target, encoding = read_table()[name].target or "class", read_table()[name].encoding
     inputs = [(c, w, v) for c, w, v in toy.columns if c not in {target, "class"}]
     rows = list(range(toy.rows))
-    if listed()[name].missing == "drop":
+    if read_table()[name].missing == "drop":
         used = [values for _, _, values in inputs] + [toy.values(target)]
         rows = [row for row in rows if all(values[row] is not None for values in used)]
     numeric, categories = [], []
@@ -163,7 +163,7 @@ def expected_of(toy: ToyTable, name: str) -> tuple[Any, Any]:
     ]
 
 
-@pytest.mark.parametrize("name", list(listed()))
+@pytest.mark.parametrize("name", list(read_table()))
 def test_torchrls_names(online: Settings, server: FileServer, name: str) -> None:
     toy = toy_of_torchrl(name, 97)
     server.files.update(toy.served())

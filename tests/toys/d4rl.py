@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.sources.d4rl.catalog import listed
+from offline_data.sources.d4rl.catalog import read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,7 +134,7 @@ TOYS = {
 def write_published(folder: Path, toy: ToyD4RL, *, pieces: tuple[int, ...] = ()) -> Path:
     """Write a toy file under its published name in `folder`, created if missing; returns it."""
     folder.mkdir(parents=True, exist_ok=True)
-    return write_d4rl_hdf5(folder / listed()[toy.dataset].file, toy, pieces=pieces)
+    return write_d4rl_hdf5(folder / read_table()[toy.dataset].file, toy, pieces=pieces)
 
 
 def write_d4rl_hdf5(

@@ -147,9 +147,9 @@ def toy_table(rows: int = 23, **more: Any) -> ToyTable:
 
 def toy_of_torchrl(name: str, rows: int = 24) -> ToyTable:
     """Return a small table like the one behind TorchRL's name."""
-    from offline_data.sources.openml import listed
+    from offline_data.sources.openml import read_table
 
-    found = listed()[name]
+    found = read_table()[name]
     facts = {"did": found.did, "name": found.name, "version": found.version}
     if found.name == "adult":
         jobs, sexes = ("Sales", "Armed-Forces", "Craft"), ("Male", "Female", "Other")

@@ -8,7 +8,7 @@ import numpy as np
 
 from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.checks.rule import Measured, Rule, Tally
-from offline_data.checks.rules.values import RangeRule, listed
+from offline_data.checks.rules.values import RangeRule, name_features
 from offline_data.episodes.fields import join_key
 from offline_data.plurals import plural
 from offline_data.store.spaces import declared_spaces, mismatched_spaces
@@ -165,7 +165,7 @@ class SaturatedActions(Rule):
             if len(over):
                 yield self.finding(
                     measured.reader,
-                    f"{listed(over, share.size)} at the bounds in {100 * float(share.max()):.0f} % "
+                    f"{name_features(over, share.size)} at the bounds in {100 * float(share.max()):.0f} % "
                     "of the rows at most",
                     leaf="/".join(key),
                     count=len(over),

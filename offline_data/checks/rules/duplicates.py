@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from offline_data.checks.block import all_leaves, is_image, mixed
-from offline_data.checks.names import derived, related, split, unversioned
+from offline_data.checks.block import all_leaves, is_image, mix_bits
+from offline_data.checks.names import are_related, is_derived, split, without_revision
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import join_key
@@ -124,7 +124,7 @@ class Leakage(Rule):
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
         hashed = [(reader, _signatures(reader, self.limits["steps"])) for reader, _ in measured]
         for (first, of_first), (second, of_second) in combinations(hashed, 2):
-            if first.path == second.path or derived(first.manifest, second.manifest):
+            if first.path == second.path or is_derived(first.manifest, second.manifest):
                 continue
             one, other = (
                 _by_content(reader, np.isin(mine, others), self.limits["candidates"])
@@ -137,7 +137,7 @@ class Leakage(Rule):
                 (here, one[c][0]) for c in one.keys() & other.keys() for here in other[c]
             )
             if pairs:
-                name, (here, there) = unversioned(first.manifest.id), pairs[0]
+                name, (here, there) = without_revision(first.manifest.id), pairs[0]
                 yield self.finding(
                     second,
                     f"{len(pairs):,} of {plural(second.episode_count, 'episode')} are also in "
@@ -233,7 +233,7 @@ def _severity(first: DatasetReader, second: DatasetReader) -> Any:
     if _is_discrete(second):
         return "info"
     one, other = split(first.manifest), split(second.manifest)
-    return "error" if one != other and related(first.manifest, second.manifest) else None
+    return "error" if one != other and are_related(first.manifest, second.manifest) else None
 
 
 def _content_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
@@ -260,7 +260,7 @@ def _signatures(reader: DatasetReader, steps: float) -> Hashes:
     if token_leaves(reader):
         return np.zeros(len(lengths), np.uint64)
     leaves = _content_leaves(reader)
-    total = mixed(lengths.astype(np.uint64))
+    total = mix_bits(lengths.astype(np.uint64))
     size = sum(leaf.nbytes for leaf in leaves.values())
     run = max(1, _BYTES // max(1, size))
     for key, leaf in leaves.items():
@@ -269,7 +269,7 @@ def _signatures(reader: DatasetReader, steps: float) -> Hashes:
             part = slice(first, first + run)
             for number in range(parts):
                 rows = starts[part] + (lengths[part] - 1) * number // (parts - 1)
-                total[part] = mixed(total[part] + _row_hashes(reader, key, rows))
+                total[part] = mix_bits(total[part] + _row_hashes(reader, key, rows))
     return np.asarray(np.where(lengths >= steps, total | np.uint64(1), np.uint64(0)))
 
 
@@ -282,8 +282,8 @@ def _row_hashes(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> Has
     data = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
     padded = np.zeros((len(data), -(-data.shape[1] // 8) * 8), np.uint8)
     padded[:, : data.shape[1]] = data
-    places = mixed(np.arange(padded.shape[1] // 8, dtype=np.uint64))
-    return np.asarray(mixed(padded.view(np.uint64) + places).sum(1, dtype=np.uint64))
+    places = mix_bits(np.arange(padded.shape[1] // 8, dtype=np.uint64))
+    return np.asarray(mix_bits(padded.view(np.uint64) + places).sum(1, dtype=np.uint64))
 
 
 def _by_content(
@@ -351,7 +351,7 @@ def _rounded_hashes(rows: NDArray[Any], *, every: bool = False) -> Hashes:
             bits = rows[:, number].astype(np.float32).view(np.uint32)
             word = ((bits + np.uint32(1 << 11)) >> np.uint32(12)).astype(np.uint64)
             total += word * _FACTORS[number % len(_FACTORS)]
-    return mixed(total)
+    return mix_bits(total)
 
 
 def _rates(lengths: NDArray[np.int64]) -> Hashes:
@@ -396,5 +396,5 @@ def listed_copies(pairs: Sequence[Pair]) -> str:
     return named + (" …" if len(pairs) > 5 else "")
 
 
-_FACTORS = mixed(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)
+_FACTORS = mix_bits(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)
 """Odd factors by which features are told apart."""

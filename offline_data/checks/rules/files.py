@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from offline_data.checks.block import all_leaves
-from offline_data.checks.names import derived, related, unversioned
+from offline_data.checks.names import are_related, is_derived, without_revision
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.run import DAMAGED
 from offline_data.episodes.fields import join_key
@@ -245,13 +245,13 @@ class SchemaDrift(Rule):
         done = set()
         for (_, one), (number, other) in combinations(enumerate(measured), 2):
             first, second = one.reader.manifest, other.reader.manifest
-            if number in done or not related(first, second) or derived(first, second):
+            if number in done or not are_related(first, second) or is_derived(first, second):
                 continue
             done.add(number)
             yield from self._compare(one.reader, other.reader)
 
     def _compare(self, first: DatasetReader, second: DatasetReader) -> Iterator[Finding]:
-        name, minor = unversioned(first.manifest.id), []
+        name, minor = without_revision(first.manifest.id), []
         for key, difference in _differences(all_leaves(first), all_leaves(second), name):
             if key[0] in {"observation", "action"} or key == ("next", "reward"):
                 yield self.finding(second, f"It {difference}", leaf=join_key(key), about=name)

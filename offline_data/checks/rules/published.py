@@ -86,7 +86,7 @@ class CountsDifferFromPublished(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         manifest = measured.reader.manifest
-        entry = _published(manifest)
+        entry = _find_published(manifest)
         if entry is None or not _is_whole(manifest):
             return
         skipped = len(manifest.skipped)
@@ -110,7 +110,7 @@ def _is_whole(manifest: Manifest) -> bool:
     return not (manifest.parents or selected)
 
 
-def _published(manifest: Manifest) -> CatalogEntry | None:
+def _find_published(manifest: Manifest) -> CatalogEntry | None:
     """Return the catalogue's entry of a dataset that was downloaded; None if there is none."""
     if manifest.source not in _WITH_COUNTS or manifest.revision.startswith("local-"):
         return None

@@ -36,7 +36,7 @@ class Range(NamedTuple):
     high: NDArray[Any]
 
 
-def listed(places: NDArray[Any], total: int) -> str:
+def name_features(places: NDArray[Any], total: int) -> str:
     """Return the subject of a sentence on some features.
 
     Example:
@@ -117,7 +117,7 @@ class ConstantFeature(RangeRule):
             places = np.argwhere(constant)
             yield self.finding(
                 measured.reader,
-                f"{listed(places, constant.size)} constant"
+                f"{name_features(places, constant.size)} constant"
                 if constant.size > 1
                 else f"Every row is {np.atleast_1d(low).ravel()[0]!s}",
                 leaf=join_key(key),

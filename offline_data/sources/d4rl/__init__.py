@@ -30,7 +30,7 @@ from offline_data.sources.base import (
     RemoteFile,
     SourceInfo,
 )
-from offline_data.sources.d4rl.catalog import listed
+from offline_data.sources.d4rl.catalog import read_table
 from offline_data.sources.d4rl.episode_ends import EndRule, end_notes, episode_ends
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.store.arrays import COLUMNS, TIMEOUT
@@ -91,12 +91,12 @@ class D4RL(CatalogSource):
         """List the published datasets, with sizes if known; the list is final."""
         return [
             CatalogEntry(x.name, bytes=x.bytes, summary=x.summary, notes=x.notes, action=x.action)
-            for x in listed().values()
+            for x in read_table().values()
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
-        found = listed()[self.find(name, revision).name]
+        found = read_table()[self.find(name, revision).name]
         urls = (found.url, found.url.replace("http://", "https://", 1))
         return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
 
@@ -119,8 +119,8 @@ class D4RL(CatalogSource):
         A user's file with the name of a published one is cut by its rule, with a note.
         """
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
-        published = None if release.local else listed().get(release.name)
-        known = published or next((x for x in listed().values() if x.file == path.name), None)
+        published = None if release.local else read_table().get(release.name)
+        known = published or next((x for x in read_table().values() if x.file == path.name), None)
         notes: tuple[str, ...] = ()
         if known and not published:
             note = f"The file has the name of d4rl:{known.name}, and was cut as that is."

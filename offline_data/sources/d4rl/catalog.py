@@ -57,7 +57,7 @@ NOTES = {
 
 
 @dataclass(frozen=True)
-class Listed:
+class PublishedD4RL:
     """One published dataset; its name is also the id of its environment.
 
     `ref_min` and `ref_max` are the returns of a random and an expert policy, for D4RL's score;
@@ -101,7 +101,7 @@ class Listed:
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, Listed]:
+def read_table() -> dict[str, PublishedD4RL]:
     """Return all published datasets by name, in the order of the catalogue.
 
     Example:
@@ -109,7 +109,7 @@ def listed() -> dict[str, Listed]:
         EndRule(marks='terminals', horizon=280)
     """
     return {
-        row["id"]: Listed(
+        row["id"]: PublishedD4RL(
             row["id"],
             row["url"],
             float(row["ref_min"]) if row["ref_min"] else None,

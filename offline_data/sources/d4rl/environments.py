@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from offline_data.sources.d4rl.catalog import listed
+from offline_data.sources.d4rl.catalog import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,7 +108,7 @@ def successor_of(name: object) -> Successor | None:
         >>> successor_of("hopper-medium-v2").id, successor_of("carla-lane-v0")
         ('Hopper-v4', None)
     """
-    found = listed().get(name) if isinstance(name, str) else None
+    found = read_table().get(name) if isinstance(name, str) else None
     families = [family for family in SUCCESSORS if found and found.name.startswith(f"{family}-")]
     if not found or not families:
         return None

@@ -71,7 +71,7 @@ _SPLITS = ("train", "val")
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, dict[str, str]]:
+def read_table() -> dict[str, dict[str, str]]:
     """Return the rows of the catalogue by name; columns are explained in it."""
     return {row["id"]: row for row in read_catalog("ogbench")}
 
@@ -94,19 +94,19 @@ class OGBench(CatalogSource):
                 summary=_summary(row["id"]) + ", validation" * bool(suffix),
                 action="discrete" if row["id"].startswith("powderworld") else "continuous",
             )
-            for row in listed().values()
+            for row in read_table().values()
             for suffix in (("",) if row["files"] else ("", "-val"))
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return a published dataset; only those of many files ask the network for the list."""
         parsed = Name.parse(name)
-        if parsed is None or parsed.base not in listed():
+        if parsed is None or parsed.base not in read_table():
             near = did_you_mean(name, [entry.name for entry in self.catalog()], count=3)
-            raise self.not_found(parsed.base if parsed else name, listed(), near and None)
+            raise self.not_found(parsed.base if parsed else name, read_table(), near and None)
         self.check_unversioned(name, revision)
         parsed.check_task()
-        if listed()[parsed.base]["files"]:
+        if read_table()[parsed.base]["files"]:
             return self._in_shards(name, parsed, settings)
         file = f"{parsed.file}.npz"
         urls = (f"{HOST}/{file}", f"https://huggingface.co/datasets/{MIRROR}/resolve/main/{file}")
@@ -163,7 +163,7 @@ class OGBench(CatalogSource):
             folder = raw if is_folder(raw) else raw.parent
             paths = [file.path for file in release.files]
             parsed = Name.parse(release.name)
-            row = listed()[parsed.base] if parsed else {}
+            row = read_table()[parsed.base] if parsed else {}
         else:
             files = _files_at(raw)
             folder, parsed, row = files[0].parent, None, {}
@@ -179,7 +179,7 @@ class OGBench(CatalogSource):
         stated = _count(row, "-val" * parsed.is_val) if row and parsed else None
         return OGBenchFiles(
             folder, tuple(paths), self.describe(release, **facts), parsed, stated
-        ).counted()
+        ).with_counts()
 
     def published(self, release: Release) -> CatalogEntry | None:
         """Return the entry of the file of a release."""

@@ -74,7 +74,7 @@ class OGBenchFiles(RawDataset):
     name: Name | None = None
     stated: int | None = None
 
-    def counted(self) -> OGBenchFiles:
+    def with_counts(self) -> OGBenchFiles:
         """Return the same with notes, and with the counts of a single file."""
         notes = [_ENDS]
         if self.name is not None:

@@ -74,7 +74,7 @@ class OpenMLTable:
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, OpenMLTable]:
+def read_table() -> dict[str, OpenMLTable]:
     """Return TorchRL's tables by name.
 
     Example:
@@ -96,7 +96,7 @@ def listed() -> dict[str, OpenMLTable]:
     }
 
 
-def find_listed(name: str) -> OpenMLTable | None:
+def find_table(name: str) -> OpenMLTable | None:
     """Return the table of a name: one of TorchRL's, or a number, optionally with an encoding.
 
     Example:
@@ -105,7 +105,7 @@ def find_listed(name: str) -> OpenMLTable | None:
     """
     numbered = _NUMBERED.fullmatch(name)
     if numbered is None:
-        return listed().get(name)
+        return read_table().get(name)
     did, encoding = numbered.groups()
     return OpenMLTable(did, cast("Encoding", encoding), "drop") if encoding else OpenMLTable(did)
 
@@ -129,15 +129,15 @@ class OpenML(CatalogSource):
             CatalogEntry(
                 name, one.rows, one.rows, summary=one.summary, notes=_describe_encoding(one)
             )
-            for name, one in listed().items()
+            for name, one in read_table().items()
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Query OpenML for the description of a dataset, which names its file."""
-        found = find_listed(name)
+        found = find_table(name)
         if found is None:
             hint = "`offline-data list openml` lists TorchRL's; openml:61 is OpenML's number 61"
-            raise self.not_found(name, listed(), hint)
+            raise self.not_found(name, read_table(), hint)
         url = f"{API}/{found.did}"
 
         def read(body: bytes, where: str) -> tuple[Description, bytes]:
@@ -197,7 +197,7 @@ class OpenML(CatalogSource):
         if path is None:
             raise FormatError(f"{raw} has no table, or several")
         table, description = _open_table(path), _read_description(raw)
-        found = None if release.local else find_listed(release.name)
+        found = None if release.local else find_table(release.name)
         return OpenMLRows(table, found or OpenMLTable(""), description, release)
 
 

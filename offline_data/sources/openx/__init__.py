@@ -21,7 +21,7 @@ from offline_data.plurals import plural
 from offline_data.sources.base import CatalogEntry, CatalogSource, Release, RemoteFile
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
-from offline_data.sources.openx.catalog import ALIASES, CITATION, LICENCE, listed, places_of
+from offline_data.sources.openx.catalog import ALIASES, CITATION, LICENCE, places_of, read_table
 from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS, RldsDataset
 from offline_data.sources.openx.splits import read_splits, select
 from offline_data.sources.openx.webdataset import (
@@ -69,14 +69,14 @@ class OpenX(CatalogSource):
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the datasets with a public location."""
-        return [dataset.entry for dataset in listed().values() if dataset.version]
+        return [dataset.entry for dataset in read_table().values() if dataset.version]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return the files of a version, and of a split of it; queries the bucket for both."""
         if is_hub(revision):
             return webdataset_release(name, str(revision), settings)
         dataset, _, split = name.partition("/")
-        known = listed().get(dataset)
+        known = read_table().get(dataset)
         if known is None or not known.version:
             raise self._missing_error(dataset)
         version = revision or known.version
@@ -144,7 +144,7 @@ class OpenX(CatalogSource):
             return NotFoundError(
                 f"There is no openx:{name} in a public place", hint=f"openx:{ALIASES[name]} is it"
             )
-        if name in listed():
+        if name in read_table():
             return NotFoundError(
                 f"openx:{name} is in no bucket: its authors publish it", hint=_COPY
             )

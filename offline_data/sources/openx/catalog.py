@@ -68,7 +68,7 @@ class PublishedDataset:
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, PublishedDataset]:
+def read_table() -> dict[str, PublishedDataset]:
     """Return all datasets by name, including those without a public location.
 
     Example:

@@ -10,7 +10,7 @@ from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.tfrecord import read_records
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
-from offline_data.sources.openx.catalog import CITATION, LICENCE, listed
+from offline_data.sources.openx.catalog import CITATION, LICENCE, read_table
 from offline_data.sources.openx.episodes import read_episode
 from offline_data.sources.openx.features import read_features
 from offline_data.sources.openx.splits import ALL, read_splits, select
@@ -53,7 +53,7 @@ class RldsDataset(RawDataset):
         self._features, dropped = read_features(tree, str(folder / FEATURES))
         self._pieces = {_name_of(piece): piece for piece in pieces}
         name = release.name.partition("/")[0]
-        known = listed().get(name) if release.local is None else None
+        known = read_table().get(name) if release.local is None else None
         several = tuple(dict.fromkeys(piece.split for piece in pieces))
         joined: tuple[str, ...] = ()
         if split in {None, ALL} and len(several) > 1:

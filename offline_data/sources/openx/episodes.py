@@ -72,7 +72,7 @@ def key_of(path: Key, *, in_steps: bool) -> Key:
 
 
 def read_episode(data: bytes, features: Sequence[Feature], split: str) -> EpisodeBatch:
-    """Read one record, which is one episode; raises `FormatError`. For the leaves see `aligned`."""
+    """Read one record, which is one episode; raises `FormatError`. For the leaves see `align_rows`."""
     record = parse_example(data)
     rows = _rows(record, features)
     columns: dict[bool, dict[Key, Any]] = {True: {}, False: {}}
@@ -82,10 +82,10 @@ def read_episode(data: bytes, features: Sequence[Feature], split: str) -> Episod
         columns[feature.in_steps][key] = column_of(record, feature, count)
     missing = [f for f in features if f.optional and row_count(record, f) is None]
     table = {("split",): np.array([split], object), **columns[False]}
-    return aligned(columns[True], rows, table, [_missing(feature) for feature in missing])
+    return align_rows(columns[True], rows, table, [_missing(feature) for feature in missing])
 
 
-def aligned(
+def align_rows(
     columns: Mapping[Key, Any], rows: int, table: Mapping[Key, Any], more_notes: Sequence[str] = ()
 ) -> EpisodeBatch:
     """Return the episode of the steps of a record; raises `FormatError`.

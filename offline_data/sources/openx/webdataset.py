@@ -26,8 +26,8 @@ from offline_data.readers.restricted_pickle import load
 from offline_data.sources.base import RawDataset, Release, Shard, SourceInfo
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
-from offline_data.sources.openx.catalog import CITATION, LICENCE, listed
-from offline_data.sources.openx.episodes import aligned, key_of
+from offline_data.sources.openx.catalog import CITATION, LICENCE, read_table
+from offline_data.sources.openx.episodes import align_rows, key_of
 from offline_data.store.encoded import EncodedColumn
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class WebDataset(RawDataset):
     def __init__(self, tars: Sequence[Path], folder: Path, release: Release) -> None:
         self._folder, self._skip_bad = folder, release.skip_bad_episodes
         self._names = [path.relative_to(folder).as_posix() for path in tars]
-        known = listed().get(release.name) if release.local is None else None
+        known = read_table().get(release.name) if release.local is None else None
         self.info = SourceInfo(
             licence=LICENCE if known else None,
             citation=CITATION if known else None,
@@ -165,7 +165,7 @@ def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:
     table: dict[Key, Any] = {("split",): _text(["train"]), ("key",): _text([key])}
     for path, leaf in _leaves(value, ()):
         table[key_of(path, in_steps=False)] = _column([leaf], path)
-    batch = aligned(columns, len(steps), table)
+    batch = align_rows(columns, len(steps), table)
     dropped = tuple(Dropped(name, "it is not part of an episode") for name in others)
     return replace(batch, dropped=dropped)
 

@@ -17,7 +17,7 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 from offline_data.progress import SILENT
 from offline_data.sources.openx import OpenX
-from offline_data.sources.openx.catalog import ALIASES, NOTES, listed
+from offline_data.sources.openx.catalog import ALIASES, NOTES, read_table
 from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import open_reader
 from tests.toys.rlds import toy_record, write_rlds
@@ -49,10 +49,10 @@ def online(bucket: GcsServer, settings: Settings, monkeypatch: pytest.MonkeyPatc
 
 def test_the_catalogue() -> None:
     torchrl = 55  # datasets in the list of its class, all of them here
-    assert len(listed()) == 93
+    assert len(read_table()) == 93
     assert len(OpenX().catalog()) == 72 > torchrl
-    assert {note for one in listed().values() for note in one.notes} == set(NOTES.values())
-    assert all(listed()[name].version for name in ALIASES.values())
+    assert {note for one in read_table().values() for note in one.notes} == set(NOTES.values())
+    assert all(read_table()[name].version for name in ALIASES.values())
     viola = next(entry for entry in OpenX().catalog() if entry.name == "viola")
     assert (viola.episodes, viola.bytes) == (150, 11_166_914_969)
     assert viola.summary.endswith("(train 135, test 15)")
