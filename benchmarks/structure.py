@@ -32,7 +32,7 @@ FOLDERS = ("offline_data", "cli")
 BUDGETS = {
     "cli": 4_780,
     "offline_data": 2_440,
-    "offline_data/api": 860,
+    "offline_data/api": 880,
     "offline_data/buffers": 18_010,
     "offline_data/checks": 4_100,
     "offline_data/episodes": 720,
@@ -43,14 +43,14 @@ BUDGETS = {
     "offline_data/pages": 1_670,
     "offline_data/preprocess": 7_680,
     "offline_data/processes": 645,
-    "offline_data/project": 1_150,
-    "offline_data/readers": 4_130,
+    "offline_data/project": 1_160,
+    "offline_data/readers": 4_290,
     "offline_data/reports": 2_650,
-    "offline_data/sources": 10_970,
+    "offline_data/sources": 11_230,
     "offline_data/store": 4_790,
     "offline_data/testing": 940,
     "offline_data/text": 3_340,
-    "tests": 74_660,
+    "tests": 74_950,
 }
 """Lines of each folder."""
 

@@ -93,7 +93,7 @@ def escape_text(text: Any) -> str:
     r"""Return a text like `plain`, in which links and addresses of the web stay links.
 
     Example:
-        >>> linked("*z* of [`DAPG`](https://a.b/c_d), see http://x.y. ![f](ftp://g)")
+        >>> escape_text("*z* of [`DAPG`](https://a.b/c_d), see http://x.y. ![f](ftp://g)")
         '\\*z\\* of [DAPG](https://a.b/c_d), see <http://x.y>. \\!\\[f\\]\\(ftp\\://g\\)'
     """
     line, parts, end = _cut(text, _LONGEST), [], 0

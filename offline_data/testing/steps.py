@@ -174,7 +174,7 @@ def prepare_step(step: Step, chunk: EpisodeChunk) -> Step:
     Example:
         >>> from offline_data.preprocess.steps.registry import parse_step
         >>> clip = parse_step("clip:action,high=2")
-        >>> prepared(clip, toy_chunk([2])) == clip
+        >>> prepare_step(clip, toy_chunk([2])) == clip
         True
     """
     chunk = deepcopy(chunk)  # a faulty step may modify it

@@ -158,7 +158,7 @@ def test_either_place_is_taken(
             name: (one.replace(HOST, f"{server.url}/"), other.replace(HOST, f"{server.url}/"))
             for name, (one, other) in read_table().items()
         }
-        monkeypatch.setattr(gen_dgrl, "listed", lambda: here_too)
+        monkeypatch.setattr(gen_dgrl, "read_table", lambda: here_too)
         online = replace(settings, offline=False)
         result = download(parse_id("gen_dgrl:maze-level_1_E"), online, Options())
         reader = open_reader(result.path)

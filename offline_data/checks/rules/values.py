@@ -40,7 +40,7 @@ def name_features(places: NDArray[Any], total: int) -> str:
     """Return the subject of a sentence on some features.
 
     Example:
-        >>> listed(np.array([[0], [2]]), 3), listed(np.array([[1]]), 3)
+        >>> name_features(np.array([[0], [2]]), 3), name_features(np.array([[1]]), 3)
         ('2 of 3 features ([0], [2]) are', '1 of 3 features ([1]) is')
     """
     names = [str(list(map(int, place))) for place in places[:MOST_LISTED]]

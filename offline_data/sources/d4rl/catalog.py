@@ -105,7 +105,7 @@ def read_table() -> dict[str, PublishedD4RL]:
     """Return all published datasets by name, in the order of the catalogue.
 
     Example:
-        >>> listed()["kitchen-complete-v0"].rule
+        >>> read_table()["kitchen-complete-v0"].rule
         EndRule(marks='terminals', horizon=280)
     """
     return {

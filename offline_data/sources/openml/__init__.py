@@ -78,7 +78,7 @@ def read_table() -> dict[str, OpenMLTable]:
     """Return TorchRL's tables by name.
 
     Example:
-        >>> listed()["covertype"].did
+        >>> read_table()["covertype"].did
         '1596'
     """
     return {
@@ -100,7 +100,7 @@ def find_table(name: str) -> OpenMLTable | None:
     """Return the table of a name: one of TorchRL's, or a number, optionally with an encoding.
 
     Example:
-        >>> find_listed("61/num")
+        >>> find_table("61/num")
         OpenMLTable(did='61', encoding='num', missing='drop', target='', name='', version='', rows=None, summary='')
     """
     numbered = _NUMBERED.fullmatch(name)

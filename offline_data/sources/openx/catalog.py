@@ -72,7 +72,7 @@ def read_table() -> dict[str, PublishedDataset]:
     """Return all datasets by name, including those without a public location.
 
     Example:
-        >>> listed()["viola"].version, listed()["viola"].splits
+        >>> read_table()["viola"].version, read_table()["viola"].splits
         ('0.1.0', (('train', 135), ('test', 15)))
     """
     found = {}

@@ -394,6 +394,7 @@ def test_samplers_are_replaced_in_members_too(three: list[Dataset]) -> None:
 
 
 def test_priorities_find_their_members(folders: list[Path]) -> None:
+    torch.manual_seed(0)
     members = [
         Dataset(folder, sampler=PrioritizedSampler(99, alpha=1.0, beta=1.0))
         for folder in folders[:2]
