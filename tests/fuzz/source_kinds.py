@@ -853,13 +853,13 @@ def _demos(files: list[Path]) -> list[Leaves]:
             told: Leaves = {("action",): group["actions"][()], ("episodes", "demo"): int(name[5:])}
             if "rewards" in group:
                 told[_REWARD] = group["rewards"][()]
-            if "ee_states" in group["obs"]:
+            if "obs/ee_states" in group:
                 told = {
                     key: value if key[0] == "episodes" else value[1:] for key, value in told.items()
                 }
             for key in ("object", "joint_states"):
-                if key in group["obs"]:
-                    told["observation", key] = group["obs"][key][()]
+                if f"obs/{key}" in group:
+                    told["observation", key] = group[f"obs/{key}"][()]
             _next_obs_are_the_rows_after(group)
             found.append(told)
     return found
@@ -867,8 +867,10 @@ def _demos(files: list[Path]) -> list[Leaves]:
 
 def _next_obs_are_the_rows_after(group: Any) -> None:
     """Raise if a demonstration is cut, or has a next_obs that cannot be compared."""
-    for key, column in group.get("next_obs", {}).items():
-        np.testing.assert_array_equal(column[:-1], group["obs"][key][1:])
+    for key in ("object", "gripper", "image"):
+        if f"next_obs/{key}" in group:
+            after, before = group[f"next_obs/{key}"][()], group[f"obs/{key}"][()]
+            np.testing.assert_array_equal(after[:-1], before[1:])
 
 
 # ---- OpenML ------------------------------------------------------------------------------------

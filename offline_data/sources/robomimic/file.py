@@ -52,10 +52,10 @@ _ALIGNED = {
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the source whose demonstrations an HDF5 file has, or None if it has none."""
+    """Return the source whose demonstrations an HDF5 file has; None, or a `FormatError`: it has none."""
     with open_hdf5(path) as opened:
         file = DemoFile(opened.id, path.name)
-        if hdf5_tree.open_group(opened.id, ("data",)) is None or "actions" not in file.names:
+        if "actions" not in file.names:
             return None
         if file.is_libero:
             return "libero"
@@ -95,16 +95,14 @@ class DemoFile:
 
     @cached_property
     def data(self) -> Any:
-        """The group of all demonstrations; raises `FormatError` if there is none."""
-        found = hdf5_tree.open_group(self.file, ("data",))
-        if found is None:
-            raise FormatError(f"{self.name} has no demonstrations data/demo_0, data/demo_1, …")
-        return found
+        """The group of all demonstrations; None if there is none."""
+        return hdf5_tree.open_group(self.file, ("data",))
 
     @cached_property
     def demos(self) -> list[tuple[int, str, str | None]]:
         """Number, name, and target of a link, of each demonstration, ordered by number."""
-        found = [(_DEMO.fullmatch(name), target) for name, target in hdf5_tree.members(self.data)]
+        links = [] if self.data is None else hdf5_tree.members(self.data)
+        found = [(_DEMO.fullmatch(name), target) for name, target in links]
         demos = sorted((int(match[1]), match[0], target) for match, target in found if match)
         if not demos:
             raise FormatError(f"{self.name} has no demonstrations data/demo_0, data/demo_1, …")
@@ -204,10 +202,8 @@ class DemoFile:
         """Return the rules that are applied, as sentences; `why`: reason for the alignment."""
         aligned = self.alignment and _ALIGNED[self.alignment].format(why=why)
         others = sorted(_attribute_names(self.first) - ATTRIBUTES)
-        left = f"Attributes of demonstrations that are not kept: {', '.join(others)}." * bool(
-            others
-        )
-        return tuple(filter(None, (aligned, ENDS[self.ends], left)))
+        left = f"Attributes of demonstrations that are not kept: {', '.join(others)}."
+        return tuple(filter(None, (aligned, ENDS[self.ends], left if others else None)))
 
 
 def _names(group: Any) -> frozenset[str]:
