@@ -115,9 +115,11 @@ def join(
     for name, reader in zip(named[1:], readers[1:], strict=True):
         _check_same(readers[0].manifest, reader.manifest, named[0], name)
     done = joined_parts(parts, folder)
-    for number, reader in enumerate(readers[done:], done):
+    for number, reader in enumerate(readers):
         try:
-            reader.check_files()
+            if number >= done:  # else its rows may be consumed
+                reader.check_files()
+            _check_small_files(reader)
         except ManifestError as error:
             raise DamagedPartError(error.message, hint=error.shell_hint, part=number) from error
     words, joining = Vocabularies(), _Joining(folder, readers, named, done)
@@ -147,6 +149,19 @@ def join(
         manifest = finalize(sink, header, contents, words)
     _journal(folder).unlink(missing_ok=True)
     return manifest
+
+
+def _check_small_files(reader: DatasetReader) -> None:
+    """Raise `ManifestError` if a file other than those of rows, which `join` hashes, was changed."""
+    rows = _row_files(reader.manifest)
+    for name, entry in reader.manifest.digests.items():
+        if name not in rows:
+            try:
+                found = hashlib.sha256((reader.path / name).read_bytes()).hexdigest()
+            except OSError as error:
+                raise ManifestError(f"{reader.path / name} cannot be read: {error}") from error
+            if found != entry["sha256"]:
+                raise ManifestError(f"{reader.path / name} was changed")
 
 
 def joined_parts(parts: Sequence[Path], folder: Path) -> int:
