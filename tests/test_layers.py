@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -273,3 +274,17 @@ def test_only_the_program_exits() -> None:
     }
     library = {name for name in exits - OWN_PIPES - STOPS_EXITS if name.startswith("offline_data/")}
     assert {name for name in library if _room(name) != "testing"} == set()
+
+
+def test_the_page_on_architecture_has_these_layers() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = page.partition("<!-- layers")[2].partition("```\n")[2].partition("```")[0]
+    assert drawn.splitlines() == [" · ".join(sorted(rooms)) for rooms in LAYERS]
+
+
+def test_the_page_on_architecture_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|md))?)`", page))
+    places = [ROOT, ROOT / "offline_data"]
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not any((at / name).exists() for at in places)] == []
