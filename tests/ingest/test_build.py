@@ -10,6 +10,7 @@ from offline_data.config import Settings
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ids import parse_id
+from offline_data.ingest import build
 from offline_data.ingest.build import BuildJob, DatasetBuild, chosen_parts
 from offline_data.ingest.conversion import finish_and_publish
 from offline_data.progress import SILENT
@@ -17,7 +18,7 @@ from offline_data.sources.base import SourceInfo
 from offline_data.sources.options import Options
 from offline_data.store.library import entry_at
 from offline_data.store.publish import staging_folder
-from offline_data.testing.toy import ToyRaw
+from offline_data.testing.toy import ToyRaw, toy_batch
 
 
 def make(raw: ToyRaw, settings: Settings, options: Options | None = None) -> Path:
@@ -26,8 +27,8 @@ def make(raw: ToyRaw, settings: Settings, options: Options | None = None) -> Pat
     with staging_folder(settings.staging, target.folder, destination) as staging:
         job = BuildJob(target, "toy", "compact", destination)
         folder = staging / "dataset"
-        with DatasetBuild(raw, job, options or Options(), 1, folder) as build:
-            finish_and_publish(build, job, SILENT, folder)
+        with DatasetBuild(raw, job, options or Options(), 1, folder) as begun:
+            finish_and_publish(begun, job, SILENT, folder)
     return destination
 
 
@@ -65,6 +66,14 @@ def test_a_range_of_episodes_is_exactly_that(
 def test_a_part_is_left_out_where_a_range_ends_before_it() -> None:
     parts = ToyRaw((1,) * 7).parts(1)
     assert [(part.first, part.stop) for part in chosen_parts(parts, (1, 4))] == [(1, 2), (2, 4)]
+
+
+def test_images_are_decoded_an_episode_at_a_time_where_each_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "PART_BYTES", 1)
+    pieces = build.decoded(iter([toy_batch([2, 3, 1])]))
+    assert [piece.lengths.tolist() for piece in pieces] == [[2], [3], [1]]
 
 
 def test_a_range_beyond_the_source_is_an_error() -> None:

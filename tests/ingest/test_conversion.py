@@ -203,3 +203,11 @@ def test_work_that_workers_cannot_shorten_starts_none(
     dataset = parsed(raw)
     batches = list(read_parts(dataset, dataset.parts(1), 8))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
+
+
+def test_one_worker_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.0)
+    monkeypatch.setattr(ParsedDataset, "read_in_processes", lambda *_: pytest.fail("a process"))
+    dataset = parsed(ToyRaw(LENGTHS))
+    batches = list(read_parts(dataset, dataset.parts(1), 1))
+    assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)

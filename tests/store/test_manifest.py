@@ -97,3 +97,17 @@ def test_links_may_lead_elsewhere_in_the_directory_but_not_out(name: str, tmp_pa
     (folder / name).symlink_to(tmp_path / "outside")
     with pytest.raises(ManifestError, match="is a link that leads out"):
         open_reader(folder)
+
+
+@pytest.mark.parametrize(
+    ("folder", "step"),
+    [("local/door/1", "offline-data convert PATH door"), ("local/d4rl/door/1", "download ID")],
+    ids=["a dataset of the user", "a root of this name"],
+)
+def test_how_to_replace_a_damaged_dataset(tmp_path: Path, folder: str, step: str) -> None:
+    path = tmp_path / folder
+    path.mkdir(parents=True)
+    (path / MANIFEST).write_text("{}")
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(path)
+    assert step in str(caught.value.shell_hint)

@@ -116,6 +116,22 @@ def test_a_small_disk_is_met_before_writing(
     write_toy(tmp_path / "small", [toy_batch([20])])
 
 
+def test_the_space_for_all_rows_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for the row of observations that each episode has more than steps."""
+    batch = toy_batch([100] * 50)
+    manifest = write_toy(tmp_path / "d", [batch])
+    rows = sum(
+        x["size"]
+        for name, x in manifest.digests.items()
+        if "rows." in name and "episodes" not in name
+    )
+    monkeypatch.setattr(files, "free_bytes", lambda _: writer.with_margin(rows) - 1)
+    with pytest.raises(NoSpaceError):
+        write_toy(tmp_path / "lacks one byte", [batch])
+
+
 def test_files_of_the_users_stay_where_a_dataset_is_replaced(tmp_path: Path) -> None:
     home, staging = tmp_path / "root" / "d", tmp_path / "staging"
     write_toy(home, [toy_batch([3])])
