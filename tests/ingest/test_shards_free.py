@@ -15,6 +15,7 @@ from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 from offline_data.progress import SILENT
+from tests.ingest.here import convert_here
 from tests.ingest.test_shards import check, raw_files
 from tests.toys.servers import FileServer
 from tests.toys.sharded import PUBLISHED, install, served
@@ -47,6 +48,7 @@ def test_a_shards_files_go_with_it(settings: Settings) -> None:
     looking = Looking(settings)
     check(download(parse_id(f"shardtoy:{NAME}"), settings, Options(), executor=looking), range(8))
     assert looking.counts == [1, 1, 1, 1]  # what opening needs
+    assert raw_files(settings) == []
 
 
 def test_a_file_of_several_shards_is_fetched_once_and_goes_with_the_last(
@@ -86,3 +88,21 @@ def test_nothing_goes_with_keep_raw(settings: Settings) -> None:
     options = Options(keep_raw=True)
     download(parse_id(f"shardtoy:{NAME}"), settings, options, executor=looking)
     assert looking.counts == [2, 3, 4, 5]
+
+
+@pytest.mark.usefixtures("processes")
+def test_no_more_shards_at_once_than_half_of_the_free_disk_has_room_for(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_here(monkeypatch)
+    workers: list[int] = []
+
+    def local(count: int) -> InProcess:
+        workers.append(count)
+        return InProcess()
+
+    largest = max(len(content) for path, content in served(NAME).items() if "shard" in path)
+    monkeypatch.setattr("offline_data.ingest.shards.LocalProcesses", local)
+    monkeypatch.setattr("offline_data.ingest.shards.free_bytes", lambda _: 2 * 3 * largest)
+    download(parse_id(f"shardtoy:{NAME}"), replace(settings, workers=8), Options())
+    assert workers == [3]
