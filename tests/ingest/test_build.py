@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from offline_data.config import Settings
-from offline_data.episodes import Dropped
+from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ids import parse_id
 from offline_data.ingest import build
 from offline_data.ingest.build import BuildJob, DatasetBuild, chosen_parts
 from offline_data.ingest.conversion import finish_and_publish
-from offline_data.progress import SILENT
-from offline_data.sources.base import SourceInfo
+from offline_data.progress import SILENT, SilentProgress
+from offline_data.sources.base import Part, SourceInfo
 from offline_data.sources.options import Options
 from offline_data.store.library import entry_at
 from offline_data.store.publish import staging_folder
@@ -90,3 +91,20 @@ def test_strict_refuses_what_would_be_dropped(settings: Settings) -> None:
         make(raw, settings, Options(strict=True))
     manifest = entry_at(make(raw, settings)).manifest
     assert manifest.dropped == ({"key": "metadata/policy", "reason": "weights are not per step"},)
+
+
+def test_warnings_of_batches_are_told(settings: Settings, tmp_path: Path) -> None:
+    class Warns(ToyRaw):
+        def read_part(self, part: Part) -> EpisodeBatch:
+            return replace(super().read_part(part), warnings=(f"look at {part.first}",))
+
+    class Notes(SilentProgress):
+        def note(self, message: str) -> None:
+            told.append(message)
+
+    told = list[str]()
+    target = parse_id("local:toy@1")
+    job = BuildJob(target, "toy", "compact", settings.root / target.folder / "1")
+    with DatasetBuild(Warns((1, 2)), job, Options(), 1, tmp_path / "dataset") as begun:
+        finish_and_publish(begun, job, Notes(), tmp_path / "dataset")
+    assert told == ["look at 0", "look at 1"]

@@ -90,6 +90,15 @@ def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: 
         assert (share.ran, share.result.existed) == (0, True)
 
 
+def test_what_a_kill_left_beside_a_plan_goes_when_it_is_written(
+    settings: Settings, plan: Path
+) -> None:
+    left_over = plan.with_name(f".{plan.name}.1234abcd.tmp")
+    left_over.write_text("half a plan")
+    plan_for_workers(ID, plan, settings, Options())
+    assert not left_over.exists()
+
+
 def test_a_plan_of_a_folder(settings: Settings, plan: Path, tmp_path: Path) -> None:
     folder = write_toy_shards(tmp_path / "raw", NAME)
     plan_convert_for_workers(folder, "mine", plan, settings, Options())

@@ -111,6 +111,7 @@ class TestLocal:
         write(root / "cartpole-v0", "arrow")
         (root / "empty" / "data").mkdir(parents=True)
         (root / "link").symlink_to(root)
+        write(root.joinpath(*"abcdefghijk"))  # deeper than any namespace
         found = {entry.name: entry for entry in Minari().local(settings)}
         assert list(found) == [NAME, "cartpole-v0"]
         assert found[NAME].bytes == (root / NAME / "data" / "main_data.hdf5").stat().st_size
