@@ -17,6 +17,8 @@ from rich.console import Console
 
 import offline_data
 from offline_data import progress
+from offline_data.executors.local import InProcess
+from offline_data.jobs.run import run_tasks
 from offline_data.progress import LoggedNotes, ProgressBars, SilentProgress, progress_of
 from offline_data.testing.toy import toy_batch, write_toy
 
@@ -157,3 +159,18 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 65536)
     except OSError:  # a terminal whose other side is closed
         return b""
+
+
+def test_the_tasks_of_a_job_are_counted_one_by_one() -> None:
+    class Counts(SilentProgress):
+        def task(self, label: str, total: int | None, unit: str) -> Any:
+            counted.append((label, total, unit))
+            return super().task(label, total, unit)
+
+        def advance(self, amount: int = 1) -> None:
+            counted.append(amount)
+
+    counted = list[Any]()
+    with run_tasks(InProcess(), str, [1, 2], Counts(), ("convert toy", "shards")) as answers:
+        assert list(answers) == [(1, "1"), (2, "2")]
+    assert counted == [("convert toy", 2, "shards"), 1, 1]
