@@ -29,6 +29,10 @@ def transitions(folder: Path) -> int:
 class KilledError(BaseException): ...
 
 
+def test_versions_of_this_package_name_a_lock_alike() -> None:
+    assert lock_name(f"local/{'a' * 60}") == f"{'a' * 40}-5ba03dcc00"
+
+
 def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     name = lock_name("local/a")
     (tmp_path / f"{name}.dead" / "dataset").mkdir(parents=True)
