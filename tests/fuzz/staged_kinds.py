@@ -67,14 +67,11 @@ def run_shards(folder: Path, number: int, line: tuple[str, ...]) -> int:
 
 
 def _change(random: Random, how: str, work: Path) -> None:
-    record = random.choice(sorted(work.glob("0*.json")))
-    if how == "record" and random.random() < 0.6:
-        value = spoil_json(random, json.loads(record.read_text()))
-        record.write_bytes(json.dumps(value).encode(errors="surrogatepass"))
-    elif how == "record":
-        spoil_json_file(random, record)
+    if how == "record":
+        record = random.choice(sorted(work.glob("finished/*.record")))
+        record.write_bytes(spoil_bytes(random, record.read_bytes()))
     elif how == "files":
-        path = random.choice(sorted(p for p in work.rglob("0*/**/*") if p.is_file()))
+        path = random.choice(sorted(p for p in work.glob("shards/*/**/*") if p.is_file()))
         if path.suffix == ".json":
             spoil_json_file(random, path)
         else:

@@ -10,8 +10,11 @@ import pytest
 
 from tests.toys.minari import write_minari_hdf5
 
-LIMIT = 450 << 20
-"""Bytes of private memory a process of the conversion may have: less than the data alone."""
+LIMIT = 540 << 20
+"""Bytes of private memory a process of the conversion may have: less than the data alone.
+
+Imported modules, parts and buffers reach 430 to 470 MiB, by how threads take turns.
+"""
 
 CODE = """
 import resource, sys
@@ -29,7 +32,7 @@ def test_a_set_larger_than_the_limit_converts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str, layout: str
 ) -> None:
     monkeypatch.setenv("OFFLINE_DATA_WORKERS", workers)
-    folder = write_minari_hdf5(tmp_path / "big-v0", 2500, 1000)
+    folder = write_minari_hdf5(tmp_path / "big-v0", 3200, 1000)
     assert sum(p.stat().st_size for p in folder.rglob("*.hdf5")) > LIMIT
     command = [sys.executable, "-c", CODE, str(LIMIT), str(folder), str(tmp_path / "root"), layout]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

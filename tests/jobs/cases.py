@@ -161,7 +161,7 @@ class JobCase(ABC):
     def plan(self, progress: Progress) -> None:
         """Write the plan for ranks, unless the same one is there; replace another."""
 
-    stride: ClassVar[int] = 4
+    stride: ClassVar[int] = 12
     """Number of operations, of which one fails in each of the slow tests."""
     points: ClassVar[int] = 4
     """Number of operations that fail in the default run."""
@@ -220,7 +220,7 @@ class JobCase(ABC):
 class RecipeCase(JobCase):
     """Makes a dataset by a recipe with a first pass over the data, in four tasks."""
 
-    half, points, stride = 6, 8, 1
+    half, points, stride = 6, 8, 4
 
     def run(self, executor: Running, progress: Progress) -> bool:
         options: dict[str, Any] = {"layout": ("compact", "ted")[self.variant], "chunksize": 8}

@@ -68,7 +68,7 @@ class JobContract:
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", FAULTS)
     def test_every_operation_that_fails(self, case: JobCase, whole: Whole, kind: Kind) -> None:
-        for at in every(case, whole, first=1 + FAULTS.index(kind)):
+        for at in every(case, whole, FAULTS.index(kind)):
             check_fault(case, whole, kind, at)
 
     def test_another_at_the_same_time(self, case: JobCase, whole: Whole) -> None:
@@ -123,9 +123,10 @@ def sample(whole: Whole, count: int) -> Iterator[int]:
         yield 1 + (2 * turn + 1) * whole.ended.operations // (2 * count)
 
 
-def every(case: JobCase, whole: Whole, first: int = 1) -> range:
-    """Return the operations of the slow tests; every one fails in at least one way."""
-    return range(1 + (first - 1) % case.stride, whole.ended.operations + 1, case.stride)
+def every(case: JobCase, whole: Whole, turn: int = 0) -> range:
+    """Return the operations of a slow test: one of each `case.stride`, another one in each turn."""
+    first = 1 + turn * case.stride // len(FAULTS)
+    return range(first, whole.ended.operations + 1, case.stride)
 
 
 def check_fault(case: JobCase, whole: Whole, kind: Kind, at: int) -> None:
