@@ -33,7 +33,7 @@ EPISODE = "offline_data.buffers.views.episode.Episode"
 TYPES = [
     "offline_data.buffers.dataset.BaseDatasetExperienceReplay",
     TENSORDICT,
-    f"tuple[{TENSORDICT}, dict[Any, Any]]",
+    f"tuple[{TENSORDICT}, Any]",
     TENSORDICT,
     EPISODE,
     TENSORDICT,

@@ -23,13 +23,17 @@ from offline_data.sources.openx.webdataset import REPO
 from offline_data.sources.options import TextOptions
 from offline_data.sources.registry import _BUILT_IN
 from offline_data.text.tokenizer import pin_tokenizer
+from tests.sources.test_d3rlpy import write_flat
+from tests.sources.test_flat_sources import flat_arrays, write_dsrl
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.gen_dgrl import toy_files, write_archive
 from tests.toys.lerobot import write_lerobot
 from tests.toys.minari import toy_episode, write_minari
+from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.openml import toy_table
 from tests.toys.rlds import toy_record, write_rlds
+from tests.toys.robomimic import toy_demo, write_demos, write_libero
 from tests.toys.roboset import write_roboset
 from tests.toys.servers import (
     Answer,
@@ -64,9 +68,25 @@ def d4rl(folder: Path) -> LocalServer:
     return FileServer({"/datasets/offline_rl/hand_dapg_v1/pen-human-v1.hdf5": file})
 
 
+def d3rlpy(folder: Path) -> LocalServer:
+    file = write_flat(folder / "x.h5").read_bytes()
+    return FileServer({"/s/uep0lzlhxpi79pd/cartpole_v1.1.0.h5": file})
+
+
+def dsrl(folder: Path) -> LocalServer:
+    file = write_dsrl(folder / "x.hdf5", flat_arrays()).read_bytes()
+    name = "SafetyCarGoal1Gymnasium-v0-120-1671.hdf5"
+    return FileServer({f"/datasets/YYY-45/DSRL/resolve/main/{name}": file})
+
+
 def gen_dgrl(folder: Path) -> LocalServer:
     archive = write_archive(folder / "x.tar.xz", toy_files((3, 2))).read_bytes()
     return FileServer({"/DGRL/10M/bigfish.tar.xz": archive})
+
+
+def libero(folder: Path) -> LocalServer:
+    write_libero(folder / "libero_10" / "a_demo.hdf5", rows=8)
+    return hub({"yifengzhu-hf/LIBERO-datasets": folder})
 
 
 def lerobot(folder: Path) -> LocalServer:
@@ -74,9 +94,19 @@ def lerobot(folder: Path) -> LocalServer:
     return hub({"me/toy": folder})
 
 
+def mimicgen(folder: Path) -> LocalServer:
+    write_demos(folder / "core" / "stack_d0.hdf5", {0: toy_demo(0, 3)})
+    return hub({"amandlek/mimicgen_datasets": folder})
+
+
 def minari(folder: Path) -> LocalServer:
     write_minari(folder / "door" / "human-v2", [toy_episode(0, 4), toy_episode(1, 2)])
     return hub({"farama-minari/D4RL": folder})
+
+
+def ogbench(folder: Path) -> LocalServer:
+    file = write_ogbench(folder / "x.npz", toy_arrays("cube", (3, 2))).read_bytes()
+    return FileServer({"/datasets/ogbench/cube-single-play-v0.npz": file})
 
 
 def openml(_: Path) -> LocalServer:
@@ -99,6 +129,11 @@ def text(folder: Path) -> LocalServer:
     return hub({"someone/stories": folder})
 
 
+def robomimic(folder: Path) -> LocalServer:
+    write_demos(folder / "v1.5/lift/ph/low_dim_v15.hdf5", {0: toy_demo(0, 3)})
+    return hub({"robomimic/robomimic_datasets": folder})
+
+
 def roboset(folder: Path) -> LocalServer:
     write_roboset(folder / "DAPG(human)" / "door_v2d-v1", seeds=(0,), trials=(0, 1))
     return hub({"jdvakil/RoboSet_Sim": folder})
@@ -113,13 +148,19 @@ def vd4rl(folder: Path) -> LocalServer:
 PUBLISHED: Mapping[str, Callable[[Path], LocalServer]] = {
     "atari_dqn:Pong/1": atari,
     "d4rl:pen-human-v1": d4rl,
+    "d3rlpy:cartpole": d3rlpy,
+    "dsrl:OfflineCarGoal1Gymnasium-v0": dsrl,
     "gen_dgrl:bigfish-10M": gen_dgrl,
     "hf:someone/stories": text,
     "lerobot:me/toy": lerobot,
+    "libero:libero_10": libero,
+    "mimicgen:core/stack_d0": mimicgen,
     "minari:D4RL/door/human-v2": minari,
+    "ogbench:cube-single-play-v0": ogbench,
     "openml:61": openml,
     "openx:viola": openx,
     "openx:viola@hub": openx_hub,
+    "robomimic:lift/ph/low_dim_v15": robomimic,
     "roboset:DAPG(human)/door_v2d-v1": roboset,
     "vd4rl:main/walker_walk/random/64px": vd4rl,
     "vd4rl:main/walker_walk/random/84px": vd4rl,
@@ -127,6 +168,8 @@ PUBLISHED: Mapping[str, Callable[[Path], LocalServer]] = {
 """A server of a small dataset, by its id."""
 OPTIONAL = {("openx:viola", "o")}
 """Requests whose failure stops no download: a listing, which only adds sizes and digests."""
+UNLISTED = {"d4rl", "d3rlpy", "dsrl", "gen_dgrl", "ogbench"}
+"""Sources that ask for no listing, only for the file."""
 PAGE = Answer(b"<!DOCTYPE html><html>", headers={"Content-Type": "text/html"})
 FAULTS: Mapping[str, tuple[Answer, type[OfflineDataError], str]] = {
     "401": (Answer(b"", 401), AuthError, "offline_data.convert("),
@@ -137,8 +180,15 @@ FAULTS: Mapping[str, tuple[Answer, type[OfflineDataError], str]] = {
 """What is answered, the error that comes of it, and a word of its hint."""
 
 
+UNTRIED = {
+    "local": "of this disk",
+    "text": "of this disk",
+    "neorl": "one file with a published digest, fetched as that of dsrl",
+}
+
+
 def test_every_source_is_tried() -> None:
-    assert {parse_id(name).source for name in PUBLISHED} == _BUILT_IN.keys() - {"local", "text"}
+    assert {parse_id(name).source for name in PUBLISHED} == _BUILT_IN.keys() - UNTRIED.keys()
 
 
 @pytest.fixture
@@ -177,7 +227,7 @@ def test_each_file_goes_wrong(
 
     assert get("good").manifest.counts["transitions"] > 0
     asked = {PurePosixPath(one.path).name: one.path for one in reversed(server.requests)}
-    assert len(asked) > (dataset.source not in {"d4rl", "gen_dgrl"})  # which ask for no listing
+    assert len(asked) > (dataset.source not in UNLISTED)
     for number, (file, path) in enumerate(asked.items()):
         for fault, (answer, kind, hinted) in FAULTS.items():
             if fault == ("401", "403")[number % 2]:
