@@ -39,7 +39,7 @@ _TEXT = {
 }
 """Options of text with a value, and the field of `TextOptions` that each is."""
 _VALUES = {
-    **{name: name for name in ("checkpoints", "episodes", "images", "layout", "root")},
+    **{name: name for name in ("checkpoints", "episodes", "images", "layout", "only", "root")},
     **_TEXT,
     "from": "source",
 }

@@ -43,6 +43,7 @@ def download(
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
     video: Literal["png", "raw", "skip"] | None = None,
+    only: str | None = None,
     text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
@@ -75,6 +76,9 @@ def download(
             accept an existing dataset of either kind.
         video: Frames of videos (`lerobot`): `png`: store each as an image; `raw`: store pixels;
             `skip`: leave videos out; None: `png`, but accept an existing dataset of any kind.
+        only: Names of features to convert (`lerobot`), separated by commas, each with what is below
+            it: `"observation.state,observation.images.top"`. Videos of others are not downloaded.
+            Actions, rewards, ends and tasks always stay; the dataset then has a separate revision.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
         audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
@@ -114,6 +118,7 @@ def download(
         images=images,
         video=video,
         checkpoints=checkpoints,
+        only=only,
         text=ingest.pinned_text(text, chosen),
     )
     dataset = id if isinstance(id, DatasetId) else parse_id(id)
@@ -132,6 +137,7 @@ def convert(
     video: Literal["png", "raw", "skip"] | None = None,
     split: str | None = None,
     alignment: Literal["raw", "regenerated"] | None = None,
+    only: str | None = None,
     text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
@@ -177,6 +183,7 @@ def convert(
         images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
         video: Frames of videos (`lerobot`): `png` and None: store each as an image; `raw`: store
             pixels; `skip`: leave videos out.
+        only: Names of features to convert; see `download`.
         split: Split of a folder that has several, such as `train` and `val`; `all`: all as one
             dataset, in which `ds.episodes["split"]` tells them apart.
         alignment: Of LIBERO files: `raw` if observations were recorded after the action of their row,
@@ -231,15 +238,16 @@ def convert(
         checkpoints=checkpoints,
         split=split,
         alignment=alignment,
+        only=only,
         text=ingest.pinned_text(text, chosen),
     )
     shown = progress_of(progress)
     if isinstance(data, (str, os.PathLike)):
         path = user_path(data, "the data")
         return ingest.convert(path, name, chosen, options, shown, source=source, executor=executor)
-    if any(given is not None for given in (source, executor, split, alignment)):
+    if any(given is not None for given in (source, executor, split, alignment, only)):
         raise UsageError(
-            "alignment=, source=, split= and executor= are for a file or folder; the data are in memory"
+            "alignment=, only=, source=, split= and executor= are for a file or folder; the data are in memory"
         )
     from offline_data.ingest.convert import new_id
     from offline_data.ingest.in_memory import convert_in_memory

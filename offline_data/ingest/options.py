@@ -53,6 +53,11 @@ def apply_options(options: Options, release: Release, source: str) -> Release:
     Raises `UsageError` if its source lacks one, `NotFoundError` if there is no such split.
     """
     _check_split(release, source, options.split)
+    if options.only is not None and not get_source(source).selects_features:
+        raise UsageError(
+            f"Features of {source} cannot be chosen before conversion; only those of lerobot can",
+            hint="leave --only out; load_dataset(…, keys=[…]) loads only some leaves",
+        )
     if options.checkpoints is not None:
         release = get_source(source).narrowed(release, options.checkpoints)
     if options.text is not None:

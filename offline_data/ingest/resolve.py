@@ -148,6 +148,8 @@ def _say_missing(dataset: DatasetId, options: Options) -> str:
         return f"{dataset} cannot be fetched again from this disk"
     if options.episodes:
         return f"Episodes {format_range(options.episodes)} of {dataset} are not on this disk"
+    if options.only:
+        return f"Features {options.only} of {dataset} are not on this disk"
     tokens = ", tokenized with these options," if options.text else ""
     return f"{dataset}{tokens} is not on this disk"
 

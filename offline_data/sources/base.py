@@ -124,6 +124,11 @@ class Release:
     video: Literal["png", "raw", "skip"] | None = None
     """Whether frames of videos become PNG images or pixels, or are left out; None: `png`, and a
     camera none of whose files is there is left out."""
+    episodes: tuple[int | None, int | None] | None = None
+    """Half-open range of episodes that are asked for, which cuts it; None: all. A source that can
+    divide its shards there saves what is fetched."""
+    only: str | None = None
+    """Names of features to read, separated by commas; see `Source.selects_features`. None: all."""
     card: Mapping[str, Any] = field(default_factory=dict)
     """Metadata of the dataset's card on the hub, by which `with_text` chooses files."""
     licence: str | None = None
@@ -263,6 +268,8 @@ class Source(ABC):
     """Licence of all its datasets, if they share one that is known (`SourceInfo.licence`)."""
     citation: str | None = None
     """Citation for its datasets, unless they have their own."""
+    selects_features: bool = False
+    """Whether it follows `Release.only`."""
 
     @abstractmethod
     def catalog(self) -> Sequence[CatalogEntry]:

@@ -113,6 +113,16 @@ def parse_range(text: str, flag: str = "--episodes") -> Range:
     return begin, end
 
 
+def names_in(text: str) -> list[str]:
+    """Return the names of a list with commas.
+
+    Example:
+        >>> names_in("observation.state, observation.images.top")
+        ['observation.state', 'observation.images.top']
+    """
+    return [name.strip() for name in text.split(",")]
+
+
 def format_range(given: Range) -> str:
     """Return a range in the form that `parse_range` reads.
 
@@ -281,10 +291,13 @@ class TextOptions:
     @property
     def digest(self) -> str:
         """Eight hex digits that differ between options; part of the revision of the dataset."""
-        import hashlib  # slow to import, and not needed for `--help`
+        return _digest(_content(self.to_json()))
 
-        text = json.dumps(_content(self.to_json()), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+def _digest(value: Any) -> str:
+    import hashlib  # slow to import, and not needed for `--help`
+
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _content(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,6 +378,13 @@ class Options:
         place=9,
     )
     """None: as `png`, and an existing dataset of any kind is accepted."""
+    only: str | None = _option(
+        None,
+        "For LeRobot: only these features, named one by one or by what is above them, as in "
+        "observation.state,observation.images.top; actions, rewards, ends and tasks always stay.",
+        metavar="NAME,…",
+        place=10,
+    )
     text: TextOptions | None = _option(None, "", place=8)
     """None: not text, and an existing dataset of any kind is accepted."""
     split: str | None = _option(
@@ -417,12 +437,14 @@ class Options:
                 revision += f"+{name}-{first or 0}-{'end' if stop is None else stop}"
         if self.split not in {None, ALL_SPLITS}:
             revision += f"+split-{self.split}"
+        if self.only is not None:
+            revision += f"+only-{_digest(sorted(set(names_in(self.only))))}"
         return revision if self.text is None else f"{revision}+text-{self.text.digest}"
 
     @property
     def whole(self) -> bool:
         """Whether the whole dataset is requested."""
-        return self.episodes is None and self.checkpoints is None
+        return self.episodes is None and self.checkpoints is None and self.only is None
 
     def accept(self, manifest: Manifest) -> bool:
         """Return True if an existing dataset has the requested episodes, images and videos."""

@@ -62,9 +62,9 @@ class Entry:
 
     @property
     def partial(self) -> bool:
-        """Whether only some of the source was asked for (`--episodes`, `--checkpoints`)."""
+        """Whether only some of the source was asked for (`--episodes`, `--checkpoints`, `--only`)."""
         recorded = self.manifest.converter.get("options", {})
-        return any(recorded.get(name) for name in ("episodes", "checkpoints"))
+        return any(recorded.get(name) for name in ("episodes", "checkpoints", "only"))
 
 
 def list_datasets(root: Path) -> list[Entry]:

@@ -18,10 +18,17 @@ import pytest
 from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.joining import concatenate
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError, OfflineError
+from offline_data.errors import (
+    FormatError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+    UsageError,
+)
 from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
+from offline_data.ingest.options import apply_options
 from offline_data.readers import arrow
 from offline_data.readers.images import encode_image
 from offline_data.readers.video import VideoFile
@@ -687,17 +694,78 @@ def test_download(
     assert LeRobot().resolve(f"me/{version}", commit, online).revision == commit
 
 
-def test_episodes_fetch_only_their_files(
-    hub: HubServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_SHARD_BYTES", 1)
+def test_episodes_fetch_only_their_files(hub: HubServer, settings: Settings) -> None:
     online = replace(settings, offline=False, hub_endpoint=hub.url)
-    options = Options(episodes=(1, 3))
-    got = download(parse_id("lerobot:me/v2.1"), online, options, executor=InProcess())
-    asked = {request.path.rpartition("/")[2] for request in hub.requests}
-    names = {name for name in asked if name.startswith("episode_")}
-    assert names == {f"episode_00000{e}.{end}" for e in (1, 2) for end in ("parquet", "mp4")}
-    assert open_reader(got.path).lengths.tolist() == [1, 3]
+    for name, names in {
+        "v2.1": {f"episode_00000{e}.{end}" for e in (1, 2) for end in ("parquet", "mp4")},
+        "v3.0": {"file-000.parquet", "file-001.parquet", "file-000.mp4", "file-001.mp4"},
+    }.items():
+        begin = len(hub.requests)
+        options = Options(episodes=(1, 3))
+        got = download(parse_id(f"lerobot:me/{name}"), online, options, executor=InProcess())
+        assert fetched(hub, begin) == names
+        assert open_reader(got.path).lengths.tolist() == [1, 3]
+    begin = len(hub.requests)
+    options = Options(episodes=(0, 2))
+    download(parse_id("lerobot:me/v3.0"), online, options, executor=InProcess())
+    assert fetched(hub, begin) == {"file-000.parquet", "file-000.mp4"}
+
+
+def fetched(hub: HubServer, begin: int) -> set[str]:
+    """Return the names of the files of data that were asked for from a request on."""
+    paths = {request.path.partition("?")[0] for request in hub.requests[begin:]}
+    return {path.rpartition("/")[2] for path in paths if "/data/" in path or "/videos/" in path}
+
+
+# ---- features that are asked for -----------------------------------------------------------------------
+
+ALWAYS = {
+    *(("next", name) for name in ("reward", "success", "terminated", "truncated")),
+    *(("action",), ("timestamp",), ("task",)),
+}
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_features_are_chosen_before_they_are_fetched(
+    version: str, hub: HubServer, tmp_path: Path, settings: Settings
+) -> None:
+    online = replace(settings, offline=False, hub_endpoint=hub.url)
+    dataset = parse_id(f"lerobot:me/{version}")
+    only = "observation.state, observation.images.cam"
+    got = download(dataset, online, Options(only=only), executor=InProcess())
+    assert not {name for name in fetched(hub, 0) if name.endswith(".mp4")}
+    reader = open_reader(got.path)
+    batch, whole = reader.episode_batch(0, 4), read(tmp_path / "hub" / version)
+    assert batch.steps.keys() - {("episode",)} == ALWAYS
+    images = [("observation", "images", "cam"), ("observation", "state")]
+    assert sorted(batch.observations) == images
+    for key in batch.observations:
+        column: Any = batch.observations[key]
+        np.testing.assert_array_equal(np.asarray(column), np.asarray(whole.observations[key]))
+    gone = "observation.environment_state, observation.flag, observation.images.vid"
+    assert f"Features that were not asked for: {gone}." in got.manifest.notes
+    assert not got.manifest.dropped
+    # one that is there serves without the network; the whole dataset is another one
+    offline = replace(online, offline=True)
+    again = Options(only="observation.images.cam,observation.state")
+    assert download(dataset, offline, again).path == got.path
+    for others in (Options(), Options(only="observation.flag")):
+        with pytest.raises(OfflineError, match="not on this disk"):
+            download(dataset, offline, others)
+
+
+def test_names_of_features(tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(tmp_path / "toy", videos=())
+    below = read(folder, only="observation.images")
+    assert sorted(key[-1] for key in below.observations) == ["cam", "vid"]
+    assert not read(folder, only="action").observations
+    for wrong in ("observation.images.ca", "observation.image", "", "episode_index"):
+        with pytest.raises(NotFoundError, match=f"no feature {wrong!r}; it has observation.state,"):
+            convert(folder, "toy", settings, Options(only=wrong))
+    stored = convert(folder, "toy", settings, Options(only="observation.images.cam", strict=True))
+    assert stored.manifest.spaces["observation"] == {"images/cam": "image [8, 9, 3]"}
+    with pytest.raises(UsageError, match="Features of d4rl cannot be chosen"):
+        apply_options(Options(only="a"), Release("x", "1"), "d4rl")
 
 
 def test_what_the_hub_does_not_have(hub: HubServer, settings: Settings) -> None:

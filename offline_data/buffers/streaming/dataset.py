@@ -104,6 +104,7 @@ class StreamingDataset(IterableDataset[Any]):
             `ds.dataloader`. With a trainer that divides batches among ranks by itself: 0 and 1.
         skip_bad_episodes: Whether to skip unreadable episodes and list them in `skipped`.
         split: Split of a folder that has several, or `all`; see `convert`.
+        only: Names of features to read (`lerobot`); files of the others are not fetched; see `download`.
         root: Folder for raw files while they are read; see `load_dataset`.
         source: Adapter for the raw files of a path; None: detected.
         settings: Replaces `root` and the environment.
@@ -141,6 +142,7 @@ class StreamingDataset(IterableDataset[Any]):
         world: int | None = None,
         skip_bad_episodes: bool = False,
         split: str | None = None,
+        only: str | None = None,
         root: str | os.PathLike[str] | None = None,
         source: str | None = None,
         settings: Settings | None = None,
@@ -169,7 +171,7 @@ class StreamingDataset(IterableDataset[Any]):
         self.plan: StreamPlan = plan_stream(
             text,
             self._settings,
-            Options(skip_bad_episodes=skip_bad_episodes, split=split),
+            Options(skip_bad_episodes=skip_bad_episodes, split=split, only=only),
             source=source,
             progress=progress,
         )

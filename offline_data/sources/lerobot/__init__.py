@@ -40,6 +40,7 @@ class LeRobot(CatalogSource):
     action = "continuous"
     needs = ("pyarrow", "PIL", "av")
     extra = "lerobot"
+    selects_features = True
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the datasets of the table `catalogs/lerobot.tsv`; any other can be named, too."""

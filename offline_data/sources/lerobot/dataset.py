@@ -39,6 +39,7 @@ from offline_data.sources.lerobot.features import (
     TASK,
     column_of,
     read_features,
+    select_features,
 )
 from offline_data.sources.lerobot.metadata import INFO, read_episodes, read_info, read_tasks
 from offline_data.sources.lerobot.video import as_column, frames_of_rows
@@ -108,6 +109,7 @@ class LeRobotDataset(RawDataset):
         self._fps = info.fps
         self._tasks = read_tasks(folder, sizes)
         features, dropped = read_features(info.features, str(folder / INFO))
+        features, left_out = select_features(features, release.only, str(folder / INFO))
         cameras = [one.name for one in features if one.kind == "video"]
         self._episodes = read_episodes(
             folder, info, sizes, [] if release.video == "skip" else cameras
@@ -125,6 +127,8 @@ class LeRobotDataset(RawDataset):
         notes = [NOTE_FINAL, NOTE_NUMBERS]
         notes += [] if flag == FLAGS[1] else [NOTE_DONE if flag else NOTE_TRUNCATED]
         warnings = [f"{why[:-1]}: {', '.join(gone)}."] if gone and why == NO_FILES else []
+        if left_out:
+            notes.append(f"Features that were not asked for: {', '.join(left_out)}.")
         count = int(self._episodes.lengths.sum())
         if pixels := sum(prod(one.shape) for one in self._features if one.kind == "video"):
             notes.append(NOTE_VIDEO)
@@ -136,7 +140,7 @@ class LeRobotDataset(RawDataset):
         self._width = sum(
             prod(one.shape) if one.kind in {"number", "text"} else _IMAGE for one in self._features
         )
-        self._shards = self._cut_shards(sizes)
+        self._shards = self._cut_shards(sizes, release.episodes)
         self.info = SourceInfo(
             transitions=count,
             episodes=len(self._episodes.lengths),
@@ -157,16 +161,16 @@ class LeRobotDataset(RawDataset):
         return join_episodes(self._readings(self._shards[shard.name][1]), skip_bad=self._skip_bad)
 
     def _cut_shards(
-        self, sizes: Mapping[str, int | None]
+        self, sizes: Mapping[str, int | None], asked: tuple[int | None, int | None] | None
     ) -> dict[str, tuple[Shard, tuple[int, int]]]:
-        """Return the shards by name, each with its range of episodes."""
+        """Return the shards by name, each with its range of episodes; one begins where `asked` does."""
         found: dict[str, tuple[Shard, tuple[int, int]]] = {}
         lists = [self._episodes.files, *(video.files for video in self._episodes.videos.values())]
         first, taken = 0, dict[str, int]()
         for number, files in enumerate([*zip(*lists, strict=True), ()]):
             new = {file: sizes.get(file) or 0 for file in files if file not in taken}
             full = new and sum(taken.values()) + sum(new.values()) > _SHARD_BYTES
-            if taken and (full or not files):
+            if taken and (full or not files or number in (asked or ())):
                 name = f"episodes {first} to {number - 1}"
                 size = sum(taken.values()) or None
                 shard = Shard(name, tuple(taken), size, number - first)

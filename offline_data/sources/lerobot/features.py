@@ -18,14 +18,16 @@ import numpy as np
 
 from offline_data.episodes import Dropped
 from offline_data.episodes.fields import RESERVED_ROOTS, REWARD
-from offline_data.errors import FormatError
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.ids import did_you_mean
 from offline_data.readers.images import image_head, is_jpeg
+from offline_data.sources.options import names_in
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import DTYPES
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -85,6 +87,29 @@ def read_features(
     if len(twice) < len(found):
         raise FormatError(f"{where}: two features have the same leaf among {sorted(keys)}")
     return found, dropped
+
+
+def select_features(
+    features: Sequence[FeatureLeaf], only: str | None, where: str
+) -> tuple[list[FeatureLeaf], list[str]]:
+    """Return the features of a list of names, and the names of the others; None: all of them.
+
+    A name stands for what is below it, too. What every algorithm needs always stays: actions, what
+    follows them, and the time. Raises `NotFoundError` for a name that is not there.
+    """
+    if only is None:
+        return [*features], []
+    asked, known = names_in(only), [one.name for one in features]
+    chosen = {name for name in known if any(f"{name}.".startswith(f"{one}.") for one in asked)}
+    for one in asked:
+        if not any(f"{name}.".startswith(f"{one}.") for name in known):
+            raise NotFoundError(
+                f"{where} has no feature {one!r}; it has {', '.join(known)}",
+                hint=did_you_mean(one, known),
+            )
+    chosen |= {one.name for one in features if one.key[0] in {"action", "next", "timestamp"}}
+    kept = [one for one in features if one.name in chosen]
+    return kept, [name for name in known if name not in chosen]
 
 
 def _keys(names: Iterable[str]) -> dict[str, Key]:
