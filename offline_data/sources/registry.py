@@ -47,6 +47,7 @@ _SPECIAL = {
 }
 
 _BUILT_IN = {
+    "agilerl": "offline_data.sources.agilerl:AgileRL",
     "atari_dqn": "offline_data.sources.atari_dqn:AtariDQN",
     "d3rlpy": "offline_data.sources.d3rlpy:D3rlpy",
     "d4rl": "offline_data.sources.d4rl:D4RL",

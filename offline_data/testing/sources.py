@@ -83,7 +83,6 @@ class SourceContract:
         assert "\n" not in source.title
         entries = source.catalog()
         names = [entry.name for entry in entries]
-        assert names
         assert len(set(names)) == len(names)
         for entry in entries:
             assert parse_id(f"{source.name}:{entry.name}") == DatasetId(source.name, entry.name)
@@ -91,7 +90,7 @@ class SourceContract:
 
     def test_resolves_what_the_catalog_lists(self, case: SourceCase, offline: Settings) -> None:
         """A listed dataset resolves to files with safe names, or raises that it needs the network."""
-        name = case.source.catalog()[0].name
+        name = _first_name(case.source)
         try:
             release = case.source.resolve(name, None, offline)
         except OfflineError as error:
@@ -108,7 +107,7 @@ class SourceContract:
 
     def test_what_is_not_there(self, case: SourceCase, offline: Settings) -> None:
         """A misspelled name gets a hint with the correct one; offline lists no remote."""
-        name = case.source.catalog()[0].name
+        name = _first_name(case.source)
         wrong = name[:-4] + name[-3:]
         assert wrong not in {entry.name for entry in case.source.catalog()}
         with pytest.raises((NotFoundError, OfflineError)) as caught:
@@ -266,6 +265,17 @@ class SourceContract:
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()
+
+
+def _first_name(source: Source) -> str:
+    """Return the first name of the catalogue; skip the test of a source that publishes nothing."""
+    entries = source.catalog()
+    if not entries:
+        with pytest.raises(NotFoundError, match=f"^There is no {source.name}:x") as caught:
+            source.resolve("x", None, Settings(Path("none"), offline=True))
+        assert caught.value.hint
+        pytest.skip("nothing is published in its format")
+    return entries[0].name
 
 
 def _read_all(case: SourceCase) -> None:

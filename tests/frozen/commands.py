@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offline_data.sources.registry import source_names
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def _values(out: str) -> list[str]:
 
 
 def plain(text: str, folder: Path) -> str:
-    """Replace what depends on the machine, the day and the run."""
-    text = text.replace(str(folder), "FOLDER")
+    """Replace what depends on the machine, the day and the run, and the names of all sources."""
+    text = text.replace(str(folder), "FOLDER").replace(", ".join(source_names()), "SOURCES")
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:?\d\d)?", "TIME", text)
     text = re.sub(r"\b\d+(\.\d+)? ?(ms|s|µs)\b", "SECONDS", text)
     text = re.sub(r"\t\d+(\.\d+)?$", "\tNUMBER", text, flags=re.MULTILINE)

@@ -19,6 +19,7 @@ from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.sources.test_d3rlpy import write_dump, write_flat
 from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
+from tests.toys.agilerl import write_agilerl
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.gen_dgrl import toy_files, write_archive
@@ -110,6 +111,7 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
         _d4rl("hopper-medium-v2", next_observations=True),
         {"keep_episodes": True},
     ),
+    "agilerl": ("agilerl", write_agilerl, {}),
     "atari_dqn": ("atari_dqn", _atari, {}),
     "dsrl": ("dsrl", lambda to: write_dsrl(to / "x.hdf5", flat_arrays()), {}),
     "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),

@@ -78,6 +78,9 @@ FORMAT = FlatFormat(
 )
 """Columns by `FlatFormat`'s names; in the chunked variant they are in `virtual/0/…`, …"""
 
+AGILERL_COLUMNS = {*FORMAT.required_columns, FORMAT.next_observation}
+"""All that is in a file of AgileRL."""
+
 
 class D4RL(CatalogSource):
     """The datasets in D4RL's tables, and the user's files in their format."""
@@ -101,11 +104,12 @@ class D4RL(CatalogSource):
         return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
 
     def has_format(self, path: Path) -> bool:
-        """Return True if `path` is an HDF5 file with the columns of D4RL, and no costs, as DSRL has."""
+        """Return True if `path` is an HDF5 file with D4RL's columns, and neither DSRL's nor AgileRL's."""
         if not path.is_file():
             return False
         with open_hdf5(path) as file:
-            return has_columns(file, FORMAT) and "costs" not in datasets_in(file)[0]
+            names = datasets_in(file)[0].keys()
+            return has_columns(file, FORMAT) and "costs" not in names and names != AGILERL_COLUMNS
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user."""
@@ -157,6 +161,7 @@ def cut_to_episodes(
         if flat.has_next:
             after = compare_next(flat, file, ends, keep_episodes=keep_episodes)
             final, warnings = after.describe(FORMAT.next_observation)
+            warnings = () if rule.marks == "jumps" else warnings
             ends = ends if after.explicit else ends | after.jumps
     lengths = lengths_of(ends)
     info = replace(

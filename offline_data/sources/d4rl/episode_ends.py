@@ -21,6 +21,11 @@ RULES = {
 }
 """Rules by name in the catalogue, with their notes. `terminals|timeouts` is D4RL's own; the others are
 for families whose flags mean something else."""
+JUMPS = (
+    "Episodes end where terminals are set, and where a next observation is not the observation of the "
+    "next row: there they are truncated."
+)
+"""The rule `jumps`, of files of next observations without timeouts."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class EndRule:
     """Rule for dividing the rows of a file into episodes."""
 
     marks: str = "terminals|timeouts"
-    """One of `RULES`."""
+    """One of `RULES`, or `jumps`."""
     horizon: int | None = None
     """Maximum steps of an episode; used only if the rule's columns are missing."""
 
@@ -46,6 +51,8 @@ def episode_ends(
         >>> episode_ends(EndRule(horizon=2), flags, None, "toy.hdf5")[0].nonzero()[0].tolist()
         [1, 3]
     """
+    if rule.marks == "jumps":
+        return terminals, JUMPS
     if rule.marks == "terminals":
         marked, complete = terminals, bool(terminals.any())
     elif rule.marks == "timeouts":

@@ -9,6 +9,7 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.files import is_file, is_folder
 from offline_data.ids import parse_id
 from offline_data.readers.hdf5 import check_hdf5
+from offline_data.sources.agilerl import AgileRL
 from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
@@ -109,8 +110,14 @@ class Minari(Source):
         return find_release(name, revision, settings, [entry.name for entry in self.catalog()])
 
     def accepts(self, path: Path) -> bool:
-        """Return True if `path` is the folder of a dataset, its `data` folder, or its HDF5 file."""
-        return _find_main_file(path) is not None
+        """Return True if `path` is the folder of a dataset, its `data` folder, or its HDF5 file.
+
+        AgileRL puts a file of its own format at the place of Minari's, without metadata.
+        """
+        file = _find_main_file(path)
+        if file is None or is_file(file.with_name(METADATA)):
+            return file is not None
+        return not AgileRL().accepts(file)
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe such a folder or file; its revision is a fingerprint of the files."""

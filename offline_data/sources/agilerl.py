@@ -1,0 +1,82 @@
+"""AgileRL: flat HDF5 files with next observations, and no ends of episodes but terminals.
+
+```
+<id>_agile-v0/data/main_data.hdf5
+    observations, next_observations, actions, rewards, terminals      a row for each transition
+```
+
+Source: `minari_to_agile_dataset` in `agilerl/utils/minari_utils.py` of https://github.com/AgileRL/AgileRL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.files import is_folder
+from offline_data.readers.flat_hdf5 import inspect
+from offline_data.readers.hdf5 import open_hdf5
+from offline_data.readers.hdf5_tree import datasets_in
+from offline_data.sources import d4rl
+from offline_data.sources.base import CatalogEntry, CatalogSource, Release
+from offline_data.sources.d4rl.episode_ends import EndRule
+from offline_data.sources.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.sources.d4rl import D4RLEpisodes
+
+FORMAT = replace(d4rl.FORMAT, title="AgileRL")
+UNMARKED = (
+    "An end that is not terminal shows only where the observation changes: two episodes between which it "
+    "stays the same are read as one."
+)
+
+
+class AgileRL(CatalogSource):
+    """The user's files; nothing is published in this format."""
+
+    name = "agilerl"
+    title = "AgileRL: the files that its minari_to_agile_dataset writes (HDF5)"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """Return nothing: there is no published list."""
+        return ()
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
+        """Raise: all files in this format are the user's."""
+        hint = "convert a file of yours: `offline-data convert main_data.hdf5 NAME`"
+        raise NotFoundError(f"There is no {self.name}:{name}: AgileRL publishes none", hint=hint)
+
+    def has_format(self, path: Path) -> bool:
+        """Return True if `path` is a file with exactly AgileRL's columns, or its folder."""
+        if not (file := _file_of(path)).is_file():
+            return False
+        with open_hdf5(file) as opened:
+            return datasets_in(opened)[0].keys() == d4rl.AGILERL_COLUMNS
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a file, or the folder that AgileRL made for it."""
+        file = _file_of(path)
+        return Release(name, fingerprint(file, [file]), local=file)
+
+    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
+        """Open the file: reads its flags, and compares next observations with the following rows."""
+        path = _file_of(raw)
+        with open_hdf5(path) as file:
+            flat = inspect(file, path, FORMAT)
+        if not flat.has_next:
+            raise FormatError(
+                f"{path} is not an AgileRL file: it has no {FORMAT.next_observation!r}",
+                hint="--from d4rl reads files without",
+            )
+        info = self.describe(release, UNMARKED)
+        return d4rl.cut_to_episodes(flat, EndRule("jumps"), info, keep_episodes=False)
+
+
+def _file_of(path: Path) -> Path:
+    return path / "data" / "main_data.hdf5" if is_folder(path) else path
