@@ -40,6 +40,7 @@ from tests.fuzz.hdf5_variants import SECRET as OTHER_NUMBER
 from tests.fuzz.hdf5_variants import write_minari as write_hostile_minari
 from tests.fuzz.hosted_kinds import HOSTED_KINDS
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
+from tests.fuzz.lerobot_kinds import LEROBOT_KINDS
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
 from tests.fuzz.project_kinds import PROJECT_KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
@@ -728,5 +729,6 @@ KINDS = {
         *STAGED_KINDS,
         *STATE_KINDS,
         *SOURCE_KINDS,
+        *LEROBOT_KINDS,
     )
 }

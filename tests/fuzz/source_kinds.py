@@ -62,7 +62,7 @@ class Truth:
     facts: Any = None
 
 
-def _sources(
+def source_kind(
     name: str,
     source: str,
     make: Callable[[Random, Path], Truth],
@@ -79,6 +79,8 @@ def _sources(
         options = ["--skip-bad-episodes"] if random.random() < 0.4 else []
         if name in {"rlds", "webdataset"}:
             options += random.choice(([], ["--images", "raw"], ["--images", "raw"]))
+        if name == "lerobot":
+            options += random.choice(([], ["--video", "png"], ["--video", "raw"]))
         line = ["convert", f"case/{path.name}", "x", "--from", source, *more, *options]
         done = frozenset({0, 2, 3, 5} if truth.changed else {0})
         root = ("--root", "case/root")
@@ -1132,15 +1134,17 @@ def _check_tokenizer(truth: Truth, stored: Stored, *, skip: bool) -> str | None:
 
 
 SOURCE_KINDS = (
-    _sources("rlds", "openx", _make_rlds),
-    _sources("webdataset", "openx", _make_webdataset),
-    _sources("atari", "atari_dqn", _make_atari, _check_atari),
-    _sources("gendgrl", "gen_dgrl", _make_gendgrl),
-    _sources("vd4rl", "vd4rl", _make_vd4rl),
-    _sources("ogbench", "ogbench", _make_ogbench),
-    _sources("robomimic", "robomimic", _make_robomimic),
-    _sources("roboset", "roboset", _make_roboset),
-    _sources("openml", "openml", _make_openml, _check_openml),
-    _sources("text", "text", _make_text, _check_text, ("--tokenizer", "case/tokenizer.json")),
-    _sources("tokenizer", "text", _make_tokenizer, _check_tokenizer, ("--tokenizer", "case/tok")),
+    source_kind("rlds", "openx", _make_rlds),
+    source_kind("webdataset", "openx", _make_webdataset),
+    source_kind("atari", "atari_dqn", _make_atari, _check_atari),
+    source_kind("gendgrl", "gen_dgrl", _make_gendgrl),
+    source_kind("vd4rl", "vd4rl", _make_vd4rl),
+    source_kind("ogbench", "ogbench", _make_ogbench),
+    source_kind("robomimic", "robomimic", _make_robomimic),
+    source_kind("roboset", "roboset", _make_roboset),
+    source_kind("openml", "openml", _make_openml, _check_openml),
+    source_kind("text", "text", _make_text, _check_text, ("--tokenizer", "case/tokenizer.json")),
+    source_kind(
+        "tokenizer", "text", _make_tokenizer, _check_tokenizer, ("--tokenizer", "case/tok")
+    ),
 )

@@ -18,6 +18,7 @@ ONE_EACH = (
     "vd4rl",
     "ogbench",
     "robomimic",
+    "lerobot",
     "roboset",
     "openml",
     "text",
