@@ -44,7 +44,7 @@ BUDGETS = {
     "offline_data/preprocess": 7_680,
     "offline_data/processes": 645,
     "offline_data/project": 1_160,
-    "offline_data/readers": 4_290,
+    "offline_data/readers": 4_590,
     "offline_data/reports": 2_650,
     "offline_data/sources": 11_230,
     "offline_data/store": 4_790,
