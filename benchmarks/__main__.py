@@ -23,6 +23,7 @@ NAMES = (
     "decode",
     "checks",
     "rlds",
+    "lerobot",
     "streaming",
     "tokenizing",
     "tokens",
