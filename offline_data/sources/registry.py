@@ -57,6 +57,7 @@ _BUILT_IN = {
     "lerobot": "offline_data.sources.lerobot:LeRobot",
     "libero": "offline_data.sources.robomimic:Libero",
     "local": "offline_data.sources.local:Local",
+    "maniskill": "offline_data.sources.maniskill:ManiSkill",
     "mimicgen": "offline_data.sources.robomimic:MimicGen",
     "minari": "offline_data.sources.minari:Minari",
     "neorl": "offline_data.sources.neorl:NeoRL",

@@ -114,7 +114,7 @@ def test_sources(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(one for one in data if one["name"] == "d4rl")["datasets"] > 100
     rows = cli("sources").rows
     assert rows[0] == ["SOURCE", "DATASETS", "REQUIRES", "CONTENT"]
-    assert rows[1][:3] == ["atari_dqn", str(data[0]["datasets"]), "nothing"]
+    assert rows[1][:3] == [data[0]["name"], str(data[0]["datasets"]), "nothing"]
 
     class Needy:
         name, title, extra = "needy", "for this test", "needy"

@@ -24,6 +24,7 @@ from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.gen_dgrl import toy_files, write_archive
 from tests.toys.lerobot import write_lerobot
+from tests.toys.maniskill import toy_trajectory, write_maniskill
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.openml import toy_of_torchrl, toy_table
@@ -130,6 +131,11 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     "openx webdataset": (
         "openx",
         lambda to: write_webdataset(to, "toy", "file", [[4, 1], [6]]),
+        {},
+    ),
+    "maniskill": (
+        "maniskill",
+        lambda to: write_maniskill(to / "x.h5", {n: toy_trajectory(n, 2 + n) for n in range(3)}),
         {},
     ),
     "robomimic": (

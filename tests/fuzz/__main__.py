@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from tests.fuzz.harness import Kind, Verdict, adopt_orphans, run_batch, run_case
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.lerobot_kinds import LEROBOT_KINDS
+from tests.fuzz.robot_kinds import ROBOT_KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ MOST = 20
 WITHOUT_TORCH = frozenset(
     {
         *("d4rl", "d4rl-bytes", "hdf5", "minari", "http", "archive", "hub", "bucket", "shards"),
-        *(kind.name for kind in (*SOURCE_KINDS, *LEROBOT_KINDS)),
+        *(kind.name for kind in (*SOURCE_KINDS, *LEROBOT_KINDS, *ROBOT_KINDS)),
     }
 )
 """Kinds whose commands do not import torch; a process without it is forked in half the time."""

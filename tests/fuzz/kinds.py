@@ -43,6 +43,7 @@ from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
 from tests.fuzz.lerobot_kinds import LEROBOT_KINDS
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
 from tests.fuzz.project_kinds import PROJECT_KINDS
+from tests.fuzz.robot_kinds import ROBOT_KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
 from tests.fuzz.staged_kinds import STAGED_KINDS
 from tests.fuzz.state_kinds import STATE_KINDS
@@ -730,5 +731,6 @@ KINDS = {
         *STATE_KINDS,
         *SOURCE_KINDS,
         *LEROBOT_KINDS,
+        *ROBOT_KINDS,
     )
 }

@@ -75,7 +75,7 @@ def source_kind(
         random = Random(f"{name}-{seed}")
         truth = make(random, folder)
         (folder.parent / "truth").write_bytes(pickle.dumps(truth))
-        (path,) = folder.glob("in*")
+        path = min(folder.glob("in*"))  # the first; another may lie beside it
         options = ["--skip-bad-episodes"] if random.random() < 0.4 else []
         if name in {"rlds", "webdataset"}:
             options += random.choice(([], ["--images", "raw"], ["--images", "raw"]))
@@ -700,7 +700,7 @@ def _make_vd4rl(random: Random, folder: Path) -> Truth:
         cuts = [random.randrange(1, total)] if random.random() < 0.7 else []
         write_vd4rl_hdf5(folder / "in", lengths, cuts)
         files = sorted((folder / "in").iterdir())
-        return _after_hdf5(random, folder, files, _hdf5_episodes)
+        return after_hdf5(random, folder, files, _hdf5_episodes)
     (folder / "in").mkdir()
     bad, what = random.randrange(len(lengths)), random.choice(("none", "arrays", "arrays", "bytes"))
     truth = Truth(changed=what != "none")
@@ -760,7 +760,7 @@ def _ogbench_leaves(arrays: dict[str, Any]) -> list[Leaves]:
     ]
 
 
-def _after_hdf5(random: Random, folder: Path, files: list[Path], read: Any) -> Truth:
+def after_hdf5(random: Random, folder: Path, files: list[Path], read: Any) -> Truth:
     """Change objects or bytes of HDF5 files, and read them by h5py where objects were changed."""
     from tests.fuzz.cases import secret_hdf5
 
@@ -802,7 +802,7 @@ def _make_roboset(random: Random, folder: Path) -> Truth:
             for n in numbers
         }
         files.append(write_trials(folder / "in" / f"toy_seed{seed}.h5", trials))
-    return _after_hdf5(random, folder, files, _trials)
+    return after_hdf5(random, folder, files, _trials)
 
 
 def _trials(files: list[Path]) -> list[Leaves]:
@@ -840,7 +840,7 @@ def _make_robomimic(random: Random, folder: Path) -> Truth:
             demos[n] = libero_demo(n, 30 + rows, raw=True)
     masks = {"train": numbers[:1]} if random.random() < 0.5 else {}
     path = write_demos(folder / "in.hdf5", demos, masks)
-    return _after_hdf5(random, folder, [path], _demos)
+    return after_hdf5(random, folder, [path], _demos)
 
 
 def _demos(files: list[Path]) -> list[Leaves]:

@@ -19,6 +19,7 @@ ONE_EACH = (
     "ogbench",
     "robomimic",
     "lerobot",
+    "maniskill",
     "roboset",
     "openml",
     "text",
