@@ -126,7 +126,12 @@ class LeRobotDataset(RawDataset):
         flag = next((name for name in FLAGS[:2] if name in info.features), None)
         notes = [NOTE_FINAL, NOTE_NUMBERS]
         notes += [] if flag == FLAGS[1] else [NOTE_DONE if flag else NOTE_TRUNCATED]
-        warnings = [f"{why[:-1]}: {', '.join(gone)}."] if gone and why == NO_FILES else []
+        warnings = []
+        if missing := self._episodes.missing:
+            warnings.append(
+                f"No video of {' and '.join(missing)} is there ({', '.join(missing.values())}): "
+                "copy or download them, too, and convert again with --force; or --video skip."
+            )
         if left_out:
             notes.append(f"Features that were not asked for: {', '.join(left_out)}.")
         count = int(self._episodes.lengths.sum())

@@ -181,6 +181,8 @@ class Episodes:
     """Data file of each."""
     videos: Mapping[str, Video]
     """By camera; one is missing if none of its files is there."""
+    missing: Mapping[str, str]
+    """The first file of each of these."""
 
 
 def read_episodes(
@@ -219,16 +221,21 @@ def read_episodes(
 
     files = _find_files(folder, (info.data_path, *_DATA_PATHS), fields("data"), paths)
     videos: dict[str, Video] = {}
+    missing: dict[str, str] = {}
     for camera in cameras:
-        place = f"videos/{camera}"
-        found = _find_files(folder, (info.video_path, *_VIDEO_PATHS), fields(place), paths)
+        place, templates = f"videos/{camera}", (info.video_path, *_VIDEO_PATHS)
+        found = _find_files(folder, templates, fields(place), paths)
         begins = columns.get(f"{place}/{_BEGIN}")
         if begins is not None and (begins.dtype.kind != "f" or not np.isfinite(begins).all()):
             raise FormatError(f"{where}: {place}/{_BEGIN} are not seconds")
         begins = None if begins is None else begins[order]
         if found:
             videos[camera] = Video(found, _bounds(found, begins, f"{where}: {place}"))
-    return Episodes(lengths, files or _only_file(folder, info, fields("data"), paths), videos)
+        else:
+            first = fields(place)[0]
+            missing[camera] = fill(next(_usable(templates, first)), first)
+    files = files or _only_file(folder, info, fields("data"), paths)
+    return Episodes(lengths, files, videos, missing)
 
 
 def _bounds(
@@ -257,9 +264,7 @@ def _find_files(
     Sets that were converted by hand may state a template of the other version. Raises `FormatError`
     if only some are there.
     """
-    for template in filter(None, templates):
-        if not all(name in fields[0] for name, _ in _FIELD.findall(template)):
-            continue
+    for template in _usable(templates, fields[0]):
         found = [fill(template, one) for one in fields]
         missing = [path for path in dict.fromkeys(found) if path not in paths]
         if len(missing) < len(set(found)):
@@ -271,6 +276,13 @@ def _find_files(
                 )
             return found
     return None
+
+
+def _usable(templates: Sequence[str], fields: Mapping[str, int | str]) -> Iterator[str]:
+    """Yield the templates all of whose fields are known."""
+    for template in filter(None, templates):
+        if all(name in fields for name, _ in _FIELD.findall(template)):
+            yield template
 
 
 def _only_file(
