@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zlib
 from functools import cache
 from importlib import import_module
@@ -72,6 +73,31 @@ def decode_jpegs(frames: Sequence[bytes], shape: tuple[int, ...], where: str) ->
             )
         out[row] = image
     return out
+
+
+def decode_tiff(data: bytes, shape: tuple[int, ...], where: str) -> NDArray[Any]:
+    """Decode one grey TIFF image of uint8, uint16 or float32 (depth), as an array of this shape.
+
+    Raises:
+        FormatError: It is not such an image of `shape`, or is cut short.
+        MissingDependencyError: Pillow is not installed.
+    """
+    _pillow("tiff")
+    from PIL import TiffImagePlugin
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damaged tags, before the error
+            with TiffImagePlugin.TiffImageFile(io.BytesIO(data)) as image:
+                fits = image.size == (shape[1], shape[0]) and shape[0] * shape[1] <= _MOST_PIXELS
+                if image.mode not in {"L", "I;16", "F"} or not fits:
+                    raise FormatError(
+                        f"{where} is an image of {image.width} x {image.height} pixels of mode "
+                        f"{image.mode}; expected a grey one of {shape[1]} x {shape[0]}"
+                    )
+                return np.array(image).reshape(shape)
+    except _UNREADABLE as error:
+        raise FormatError(f"{where} is not a TIFF image that can be decoded: {error}") from error
 
 
 def image_head(data: bytes) -> tuple[int, tuple[int, int, int, int]]:

@@ -45,6 +45,7 @@ from tests.toys.lerobot import (
     FPS,
     LENGTHS,
     TASKS,
+    VIDEO,
     edit_table,
     toy_frame,
     toy_image,
@@ -53,6 +54,7 @@ from tests.toys.lerobot import (
 )
 from tests.toys.servers import HubServer
 
+CAM = "observation.images.cam"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 
@@ -463,7 +465,7 @@ def jpeg(
     table: pa.Table, encoding: str = "jpeg", shape: Any = (8, 9, 3), dtype: Any = np.uint8
 ) -> pa.Table:
     image = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    data = encode_image(image, encoding) if encoding != "tiff" else b"II*\0rest"
+    data = encode_image(image, encoding)
     column = pa.array(
         [{"bytes": data, "path": None}] * len(table),
         pa.struct({"bytes": pa.binary(), "path": pa.string()}),
@@ -482,10 +484,55 @@ def test_images_of_other_kinds(tmp_path: Path) -> None:
     )
     depth: Any = read(folder).observations[key]
     assert np.asarray(depth)[0, 0, :, 0].tolist() == list(range(9))
-    folder = write_lerobot(tmp_path / "tiff", edit=lambda table: jpeg(table, "tiff"))
-    batch = read(folder)
-    assert key not in batch.observations
-    assert "TIFF" in batch.dropped[0].reason
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+@pytest.mark.parametrize("shape", [[8, 9], [8, 9, 1], [1, 8, 9]])
+def test_tiff_images_of_depth(dtype: Any, shape: list[int], tmp_path: Path) -> None:
+    features = {**FEATURES, CAM: {"dtype": "image", "shape": shape, "names": None}}
+
+    def edit(table: pa.Table) -> pa.Table:
+        return jpeg(table, "tiff", (8, 9), dtype)
+
+    folder = write_lerobot(tmp_path / "toy", edit=edit, features=features)
+    column: Any = read(folder).observations[tuple(CAM.split("."))]
+    depth = np.asarray(column)
+    assert (depth.dtype, depth.shape) == (dtype, (sum(LENGTHS) + len(LENGTHS), 8, 9, 1))
+    assert (depth[..., 0] == np.arange(72).reshape(8, 9)).all()
+    assert isinstance(column, EncodedColumn) == (dtype == np.uint16)
+    for changed, said in [
+        (lambda data: data[:40], "not a TIFF image that can be decoded"),
+        (
+            lambda _: encode_image(np.zeros((8, 9, 3), np.uint8), "tiff"),
+            "of mode RGB; expected a grey",
+        ),
+        (lambda _: encode_image(np.zeros((4, 9), dtype), "tiff"), "9 x 4 pixels of mode"),
+        (lambda _: encode_image(np.zeros((8, 9), np.uint8), "tiff"), "has images of"),
+    ]:
+        path = folder / "data/chunk-000/episode_000000.parquet"
+
+        def spoil(table: pa.Table, changed: Any = changed) -> pa.Table:
+            files = table[CAM].to_pylist()
+            files[3]["bytes"] = changed(files[3]["bytes"])
+            return put(CAM, files)(table)
+
+        whole = path.read_bytes()
+        edit_table(path, spoil)
+        with pytest.raises(FormatError, match=said):
+            read(folder)
+        path.write_bytes(whole)
+
+
+def test_codes_of_depth_are_explained(tmp_path: Path, settings: Settings) -> None:
+    told = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
+    info = {f"video.{name}": value for name, value in told.items()}
+    features = {**FEATURES, "observation.images.vid": {**VIDEO, "info": info}}
+    folder = write_lerobot(tmp_path / "toy", videos=(), features=features)
+    stored = convert(folder, "toy", settings, Options())
+    (note,) = (one for one in stored.manifest.notes if "codes of depth" in one)
+    formula = note.partition("metres are ")[2].rstrip(".")
+    metres = [eval(formula, {"exp": np.exp, "log": np.log, "code": code}) for code in (0, 4095)]  # noqa: S307
+    np.testing.assert_allclose(metres, [0.01, 10.0])
 
 
 def test_done_before_the_last_row(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from offline_data.sources.lerobot.features import (
     NUMBERING,
     TASK,
     column_of,
+    depth_note,
     read_features,
     select_features,
 )
@@ -137,6 +138,8 @@ class LeRobotDataset(RawDataset):
         count = int(self._episodes.lengths.sum())
         if pixels := sum(prod(one.shape) for one in self._features if one.kind == "video"):
             notes.append(NOTE_VIDEO)
+            films = [one.name for one in self._features if one.kind == "video"]
+            notes += filter(None, (depth_note(name, info.features[name]) for name in films))
             size = human_bytes(count * pixels // (1 if release.video == "raw" else 2))
             how = "pixels" if release.video == "raw" else "PNG images"
             warnings.append(
@@ -243,9 +246,7 @@ class LeRobotDataset(RawDataset):
             if feature.name not in leaves:
                 raise FormatError(f"it has no column {feature.name}, which {INFO} lists")
             column = column_of(leaves[feature.name], feature)
-            if isinstance(column, Dropped):
-                dropped.append(column)
-            elif feature.key[0] != "observation":
+            if feature.key[0] != "observation":
                 steps[feature.key] = column
             elif as_encoded(column) is not None:
                 observations[feature.key] = column[with_final_rows(np.arange(len(column)), lengths)]

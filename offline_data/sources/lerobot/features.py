@@ -20,7 +20,7 @@ from offline_data.episodes import Dropped
 from offline_data.episodes.fields import RESERVED_ROOTS, REWARD
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import did_you_mean
-from offline_data.readers.images import image_head, is_jpeg
+from offline_data.readers.images import decode_tiff, encode_image, image_head, is_jpeg
 from offline_data.sources.options import names_in
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import DTYPES
@@ -135,10 +135,7 @@ def _keys(names: Iterable[str]) -> dict[str, Key]:
 
 
 def column_of(leaf: ArrowLeaf, feature: FeatureLeaf) -> Any:
-    """Return the rows of a column as a leaf, images still encoded.
-
-    Raises `FormatError`. Images of a kind that cannot stay encoded return a `Dropped`.
-    """
+    """Return the rows of a column as a leaf, images still encoded; raises `FormatError`."""
     values = leaf.values
     if leaf.nulls is not None and feature.kind != "text":
         raise FormatError(f"{feature.name} has no value in row {leaf.nulls.argmax()} of it")
@@ -170,13 +167,50 @@ def _cast(values: NDArray[Any], feature: FeatureLeaf) -> NDArray[Any]:
     return cast
 
 
+def _depth(files: Sequence[bytes], feature: FeatureLeaf) -> Any:
+    """Return TIFF images as PNG images, which hold the same integers, or as pixels if they are floats."""
+    if len(feature.shape) < 2:
+        raise FormatError(f"{feature.name} has images; meta/info.json says {list(feature.shape)}")
+    height, width = feature.shape[-2:] if feature.shape[0] == 1 else feature.shape[:2]
+    frames = [
+        decode_tiff(one, (height, width, 1), f"{feature.name}, row {row},")
+        for row, one in enumerate(files)
+    ]
+    dtypes = {frame.dtype.name for frame in frames}
+    if len(dtypes) > 1:
+        raise FormatError(f"{feature.name} has images of {' and '.join(sorted(dtypes))}")
+    if frames[0].dtype.kind == "f":
+        return np.stack(frames)
+    kind = ("png", frames[0].dtype.name, (height, width, 1))
+    images = [encode_image(frame, "png", compress_level=1) for frame in frames]
+    return EncodedColumn.of(images, kind, feature.name)
+
+
+def depth_note(name: str, declared: Mapping[str, Any]) -> str | None:
+    """Return what the codes of a video of depth mean, if `meta/info.json` tells."""
+    info = declared.get("info")
+    found = info if isinstance(info, dict) else {}
+    low, high, shift, log = (
+        found.get(f"video.{name}") for name in ("depth_min", "depth_max", "shift", "use_log")
+    )
+    if not all(isinstance(one, (int, float)) for one in (low, high, shift, log)):
+        return None
+    metres = (
+        f"exp(log({low:g} + {shift:g}) + code / 4095 * (log({high:g} + {shift:g}) - "
+        f"log({low:g} + {shift:g}))) - {shift:g}"
+        if log
+        else f"{low:g} + code / 4095 * ({high:g} - {low:g})"
+    )
+    return f"Frames of {name} are codes of depth: metres are {metres}."
+
+
 def _images(values: NDArray[Any], feature: FeatureLeaf) -> Any:
     files = values.tolist()
     if values.ndim != 1 or not all(isinstance(one, bytes) for one in files):
         raise FormatError(f"{feature.name} is not a column of image files")
     first = files[0]
     if first.startswith(_TIFF):
-        return Dropped(feature.name, "Its images are TIFF files, which are not read.")
+        return _depth(files, feature)
     if not (first.startswith(_PNG) or is_jpeg(first)):
         raise FormatError(f"{feature.name} has an image that is neither PNG nor JPEG")
     height, width, channels, bits = image_head(first)[1]
