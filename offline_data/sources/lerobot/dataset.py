@@ -128,9 +128,9 @@ class LeRobotDataset(RawDataset):
         notes = [NOTE_FINAL, NOTE_NUMBERS]
         notes += [] if flag == FLAGS[1] else [NOTE_DONE if flag else NOTE_TRUNCATED]
         warnings = []
-        if missing := self._episodes.missing:
+        if absent := self._episodes.absent:
             warnings.append(
-                f"No video of {' and '.join(missing)} is there ({', '.join(missing.values())}): "
+                f"No video of {' and '.join(absent)} is there ({', '.join(absent.values())}): "
                 "copy or download them, too, and convert again with --force; or --video skip."
             )
         if left_out:

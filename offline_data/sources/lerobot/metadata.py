@@ -181,7 +181,7 @@ class Episodes:
     """Data file of each."""
     videos: Mapping[str, Video]
     """By camera; one is missing if none of its files is there."""
-    missing: Mapping[str, str]
+    absent: Mapping[str, str]
     """The first file of each of these."""
 
 
@@ -221,7 +221,7 @@ def read_episodes(
 
     files = _find_files(folder, (info.data_path, *_DATA_PATHS), fields("data"), paths)
     videos: dict[str, Video] = {}
-    missing: dict[str, str] = {}
+    absent: dict[str, str] = {}
     for camera in cameras:
         place, templates = f"videos/{camera}", (info.video_path, *_VIDEO_PATHS)
         found = _find_files(folder, templates, fields(place), paths)
@@ -233,9 +233,9 @@ def read_episodes(
             videos[camera] = Video(found, _bounds(found, begins, f"{where}: {place}"))
         else:
             first = fields(place)[0]
-            missing[camera] = fill(next(_usable(templates, first)), first)
+            absent[camera] = fill(next(_usable(templates, first)), first)
     files = files or _only_file(folder, info, fields("data"), paths)
-    return Episodes(lengths, files, videos, missing)
+    return Episodes(lengths, files, videos, absent)
 
 
 def _bounds(
