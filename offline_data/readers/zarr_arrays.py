@@ -39,6 +39,7 @@ _ARRAY, _ARRAY_3 = ".zarray", "zarr.json"
 _GROUPS = (".zgroup", _ARRAY, _ARRAY_3)
 _COMPRESSORS = {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
 _FILTERS = {"delta", "fixedscaleoffset", "shuffle"}
+_READ = _COMPRESSORS | _FILTERS | {"crc32c"}
 _LARGEST_METADATA = 1 << 20
 _MOST_FILES = 1 << 22
 _ZIP_BYTES = 1 << 42
@@ -225,6 +226,19 @@ class ZarrArray:
         """Bytes of all values."""
         return prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def unknown_codec(self) -> str | None:
+        """Name of the first codec that is not read; None: all are."""
+        names = (str(codec["id"]) for codec in self.codecs)
+        return next((name for name in names if name not in _READ), None)
+
+    @property
+    def absent_chunks(self) -> int:
+        """Number of chunks that were not written: their values are the fill value."""
+        names = self.files.names()
+        counts = (ceil(n / size) for n, size in zip(self.shape, self.chunks, strict=True))
+        return sum(self._file_of(place) not in names for place in product(*map(range, counts)))
+
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows `[stop - start, …]` in this machine's byte order; raises `FormatError`."""
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype.newbyteorder("="))
@@ -261,9 +275,12 @@ class ZarrArray:
             part[...] = self._read_chunk((number, *place))[tuple(map(slice, part.shape))]
         return band
 
-    def _read_chunk(self, place: tuple[int, ...]) -> NDArray[Any]:
+    def _file_of(self, place: tuple[int, ...]) -> str:
         name = f"{self.prefix}{self.separator.join(map(str, place))}"
-        name = f"{self.place}/{name}" if self.place else name
+        return f"{self.place}/{name}" if self.place else name
+
+    def _read_chunk(self, place: tuple[int, ...]) -> NDArray[Any]:
+        name = self._file_of(place)
         where = f"{self.files.path}, {name}"
         if name not in self.files.names():
             with name_damage(where):
@@ -286,7 +303,7 @@ def _decode(codec: Mapping[str, Any], data: Any, nbytes: int, where: str) -> Any
         if value(data[:-4]) != int.from_bytes(data[-4:], "little"):
             raise FormatError(f"{where} is damaged: its checksum differs")
         return data[:-4]
-    if name not in _COMPRESSORS | _FILTERS:
+    if name not in _READ:
         raise FormatError(
             f"{where} is encoded by {name!r:.60}, which is not read",
             hint=f"write it again with one of {', '.join(sorted(_COMPRESSORS))}, or none",

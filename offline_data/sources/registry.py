@@ -51,6 +51,7 @@ _BUILT_IN = {
     "atari_dqn": "offline_data.sources.atari_dqn:AtariDQN",
     "d3rlpy": "offline_data.sources.d3rlpy:D3rlpy",
     "d4rl": "offline_data.sources.d4rl:D4RL",
+    "diffusion_policy": "offline_data.sources.diffusion_policy:DiffusionPolicy",
     "dsrl": "offline_data.sources.dsrl:DSRL",
     "gen_dgrl": "offline_data.sources.gen_dgrl:GenDGRL",
     "hf": "offline_data.text.source:HubText",

@@ -22,6 +22,8 @@ from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.toys.agilerl import write_agilerl
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import ToyD4RL, write_published
+from tests.toys.diffusion_policy import toy_arrays as toy_zarr
+from tests.toys.diffusion_policy import write_zarr
 from tests.toys.gen_dgrl import toy_files, write_archive
 from tests.toys.lerobot import write_lerobot
 from tests.toys.maniskill import toy_trajectory, write_maniskill
@@ -114,6 +116,11 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     ),
     "agilerl": ("agilerl", write_agilerl, {}),
     "atari_dqn": ("atari_dqn", _atari, {}),
+    "diffusion_policy": (
+        "diffusion_policy",
+        lambda to: write_zarr(to / "x.zarr", toy_zarr()),
+        {},
+    ),
     "dsrl": ("dsrl", lambda to: write_dsrl(to / "x.hdf5", flat_arrays()), {}),
     "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),
     "neorl": ("neorl", lambda to: write_neorl(to / "x.npz", flat_arrays()), {}),

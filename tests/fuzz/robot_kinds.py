@@ -1,14 +1,16 @@
-"""Hostile files of robots: ManiSkill's HDF5 and JSON."""
+"""Hostile files of robots: ManiSkill's HDF5 and JSON, replay buffers in zarr."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.fuzz.mutations import spoil_json_file
-from tests.fuzz.source_kinds import Leaves, Truth, after_hdf5, source_kind
+from tests.fuzz.mutations import spoil_bytes, spoil_json_file
+from tests.fuzz.source_kinds import REFUSED, Leaves, Truth, after_hdf5, source_kind
+from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr, write_zip
 from tests.toys.maniskill import toy_trajectory, write_maniskill
 
 if TYPE_CHECKING:
@@ -61,4 +63,78 @@ def _trajectories(files: list[Path]) -> list[Leaves]:
     return found
 
 
-ROBOT_KINDS = (source_kind("maniskill", "maniskill", _make_maniskill),)
+def _make_zarr(random: Random, folder: Path) -> Truth:
+    lengths = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
+    arrays = random.choice((toy_arrays, umi_arrays))(lengths)
+    kinds = (
+        "none",
+        "ends",
+        "ends",
+        "json",
+        "json",
+        "bytes",
+        "bytes",
+        "chunk",
+        "chunk",
+        "name",
+        "link",
+    )
+    what = random.choice(kinds)
+    ends: Any = arrays["meta/episode_ends"]
+    if what == "ends":
+        odd = (0, -1, 1, 7, 2**62, -(2**63), 2**63 - 1, int(ends[-1]) + 1)
+        ends[random.randrange(len(ends))] = random.choice(odd)
+    changed, path = what != "none", folder / "in"
+    compressed = random.random() < 0.3
+    write_zarr(path, arrays, chunk=random.choice((1, 2, 9)), compressed=compressed)
+    name = random.choice(("action", "state") if "data/state" in arrays else ("robot0_eef_pos",))
+    if what == "json":
+        spoil_json_file(random, random.choice(sorted(path.rglob(".zarray"))))
+        return Truth(known=False)
+    chunk = random.choice(sorted((path / "data" / name).glob("[0-9]*")))
+    if what == "chunk":
+        data = spoil_bytes(random, chunk.read_bytes(), head=64)
+        unseen = compressed or len(data) == len(chunk.read_bytes())
+        chunk.write_bytes(data)
+        return Truth(known=False) if unseen else Truth(_buffer(arrays, {("data", name)}))
+    if what == "link":
+        target = folder / "secret"
+        target.write_bytes(chunk.read_bytes())
+        chunk.unlink()
+        chunk.symlink_to(target)
+        return Truth([(REFUSED, False)] * len(lengths))
+    if what in {"bytes", "name"} or random.random() < 0.4:
+        packed = write_zip(
+            folder / "zip", path, random.choice(("", "x/", "../" * (what == "name")))
+        )
+        shutil.rmtree(path)
+        packed = packed.rename(folder / "in.zarr.zip")
+        if what == "bytes":
+            packed.write_bytes(spoil_bytes(random, packed.read_bytes()))
+    if what == "ends" and not ((np.diff(ends, prepend=0) > 0).all() and ends[-1] == sum(lengths)):
+        return Truth([(REFUSED, False)] * len(lengths))
+    return Truth(_buffer(arrays, set() if what in {"none", "ends"} else {()}), changed=changed)
+
+
+def _buffer(
+    arrays: dict[str, Any], spoiled: set[tuple[str, ...]]
+) -> list[tuple[Leaves | None, bool]]:
+    """Return the episodes of a replay buffer, and whether there is a change, which may be in any."""
+    stops = arrays["meta/episode_ends"].tolist()
+    found: list[tuple[Leaves | None, bool]] = []
+    for start, stop in zip([0, *stops[:-1]], stops, strict=True):
+        leaves: Leaves = {}
+        for name, values in arrays.items():
+            root, leaf = name.split("/")
+            if root == "data":
+                leaves[("action",) if leaf == "action" else ("observation", leaf)] = values[
+                    start:stop
+                ]
+        found.append((leaves, bool(spoiled)))
+    return found
+
+
+ROBOT_KINDS = (
+    source_kind("maniskill", "maniskill", _make_maniskill),
+    source_kind("zarr", "diffusion_policy", _make_zarr),
+)

@@ -20,6 +20,7 @@ ONE_EACH = (
     "robomimic",
     "lerobot",
     "maniskill",
+    "zarr",
     "roboset",
     "openml",
     "text",
