@@ -103,8 +103,10 @@ def _card_of_provenance(found: "DatasetInfo") -> Fields:
     )
 
 
-def _format_about(value: Any) -> str | None:
-    """Format a list of names (authors, algorithms)."""
+def _format_about(value: Any) -> str | list[str] | None:
+    """Format a list of names (authors, algorithms), or a line of each thing that is described."""
+    if isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values()):
+        return [f"{name}: {_compact(one)}" for name, one in value.items()]
     names = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
     return ", ".join(value) or None if names else _compact(value)
 
@@ -270,6 +272,8 @@ def sample_result(
     entry: "Entry", batch: int, slices: int | None = None, seed: int | None = None
 ) -> Result:
     """Sample one batch of a dataset and return its leaves as a result."""
+    from offline_data.episodes.fields import REWARD
+    from offline_data.reports.info import NO_REWARDS
     from offline_data.reports.sample import random_rows, sampled_leaves
     from offline_data.store.reader import open_reader
 
@@ -285,7 +289,10 @@ def sample_result(
     )
     of = f" in slices of {slices}" if slices else ""
     note = f"{plural(batch, 'transition')}{of} sampled in {number(1000 * seconds)} ms (first batch)"
-    return Result(data, (shown,), (str(entry.id),), (note,))
+    acts = any(key[0] == "action" for key in reader.step_leaves)
+    unrewarded = acts and REWARD not in reader.step_leaves
+    notes = (note, NO_REWARDS) if unrewarded else (note,)
+    return Result(data, (shown,), (str(entry.id),), notes)
 
 
 def stats(

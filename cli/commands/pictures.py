@@ -57,7 +57,10 @@ def view(
     leaf: Annotated[
         str | None, option("Leaf of images to show. (default: the first one)", metavar="KEY")
     ] = None,
-    fps: Annotated[float, option("Frames a second.", metavar="N")] = 30.0,
+    fps: Annotated[
+        float | None,
+        option("Frames a second. (default: those of the dataset, if known; else 30)", metavar="N"),
+    ] = None,
     rerun: Annotated[bool, option("Open rerun's viewer instead of writing a file.")] = False,
     force: Replace = False,
 ) -> Result:
@@ -81,6 +84,9 @@ def view(
         return Result({"id": name, "episode": episode}, (), (name,), shown.notes)
     plain = re.sub(r"[^\w.-]+", "-", entry.id.name.rpartition("/")[2])
     path = new_file(out if out is not None else f"{plain}-{episode}.mp4", force)
+    if fps is None:
+        told = reader.manifest.about.get("fps")
+        fps = float(told) if isinstance(told, (int, float)) and 0 < told < video.FASTEST else 30.0
     video.write_film(shown, path, fps)
     data = {"id": name, "episode": episode, "path": path, "leaf": shown.key, "fps": fps}
     data |= {"frames": shown.length, "width": shown.width, "height": shown.height}

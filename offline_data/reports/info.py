@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.store.library import Entry
 
-_NO_REWARDS = "The source has no rewards: batches have no ('next', 'reward'), and the return of every episode is NaN."
+NO_REWARDS = "The source has no rewards: batches have no ('next', 'reward'), and the return of every episode is NaN."
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def entry_info(entry: Entry) -> DatasetInfo:
     reader = DatasetReader(entry.path, manifest)
     known: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
     if REWARD not in reader.step_leaves:
-        known["notes"] = [*manifest.notes, _NO_REWARDS]
+        known["notes"] = [*manifest.notes, NO_REWARDS]
     return DatasetInfo(
         **vars(LocalDataset.of(entry)),
         schema=schema_of(reader),

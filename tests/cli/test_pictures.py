@@ -84,6 +84,7 @@ def test_view_writes_a_film(
         assert len(list(opened.decode(video=0))) == 3
     assert cli("view", films, "1").code == 2
     assert cli("view", films, "1", "--force").code == 0
+    assert cli("view", films, "1", "--out", "c.gif", "--json").json["fps"] == 30
     data = cli("view", films, "0", "--out", "b.gif", "--fps", "5", "--json").json
     assert (data["frames"], data["width"], data["height"], data["leaf"]) == (
         4, 48, 48, "observation/image"

@@ -31,18 +31,23 @@ from offline_data.readers.arrow import iter_parquet, iter_ranges, read_table, ta
 from offline_data.readers.video import VideoFile
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.lerobot.features import (
-    EPISODE,
     FLAGS,
-    FRAME,
-    INDEX,
-    NUMBERING,
-    TASK,
     column_of,
     depth_note,
     read_features,
     select_features,
 )
-from offline_data.sources.lerobot.metadata import INFO, read_episodes, read_info, read_tasks
+from offline_data.sources.lerobot.metadata import (
+    EPISODE,
+    FRAME,
+    INDEX,
+    INFO,
+    NUMBERING,
+    TASK,
+    read_episodes,
+    read_info,
+    read_tasks,
+)
 from offline_data.sources.lerobot.video import as_column, frames_of_rows
 from offline_data.store.encoded import as_encoded
 

@@ -21,6 +21,7 @@ from offline_data.episodes.fields import RESERVED_ROOTS, REWARD
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import did_you_mean
 from offline_data.readers.images import decode_tiff, encode_image, image_head, is_jpeg
+from offline_data.sources.lerobot.metadata import NUMBERING
 from offline_data.sources.options import names_in
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import DTYPES
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
     from offline_data.readers.arrow import ArrowLeaf
 
-EPISODE, FRAME, INDEX, TASK = "episode_index", "frame_index", "index", "task_index"
-NUMBERING = (EPISODE, FRAME, INDEX, TASK)
 FLAGS = ("next.done", "next.terminated", "next.truncated")
 _TEXT = {"string", "large_string", "str"}
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+EPISODE, FRAME, INDEX, TASK = "episode_index", "frame_index", "index", "task_index"
+NUMBERING = (EPISODE, FRAME, INDEX, TASK)
+"""Columns of every dataset, by which rows are found."""
 INFO, OLD_INFO = "meta/info.json", "meta_data/info.json"
 _EPISODES, _TASKS = "meta/episodes", "meta/tasks"
 _ROUTE, _BEGIN = ("chunk_index", "file_index"), "from_timestamp"
@@ -112,7 +115,7 @@ def read_info(folder: Path) -> Info:
     ):
         raise FormatError(f"{where}: features are not an object of objects")
     total = value.get("total_episodes")
-    names = ("codebase_version", "robot_type", "fps", "splits", "features")
+    names = ("codebase_version", "robot_type", "fps", "splits")
     data, video = (value.get(f"{name}_path") for name in ("data", "video"))
     return Info(
         stated,
@@ -122,7 +125,8 @@ def read_info(folder: Path) -> Info:
         video if isinstance(video, str) else "",
         max(1, count_of(value.get("chunks_size", 1000), f"{where}: chunks_size")),
         None if total is None else count_of(total, f"{where}: total_episodes"),
-        {name: value[name] for name in names if name in value},
+        {name: value[name] for name in names if name in value}
+        | {"features": {name: one for name, one in features.items() if name not in NUMBERING}},
     )
 
 
