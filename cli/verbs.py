@@ -23,6 +23,10 @@ VERBS: dict[str, Table] = {
             "listing:list_",
             "List the datasets on this disk or, with --remote, those that sources offer.",
         ),
+        "push": (
+            "share:push",
+            "Push a dataset to the Hugging Face hub or to a folder, from which `download` copies it.",
+        ),
     },
     "Look": {
         "info": ("inspection:info", "Show schema, counts, provenance and licence of a dataset."),

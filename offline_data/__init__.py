@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from offline_data.api import load_arrays as load_arrays
     from offline_data.api import lock as lock
     from offline_data.api import plot as plot
+    from offline_data.api import push as push
     from offline_data.api import remove as remove
     from offline_data.api import search as search
     from offline_data.api import stats as stats
@@ -146,8 +147,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": (
-        "card check convert diff download info list_datasets load_arrays lock plot remove search stats "
-        "sync verify"
+        "card check convert diff download info list_datasets load_arrays lock plot push remove search "
+        "stats sync verify"
     ),
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from offline_data.errors import InvalidIdError, OfflineDataError
+from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,14 +21,23 @@ _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
 _RULES = {
     "source": "use lower-case letters, digits and _, and begin with a letter",
     "name": "use letters, digits, . _ + - and begin with a letter or digit; a slice is [A:B]",
+    "host": "use letters, digits, . _ and -, and a port after a colon",
     "revision": "use letters, digits, . _ + - and begin with a letter or digit",
 }
 _REMOTE = re.compile(r"(?P<scheme>[a-z][a-z0-9]*)://(?P<rest>.*)\Z", re.DOTALL)
 _MAX_LENGTH = 300  # without the revision
 _MAX_PART = 255  # a part of a name, or a revision, becomes a folder
 
-HUB_SOURCES = {"hf": "minari", "gcp": "minari"}
-"""Source of ids of the form `scheme://…`, by scheme."""
+SHARED = "shared"
+"""Source of dataset directories at an address: a repository of the hub, a web server, a folder."""
+
+_REMOTES = {"hf": "minari", "gcp": "minari", "http": SHARED, "https": SHARED, "file": SHARED}
+"""Source of ids of the form `scheme://…`, by scheme; `hf://OWNER/NAME` is `SHARED`, unless NAME ends as
+names of Minari do."""
+_SHARED_REPOSITORY = re.compile(
+    r"hf://[^/@]+/(?![^/@]*-v[0-9]+(?:@|\Z))[^/@]+(?:@.*)?\Z", re.DOTALL
+)
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*(?::[0-9]{1,5})?\Z")
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class DatasetId:
     @property
     def folder(self) -> str:
         """Relative posix path under the root, without the revision; never leaves the root."""
-        return f"{self.source}/" + self.name.replace("://", "+", 1)
+        return f"{self.source}/" + self.name.replace(":///", "+", 1).replace("://", "+", 1)
 
     def at(self, revision: str) -> DatasetId:
         """Return the same dataset at `revision`; raises `InvalidIdError`."""
@@ -61,9 +71,11 @@ class DatasetId:
 
 
 def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
-    """Parse `source:name[@revision]`; `hf://…` and `gcp://…` imply their source.
+    """Parse `source:name[@revision]`; `hf://…`, `gcp://…`, `https://…` and `file:///…` imply their source.
 
-    An id without a source is an error unless `default_source` is given.
+    `hf://OWNER/NAME` is a dataset that was pushed (`shared`); with more parts, or a NAME that ends in
+    `-v` and a number, it is Minari's. An id without a source is an error unless `default_source` is
+    given.
 
     Raises:
         InvalidIdError: An empty part, or an id whose folder would leave the root.
@@ -73,6 +85,8 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
         DatasetId(source='d4rl', name='halfcheetah-medium-v2', revision=None)
         >>> str(parse_id("hf://user/ns/name-v0"))
         'minari:hf://user/ns/name-v0'
+        >>> str(parse_id("hf://user/name@3f2a"))
+        'shared:hf://user/name@3f2a'
     """
     length = len(text.partition("@")[0])
     if length > _MAX_LENGTH:
@@ -81,12 +95,14 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
         )
     source, colon, name = text.partition(":")
     if remote := _REMOTE.match(text):
-        source, name = HUB_SOURCES.get(remote["scheme"], ""), text
+        source, name = _REMOTES.get(remote["scheme"], ""), text
         if not source:
-            known = ", ".join(f"{scheme}://" for scheme in HUB_SOURCES)
+            known = ", ".join(f"{scheme}://" for scheme in _REMOTES)
             raise InvalidIdError(
-                f"Unknown remote {remote['scheme']}:// in {text!r}; known: {known}"
+                f"Unknown remote {remote['scheme']}:// in {redact(text)!r}; known: {known}"
             )
+        if _SHARED_REPOSITORY.match(text):
+            source = SHARED
     elif not colon and default_source is None:
         raise InvalidIdError(
             f"{text!r} is neither `source:name` nor a dataset directory",
@@ -101,9 +117,22 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
     if at:
         _check(_REVISION, revision, "revision", text)
     remote = _REMOTE.match(name)
-    if remote and remote["scheme"] not in HUB_SOURCES:
-        raise InvalidIdError(f"Unknown remote {remote['scheme']}:// in {text!r}")
-    for segment in (remote["rest"] if remote else name).split("/"):
+    scheme = remote["scheme"] if remote else ""
+    allowed = _REMOTES if source == SHARED else ("hf", "gcp", "")
+    if scheme not in allowed or (source == SHARED and scheme == "gcp"):
+        raise InvalidIdError(
+            f"Unknown remote {scheme}:// in {redact(text)!r}"
+            if scheme
+            else f"{text!r} names no address; expected hf://OWNER/NAME, https://… or file:///…"
+        )
+    host, *segments = (remote["rest"] if remote else name).split("/")
+    if scheme in {"http", "https"}:
+        _check(_HOST, host, "host", text)
+    elif scheme != "file":
+        segments.insert(0, host)
+    elif host:
+        raise InvalidIdError(f"{text!r} names no folder; expected file:/// and its path")
+    for segment in segments:
         _check(_SEGMENT, segment, "name", text)
         if segment.endswith((".", " ")):
             raise InvalidIdError(f"The name {segment!r} in {text!r} ends with a dot or a space")
@@ -113,7 +142,7 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
 def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:
     if not pattern.match(value):
         raise InvalidIdError(
-            f"{value!r} in {text!r} is not a valid {what}: {_RULES[what]}",
+            f"{redact(value)!r} in {redact(text)!r} is not a valid {what}: {_RULES[what]}",
             hint="ids look like minari:D4RL/door/human-v2 or d4rl:hopper-medium-v2[@revision]",
         )
     if len(value) > _MAX_PART:

@@ -22,7 +22,7 @@ LAYERS = (
     {"offline_data_cli"},
     {"api"},
     {"text"},
-    {"ingest", "jobs", "preprocess", "buffers", "checks", "project", "reports", "pages"},
+    {"ingest", "jobs", "preprocess", "buffers", "checks", "project", "reports", "pages", "share"},
     {"store", "sources"},
     {"executors", "readers", "fetch", "episodes"},
     {

@@ -47,7 +47,7 @@ def download(
         list[str],
         argument(
             "ID...",
-            "Dataset ids or names, as `search` and `list --remote` show.",
+            "Dataset ids or names, as `search` and `list --remote` show, or addresses of `push`.",
             autocompletion=complete.all_ids,
         ),
     ],
@@ -115,9 +115,9 @@ def download(
         data = {"id": str(dataset), "raw": folder}
         return Result([data], (card(data, "id raw_files=raw"),), (str(dataset),))
 
-    from offline_data.store.library import parse_known
+    from offline_data.store.library import requested
 
-    ids = [parse_known(dataset_id(context, text), context.settings.root) for text in datasets]
+    ids = [requested(dataset_id(context, text), context.settings.root) for text in datasets]
     if len(ids) == 1:
         return handle(ids[0])
     results = []

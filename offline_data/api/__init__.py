@@ -21,8 +21,9 @@ from offline_data.api.datasets import (
     verify,
 )
 from offline_data.api.project import check, diff, lock, sync
+from offline_data.api.share import push
 
 __all__ = [
     "card", "check", "convert", "diff", "download", "info", "list_datasets", "load_arrays", "lock",
-    "plot", "remove", "search", "stats", "sync", "verify",
+    "plot", "push", "remove", "search", "stats", "sync", "verify",
 ]  # fmt: skip

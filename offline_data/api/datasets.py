@@ -9,7 +9,7 @@ from offline_data.api.arguments import DatasetLike, Range, Sort, settings_of
 from offline_data.config import user_path
 from offline_data.episodes.fields import split_key
 from offline_data.errors import UsageError
-from offline_data.ids import DatasetId, parse_id
+from offline_data.ids import DatasetId
 from offline_data.progress import progress_of
 from offline_data.store.layout import DEFAULT_AUDIT
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def download(
-    id: str | DatasetId,
+    id: DatasetLike,
     *,
     layout: LayoutName | None = None,
     episodes: Range = None,
@@ -68,7 +68,8 @@ def download(
     ```
 
     Args:
-        id: `source:name[@revision]`.
+        id: `source:name[@revision]`, or where a dataset was pushed to: `hf://OWNER/NAME`,
+            `https://…`, or a path. It is verified and copied.
         layout: `compact` or `ted`; None: as on disk, `compact` for a new dataset.
         episodes: Range of episodes to convert; the dataset then has a separate revision.
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
@@ -121,7 +122,9 @@ def download(
         only=only,
         text=ingest.pinned_text(text, chosen),
     )
-    dataset = id if isinstance(id, DatasetId) else parse_id(id)
+    from offline_data.store.library import requested, text_of
+
+    dataset = id if isinstance(id, DatasetId) else requested(text_of(id), chosen.root)
     return ingest.download(dataset, chosen, options, progress_of(progress), executor=executor)
 
 

@@ -35,6 +35,7 @@ from offline_data.fetch.retry import (
 )
 from offline_data.files import is_unicode
 from offline_data.strict_json import count_of, parse_json, shown
+from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -121,18 +122,29 @@ class HubListing:
     of what is kept in LFS or Xet, git's blob id of what is not."""
     card: Mapping[str, Any]
     """Metadata of the repository's card: the YAML block of its README.md."""
+    private: bool = False
+    """Whether it is known that only its owner can read it."""
 
 
-def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -> HubListing:
+def list_hub(
+    repo: str,
+    folder: str,
+    revision: str | None,
+    settings: Settings,
+    *,
+    may_be_empty: bool = False,
+) -> HubListing:
     """List all files below a folder.
 
-    Raises `NotFoundError`, `AuthError`, `NetworkError`, `OfflineError`.
+    Raises `NotFoundError`, also if there are none unless it `may_be_empty`, `AuthError`, `NetworkError`,
+    `OfflineError`.
 
     Args:
         repo: `user/name` of a dataset repository.
         folder: Posix path in it; empty for all of it.
         revision: Commit, branch or tag; None for the main branch.
         settings: Endpoint and token.
+        may_be_empty: Whether a repository without files is an answer.
     """
     from huggingface_hub.utils import validate_repo_id
 
@@ -163,9 +175,10 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
                 files[file.path] = file
         if place and (place in pages or not page or len(pages) == _MOST_PAGES):
             raise _answer_error(what, f"its listing does not end after {len(pages):,} pages")
-    if not files:
+    if not files and not may_be_empty:
         raise NotFoundError(f"{repo} has no files in {folder or 'it'}")
-    return HubListing(commit, tuple(files[path] for path in sorted(files)), card)
+    listed = tuple(files[path] for path in sorted(files))
+    return HubListing(commit, listed, card, private=info.get("private") is True)
 
 
 def _get(url: str, what: str, settings: Settings) -> tuple[Any, str | None]:
@@ -258,7 +271,10 @@ def hub_errors(what: str) -> Iterator[None]:
         *(http_error, bad_url, OSError, RuntimeError, ValueError),
         *(AttributeError, LookupError, TypeError),
     ) as error:
-        raise _translate(error, what, passing=isinstance(error, http_error)) from error
+        told = error
+        if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):
+            told = error.__cause__  # an upload in a thread: what failed is the cause
+        raise _translate(told, what, passing=isinstance(told, http_error)) from error
 
 
 def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineDataError:
@@ -266,7 +282,7 @@ def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineData
 
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
-    said = " ".join(str(error).split()[:40])
+    said = redact(" ".join(str(error).split()[:40]))
     if isinstance(error, hub.OfflineModeIsEnabled):
         return OfflineError(f"{what} is not on this disk and the hub is offline: {said}")
     missing = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.EntryNotFoundError)
@@ -276,6 +292,10 @@ def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineData
         return AuthError(
             f"The hub refused {what} with status {status}: {said}",
             hint=f"{_LOG_IN}; {FROM_A_COPY}",
+        )
+    if status in {409, 412}:
+        return NetworkError(
+            f"{what} was changed by somebody else meanwhile: {said}", hint="run the command again"
         )
     answer = f"status {status}" if status else type(error).__name__
     message = f"The hub did not answer about {what}: {answer}: {said}"

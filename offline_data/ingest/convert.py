@@ -182,7 +182,7 @@ def _resolve(
         adapter, release = process.describe(source, dataset.name)
         release = apply_options(options, release, adapter)
         own = entry_at(path) if adapter == "local" else None
-        copied = own if own and copies and _changes_nothing(own.manifest, options) else None
+        copied = own if own and copies and changes_nothing(own.manifest, options) else None
         if path.resolve().parent == (settings.root / dataset.folder).resolve():
             release = replace(release, revision=path.resolve().name)  # rewritten in place
         elif copied is not None:
@@ -199,7 +199,7 @@ def _resolve(
         yield process, Build(release, job, options, copied)
 
 
-def _changes_nothing(manifest: Manifest, options: Options) -> bool:
+def changes_nothing(manifest: Manifest, options: Options) -> bool:
     """Return True if a dataset directory has all that is asked for, so that a copy is enough."""
     if not options.whole or options.skip_bad_episodes or options.split is not None:
         return False

@@ -16,6 +16,7 @@ from offline_data.ids import DatasetId, looks_like_path
 from offline_data.ingest.build import Build, BuildJob, DatasetBuild
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish
 from offline_data.ingest.options import DownloadPlan, Stored, apply_options, pinned_text
+from offline_data.ingest.pull import publish_pulled
 from offline_data.ingest.raw import (
     describe_file,
     fetch_files,
@@ -242,15 +243,15 @@ def _convert(
             recorded = tuple(map(describe_file, fetched))
         else:
             recorded = local_files(path)
-        build = replace(build, job=replace(job, files=recorded))
+        build, folder = replace(build, job=replace(job, files=recorded)), staging / "dataset"
         with (
             _name_dataset(job.id, staging),
             forget_damaged(fetched, files, settings, stay),
             ConversionProcess(path) as process,
         ):
-            sharded = convert_whole(
-                process, build, settings, progress, staging / "dataset", divide=divide
-            )
+            sharded = None
+            if not publish_pulled(build, fetched, path, settings, progress, folder):
+                sharded = convert_whole(process, build, settings, progress, folder, divide=divide)
     if sharded is None and not options.keep_raw:
         discard([file for file in fetched if file.sha256 not in stay], settings)
     return sharded

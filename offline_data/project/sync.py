@@ -12,7 +12,7 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.ids import unknown
+from offline_data.ids import SHARED, unknown
 from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download
 from offline_data.ingest.options import pinned_text
@@ -203,7 +203,7 @@ def _raw_files(manifest: Manifest, settings: Settings) -> tuple[LockedFile, ...]
 
 def _other_options(entry: Entry, options: Options) -> list[str]:
     """Return what makes a dataset differ from one that `download` would make with these options."""
-    if entry.id.source == "local":
+    if entry.id.source in {"local", SHARED}:  # made elsewhere, with the options of whoever made it
         return []
     recorded = entry.manifest.converter.get("options") or {}
     skips = bool(entry.manifest.skipped)

@@ -52,8 +52,11 @@ def size_category(count: int) -> str:
     return f"{_SIZES[power - 1]}<n<{_SIZES[power]}" if power else f"n<{_SIZES[0]}"
 
 
-def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
-    """Return the text of a dataset card: YAML header, then Markdown."""
+def dataset_card(info: DatasetInfo, stats: DatasetStats, *, address: str | None = None) -> str:
+    """Return the text of a dataset card: YAML header, then Markdown.
+
+    `address` is where the dataset is pushed to, in place of its id here.
+    """
     size = f"{human_bytes(info.bytes)} on disk"
     blocks = (
         _header(info),
@@ -69,7 +72,8 @@ def dataset_card(info: DatasetInfo, stats: DatasetStats) -> str:
         "\n".join(_provenance(info)),
         "## Loading",
         _code_block(
-            f"import offline_data\n\n{_where(info)}ds = offline_data.load_dataset({_string(info.id)})\n"
+            f"import offline_data\n\n{'' if address else _where(info)}"
+            f"ds = offline_data.load_dataset({_string(address or info.id)})\n"
             "batch = ds.sample(256)",
             "python",
         ),

@@ -67,6 +67,7 @@ _BUILT_IN = {
     "openx": "offline_data.sources.openx:OpenX",
     "robomimic": "offline_data.sources.robomimic:Robomimic",
     "roboset": "offline_data.sources.roboset:RoboSet",
+    "shared": "offline_data.sources.shared:Shared",
     "text": "offline_data.text.source:TextFiles",
     "vd4rl": "offline_data.sources.vd4rl:VD4RL",
 }

@@ -117,7 +117,7 @@ def write_copy(
                 source = entry.path / file
                 if problem := file_problem(entry.path, file, digest["size"], plain):
                     raise _damage_error(source, problem)
-                _place(source.resolve(), folder / file, digest, bar, move=move)
+                place_file(source.resolve(), folder / file, digest, bar, move=move)
         manifest = read_whole(entry.path / MANIFEST, MAX_BYTES)
         if target != entry.id:
             manifest = _manifest_of(entry, target, move=move).encode()
@@ -155,10 +155,10 @@ def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
     )
 
 
-def _place(
+def place_file(
     source: Path, target: Path, expected: Mapping[str, Any], bar: Task, *, move: bool
 ) -> None:
-    """Link or copy one file; raises `IntegrityError` if a copy has another digest."""
+    """Link (`move`) or copy one file; raises `IntegrityError` if a copy has another digest."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if move:
         try:

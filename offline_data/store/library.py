@@ -232,6 +232,17 @@ def parse_known(text: str, root: Path) -> DatasetId:
         raise
 
 
+def requested(text: str, root: Path) -> DatasetId:
+    """Parse an id like `parse_known`; the path of a dataset directory is the id of what a copy of it is.
+
+    Raises `InvalidIdError`.
+    """
+    if looks_like_path(text) or has_manifest(Path(text)):
+        path = user_path(text, "the dataset").absolute()
+        return parse_id(f"file://{os.path.normpath(path)}")
+    return parse_known(text, root)
+
+
 def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
     """Return an id or a path as text; a path object is a path, even if its text could be an id.
 

@@ -242,26 +242,37 @@ def read_manifest(folder: Path) -> Manifest:
     Raises `NotFoundError`, `NewerFormatError`, `ManifestError` if it is damaged or breaks a rule
     of `check_manifest`, and `AccessError`.
     """
-    path = folder / MANIFEST
-    where = f"{path} is damaged"
     try:
-        data = read_whole(path, MAX_BYTES)
-        value = parse_json(data, str(path))
-        version = value.get("format_version") if isinstance(value, dict) else None
-        if type(version) is int and version > FORMAT_VERSION:
-            raise _newer(folder, version, value)
-        decode(_ManifestVersion, value, where, "manifest", lenient=True)
-        manifest = Manifest.from_json(value, where)
-        check_manifest(manifest)
+        data = read_whole(folder / MANIFEST, MAX_BYTES)
     except NotFoundError:
         raise NotFoundError(
             f"{folder} is not a dataset directory: it has no {MANIFEST}",
             hint="`offline-data list` shows the datasets on this disk",
         ) from None
+    except FormatError as error:
+        raise ManifestError(error.message, hint=_how_to_replace(folder)) from error
+    return parse_manifest(data, str(folder), _how_to_replace(folder))
+
+
+def parse_manifest(data: bytes, place: str, hint: str) -> Manifest:
+    """Read the bytes of a manifest, which a stranger may have written.
+
+    Raises `NewerFormatError`, and `ManifestError` with `hint` if it is damaged or breaks a rule of
+    `check_manifest`; both name `place`, the folder or address that it is from.
+    """
+    path = f"{place}/{MANIFEST}"
+    where = f"{path} is damaged"
+    try:
+        value = parse_json(data, path)
+        version = value.get("format_version") if isinstance(value, dict) else None
+        if type(version) is int and version > FORMAT_VERSION:
+            raise _newer(place, version, value)
+        decode(_ManifestVersion, value, where, "manifest", lenient=True)
+        manifest = Manifest.from_json(value, where)
+        check_manifest(manifest)
     except (FormatError, ValueError) as error:
         raise ManifestError(
-            error.message if isinstance(error, FormatError) else f"{where}: {error}",
-            hint=_how_to_replace(folder),
+            error.message if isinstance(error, FormatError) else f"{where}: {error}", hint=hint
         ) from error
     return manifest
 
@@ -274,12 +285,12 @@ def _how_to_replace(folder: Path) -> str:
     return "download the dataset again: `offline-data download ID --force`"
 
 
-def _newer(folder: Path, version: int, value: Mapping[str, Any]) -> NewerFormatError:
+def _newer(place: str, version: int, value: Mapping[str, Any]) -> NewerFormatError:
     converter = value.get("converter")
     stated = converter.get("version") if isinstance(converter, dict) else None
     writer = stated if re.fullmatch(r"[\w.+!-]{1,40}", str(stated)) else "unknown"
     return NewerFormatError(
-        f"{folder} has format version {version}, written by offline-data {writer}; "
+        f"{place} has format version {version}, written by offline-data {writer}; "
         f"this version reads up to {FORMAT_VERSION}",
         hint=f"pip install 'offline-data>={writer}'",
     )

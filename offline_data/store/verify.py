@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
     from offline_data.store.manifest import Manifest
 
+CARD = "README.md"
+"""Dataset card that `push` writes beside the files of a dataset; it is not one of them."""
+
 _BLOCK = 1 << 20
 """Bytes that are read and hashed at once."""
 
@@ -96,14 +99,16 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
 
     Reads all bytes, and compares: the manifest with its own digest; every file with its size and
     sha256; the episode table, flags, returns and counts with the rows of steps; text codes with
-    their vocabularies; tensordict's `meta.json` with the schema. Names files not in the manifest.
+    their vocabularies; tensordict's `meta.json` with the schema. Names files not in the manifest but
+    the dataset card.
     Raises `NotFoundError`, `ManifestError`, `NewerFormatError`, `AccessError`.
     """
     manifest = read_manifest(path)
     problems = list(verify_files(path, manifest, progress))
     if not problems:
         problems += _compare_contents(DatasetReader(path, manifest))
-    problems += [Problem(name, "is not in the manifest") for name in foreign_files(path)]
+    foreign = [name for name in foreign_files(path) if name != CARD]
+    problems += [Problem(name, "is not in the manifest") for name in foreign]
     return tuple(sorted(problems, key=lambda problem: problem.file))
 
 

@@ -36,7 +36,7 @@ MOST = 20
 WITHOUT_TORCH = frozenset(
     {
         *("d4rl", "d4rl-bytes", "hdf5", "minari", "http", "archive", "hub", "bucket", "shards"),
-        *(kind.name for kind in (*SOURCE_KINDS, *LEROBOT_KINDS, *ROBOT_KINDS)),
+        *("pull", *(kind.name for kind in (*SOURCE_KINDS, *LEROBOT_KINDS, *ROBOT_KINDS))),
     }
 )
 """Kinds whose commands do not import torch; a process without it is forked in half the time."""

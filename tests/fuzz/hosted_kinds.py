@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from offline_data.testing.toy import toy_batch, write_toy
 from tests.fuzz.cases import ROOT, generator, loopback_only, only_dataset, plan_of_case
 from tests.fuzz.disk import read_dataset
 from tests.fuzz.harness import Kind, Plan, run_command
+from tests.fuzz.manifest_variants import variants
 from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.fuzz.source_kinds import Truth, compare, rlds_leaves, without_encoded
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.rlds import toy_record, write_rlds
-from tests.toys.servers import Answer, GcsServer, HubServer
+from tests.toys.servers import Answer, FileServer, GcsServer, HubServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from tests.toys.servers import Request
 
 CODES = frozenset({0, 2, 3, 5, 6, 7})
+_WEB = "http://pushed.example"
 BUCKET_FOLDER = "robotics/viola/0.1.0/"
 
 
@@ -150,7 +157,49 @@ def check_bucket(folder: Path, _plan: Plan, _codes: list[int | None]) -> str | N
     return compare(truth, without_encoded(only_dataset(folder)), skip=False)
 
 
+# ---- datasets that were pushed ---------------------------------------------------------------
+
+
+def prepare_pull(seed: int, folder: Path) -> Plan:
+    """A dataset that was pushed to a hub or to a web server of this machine, and a hostile variant."""
+    rng = np.random.default_rng([seed, 26])
+    write_toy(folder / "in/toy", [toy_batch([3, 1, 2], text=True)], dataset="local:toy@1")
+    shutil.copytree(folder / "in/toy", folder / "in/bad")
+    with suppress(OSError):  # a file that is larger than a process here may write
+        next(variants(rng))[1](folder / "in/bad")
+    return _twice(seed, "hf://big/toy" if seed % 2 else f"{_WEB}/toy")
+
+
+def run_pull(folder: Path, number: int, line: tuple[str, ...]) -> int:
+    """Download it, the first time the hostile variant."""
+    _impatient()
+    source = folder / "case/in" / ("bad" if number == 0 else "toy")
+    found = {
+        path.relative_to(source).as_posix(): path.read_bytes()
+        for path in source.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 20
+    }
+    with HubServer() as hub, FileServer({f"/toy/{k}": v for k, v in found.items()}) as web:
+        hub.keep("big/toy", found)
+        os.environ |= {"HF_ENDPOINT": hub.url, "OFFLINE_DATA_MIRRORS": f"{_WEB}={web.url}"}
+        with loopback_only():
+            return run_command(folder, number, line)
+
+
+def check_pull(folder: Path, _plan: Plan, _codes: list[int | None]) -> str | None:
+    """Compare every file with the one that was served."""
+    dataset, served = only_dataset(folder), folder / "case/in"
+    for name in json.loads((dataset / "manifest.json").read_bytes())["digests"]:
+        both = [served / which / name for which in ("toy", "bad")]
+        if (dataset / name).read_bytes() not in [
+            p.read_bytes() for p in both if p.is_file() and not p.is_symlink()
+        ]:
+            return f"{name} is not what was served"
+    return None
+
+
 HOSTED_KINDS = (
+    Kind("pull", prepare_pull, check_pull, run_pull),
     Kind("hub", prepare_hub, check_hub, run_hub),
     Kind("bucket", prepare_bucket, check_bucket, run_bucket),
 )

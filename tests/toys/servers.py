@@ -167,7 +167,10 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.owner
         parts = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        body = self.rfile.read(int(headers.get("content-length", 0)))
+        if headers.get("transfer-encoding") == "chunked":
+            body = b"".join(iter(self._read_chunk, b""))
+        else:
+            body = self.rfile.read(int(headers.get("content-length", 0)))
         query = parse_qs(parts.query, keep_blank_values=True)
         path = unquote(parts.path)
         request = Request(self.command, path, self.path, query, headers, body)
@@ -200,7 +203,12 @@ class _Handler(BaseHTTPRequestHandler):
             owner.closing.wait(60)
         self.close_connection = self.close_connection or bool(ends)
 
-    do_HEAD = do_POST = do_GET  # noqa: N815
+    def _read_chunk(self) -> bytes:
+        chunk = self.rfile.read(int(self.rfile.readline(), 16))
+        self.rfile.readline()
+        return chunk
+
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
@@ -310,6 +318,10 @@ class HubServer(LocalServer):
         """
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+        return self.keep(repo, contents, revision)
+
+    def keep(self, repo: str, contents: Mapping[str, bytes], revision: str = "main") -> str:
+        """Set a revision to files by path; see `commit`."""
         names = "".join(f"{path}\0{_sha256(content)}\n" for path, content in contents.items())
         sha = _sha1(f"{repo}\n{names}".encode())
         commit = _Commit(repo, sha, contents, self._lfs_size)

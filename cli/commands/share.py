@@ -1,0 +1,62 @@
+"""`push`: a dataset to the hub or to a folder."""
+
+import shlex
+from typing import Annotated
+
+from offline_data.files import human_bytes
+from offline_data.plurals import plural
+from offline_data_cli.names import entry_named
+from offline_data_cli.options import Context, Dataset, DryRun, argument, option
+from offline_data_cli.render import confirm
+from offline_data_cli.result import Result, card, table
+
+
+def push(
+    context: Context,
+    dataset: Dataset,
+    to: Annotated[
+        str, argument("TO", "hf://OWNER/NAME, or a folder that is new, empty, or of a push.")
+    ],
+    public: Annotated[
+        bool,
+        option("Let everybody read it on the hub. Asks first. (default: a private repository)"),
+    ] = False,
+    licence: Annotated[
+        str | None, option("Licence of a dataset whose source states none.", metavar="NAME")
+    ] = None,
+    dry_run: DryRun = False,
+) -> Result:
+    """Push a dataset to the Hugging Face hub or to a folder, from which `download` copies it.
+
+    Files that are there already are not sent again. The hub's token is that of `hf auth login` or HF_TOKEN.
+    """
+    from offline_data.share.push import check_redistributable, push_dataset
+
+    entry = entry_named(context, dataset)
+    if public and to.startswith("hf://") and not dry_run:
+        stated = check_redistributable(entry, licence)
+        question = (
+            f"Everybody will be able to read {entry.id} ({human_bytes(entry.bytes)}, {stated}) at {to}. "
+            "Push it?"
+        )
+        if not confirm((), question, yes=context.yes, mode=context.mode):
+            return Result(None, (), notes=("nothing was pushed",), code=1)
+    pushed = push_dataset(
+        entry,
+        to,
+        context.settings,
+        context.progress,
+        public=public,
+        licence=licence,
+        dry_run=dry_run,
+    )
+    if pushed.existed:
+        line = f"{pushed.to} has {pushed.id} already; nothing was sent"
+        return Result(pushed, (line,), (pushed.to,))
+    if dry_run:
+        listed = table("file", [{"file": name} for name in pushed.sent])
+        line = f"would send {plural(len(pushed.sent), 'file')}, {human_bytes(pushed.bytes)}"
+        return Result(pushed, (listed, line), (pushed.to,))
+    fields = card(pushed, "id to revision size=bytes:bytes")
+    get = f"to get it elsewhere: offline-data download {shlex.quote(pushed.to)}"
+    return Result(pushed, (fields,), (pushed.to,), (get,))
