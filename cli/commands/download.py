@@ -47,7 +47,7 @@ def download(
         list[str],
         argument(
             "ID...",
-            "Dataset ids or names, as `search` and `list --remote` show, or addresses of `push`.",
+            "Ids or names that `search` and `list` show, or addresses of `push`.",
             autocompletion=complete.all_ids,
         ),
     ],
