@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import offline_data
-from offline_data import action_chunk, frame_stack, normalize
+from offline_data import StreamingDataset, action_chunk, frame_stack, normalize
+from offline_data.config import Settings
 from tests.stories.conftest import Shell
-from tests.toys.lerobot import LENGTHS, write_lerobot
+from tests.toys.lerobot import LENGTHS, TASKS, write_lerobot
+from tests.toys.servers import HubServer
 
 SETS = ("lerobot_generated_v21/full", "lerobot_generated_v30/full", "lerobot_v30_record-test")
 
@@ -88,3 +90,36 @@ def test_a_policy_with_a_horizon_trains(tmp_path: Path) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 4
+
+
+def test_a_stream_reads_what_is_asked_for(tmp_path: Path) -> None:
+    """Batches without a dataset on the disk: transitions, slices, and only some features."""
+    lengths = (5, 2, 3, 4)
+    folder = write_lerobot(tmp_path / "toy", "v3.0", lengths, videos=(2,))
+    codes = [1000 * e + t + 1 for e, n in enumerate(lengths) for t in range(n)]
+    ends = {1000 * e + n for e, n in enumerate(lengths) if e % 2}  # truncated: no next observation
+    with HubServer({"me/toy": folder}) as hub:
+        settings = Settings(tmp_path / "root", hub_endpoint=hub.url, minari_path=tmp_path)
+
+        def stream(**options: Any) -> list[Any]:
+            return [*StreamingDataset("lerobot:me/toy", 4, settings=settings, **options)]
+
+        batches = stream(only="observation.state")
+        assert not any(".mp4" in request.path for request in hub.requests)
+        seen = [code for batch in batches for code in batch["observation", "state"][:, 0].tolist()]
+        assert sorted(seen) == [code for code in codes if code not in ends]
+        for batch in batches:
+            texts = [TASKS[int(code) // 1000 % 2] for code in -batch["action"][:, 0]]
+            assert list(batch["task"]) == texts
+            assert list(batch["observation"].keys()) == ["state"]
+        for batch in stream():
+            episodes = (-batch["action"][:, 0]).long() // 1000
+            step = (-batch["action"][:, 0]).long() % 1000 - 1
+            grey = batch["observation", "images", "vid"].float().mean((1, 2, 3))
+            torch.testing.assert_close(grey, 40.0 * episodes + 4 * step + 20, atol=2, rtol=0)
+            pixels = batch["observation", "images", "cam"]
+            assert pixels[:, 0, 0, 0].tolist() == (episodes + 1).tolist()
+        slices = torch.cat([batch["action"][:, 0] for batch in stream(slice_len=2)])
+        assert slices.reshape(4, 2).diff(dim=1).tolist() == [[-1.0]] * 4
+    assert not [path for path in (tmp_path / "root/.downloads").rglob("*") if path.is_file()]
+    assert not [*(tmp_path / "root").rglob("manifest.json")]
