@@ -74,8 +74,10 @@ class AgileRL(CatalogSource):
                 f"{path} is not an AgileRL file: it has no {FORMAT.next_observation!r}",
                 hint="--from d4rl reads files without",
             )
-        info = self.describe(release, UNMARKED)
-        return d4rl.cut_to_episodes(flat, EndRule("jumps"), info, keep_episodes=False)
+        keep = release.keep_episodes
+        info = self.describe(release, *(() if keep else (UNMARKED,)))
+        rule = EndRule("terminals" if keep else "jumps")
+        return d4rl.cut_to_episodes(flat, rule, info, keep_episodes=keep)
 
 
 def _file_of(path: Path) -> Path:

@@ -108,7 +108,7 @@ class DiffusionPolicy(CatalogSource):
         files = files_below(path) if is_folder(path) else [path]
         return Release(name, fingerprint(path, files), local=path)
 
-    def open(self, release: Release, raw: Path) -> ReplayBuffer:
+    def open(self, release: Release, raw: Path) -> ZarrEpisodes:
         """Open it: reads the ends of episodes, and what arrays there are."""
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
         info = self.describe(release, FINAL)
@@ -130,7 +130,7 @@ def _buffers_in(arrays: Mapping[str, Any]) -> list[str]:
 
 def _describe(
     path: Path, folder: str, arrays: Mapping[str, ZarrArray], info: SourceInfo, *, skip_bad: bool
-) -> ReplayBuffer:
+) -> ZarrEpisodes:
     ends = _read_ends(arrays[folder + ENDS], path)
     columns: dict[Key, str] = {}
     episodes: dict[Key, str] = {}
@@ -177,7 +177,7 @@ def _describe(
         warnings=warnings,
         dropped=tuple(dropped),
     )
-    return ReplayBuffer(path, ends, columns, episodes, tuple(poses), info, skip_bad)
+    return ZarrEpisodes(path, ends, columns, episodes, tuple(poses), info, skip_bad)
 
 
 def _read_ends(array: ZarrArray, path: Path) -> NDArray[np.int64]:
@@ -205,7 +205,7 @@ def _poses(columns: Mapping[Key, str]) -> list[Key]:
 
 
 @dataclass(frozen=True, eq=False)
-class ReplayBuffer(RawDataset):
+class ZarrEpisodes(RawDataset):
     """The episodes of a replay buffer."""
 
     path: Path

@@ -346,8 +346,8 @@ class Options:
     )
     keep_episodes: bool = _option(
         False,
-        "For D4RL and robomimic files: keep an episode whole if the source's next observation differs "
-        "from the next row, and store both (default: end the episode there as truncated).",
+        "Keep an episode whole where a next observation differs from the next row, and store both. "
+        "(default: end it there, truncated)",
         place=5,
     )
     """With False an existing dataset of either kind is accepted."""
@@ -380,9 +380,9 @@ class Options:
     """None: as `png`, and an existing dataset of any kind is accepted."""
     only: str | None = _option(
         None,
-        "For LeRobot: only these features, named one by one or by what is above them, as in "
-        "observation.state,observation.images.top; actions, rewards, ends and tasks always stay.",
-        metavar="NAME,…",
+        "Only these features of a LeRobot dataset, such as observation.state,observation.images; "
+        "actions, rewards, ends and tasks are always kept.",
+        metavar="NAME,NAME",
         place=10,
     )
     text: TextOptions | None = _option(None, "", place=8)

@@ -71,6 +71,7 @@ COMMANDS: dict[str, str] = {
     "path": "local:evil",
     "plot": "local:evil",
     "preprocess": "local:evil --step clip:action,low=-1,high=1 --out new",
+    "push": "local:evil pushed",
     "rename": "local:evil new",
     "report": "local:evil",
     "rm": "local:evil --yes",

@@ -58,6 +58,18 @@ def test_every_leaf_of_every_row(
     assert any("two episodes between which it stays the same" in n for n in reader.manifest.notes)
 
 
+def test_episodes_are_kept_whole(tmp_path: Path, settings: Settings) -> None:
+    folder = write_agilerl(tmp_path / "x_agile-v0")
+    stored = convert(folder, "toy", settings, Options(audit="all", keep_episodes=True))
+    reader = open_reader(stored.path)
+    assert reader.lengths.tolist() == [4, 1 + 6 + 3]
+    assert "Episodes end where terminals are set." in stored.manifest.notes
+    with h5py.File(folder / "data" / "main_data.hdf5") as file:
+        after = file["next_observations"][()]
+    table = reader.transitions_at(np.arange(reader.transitions))
+    np.testing.assert_array_equal(table["next", "observation"], after)
+
+
 def test_nothing_is_published(settings: Settings) -> None:
     with pytest.raises(NotFoundError, match=r"There is no agilerl:x") as caught:
         AgileRL().resolve("x", None, settings)
