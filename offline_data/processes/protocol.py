@@ -8,13 +8,16 @@ unpickled here; never those of a file.
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 import sys
 import traceback
+from collections import ChainMap
 from functools import lru_cache
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
+from types import CodeType
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from offline_data.errors import OfflineDataError, UsageError
 
@@ -102,10 +105,34 @@ def dumps(value: object) -> bytes:
         >>> double(21)
         42
     """
+    stream = io.BytesIO()
+    _pickler_class()(stream, protocol=5).dump(value)
+    return stream.getvalue()
+
+
+@lru_cache(maxsize=1)
+def _pickler_class() -> type[pickle.Pickler]:
+    """Return cloudpickle's pickler, but keep the file name of code, for tracebacks.
+
+    cloudpickle 3.1.3 replaces it, so that a traceback has no source lines.
+    """
     import cloudpickle
 
-    packed: bytes = cloudpickle.dumps(value, protocol=5)
-    return packed
+    reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
+
+    def reduce(code: CodeType) -> tuple[object, ...]:
+        return _restore_code, (*reduce_code(code), code.co_filename)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {CodeType: reduce}, cloudpickle.Pickler.dispatch_table
+        )
+
+    return Pickler
+
+
+def _restore_code(create: type[CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
+    return create(*arguments).replace(co_filename=file)
 
 
 def loads(data: bytes) -> Any:
