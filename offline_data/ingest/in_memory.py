@@ -143,12 +143,10 @@ class InMemoryEpisodes(RawDataset):
         self._episodes, self._skip_bad = episodes, skip_bad
 
     def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
         count = len(self._episodes) if isinstance(self._episodes, Sized) else None
         return (Shard("the episodes", episodes=count),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
-        """Read all episodes, in batches."""
         return join_episodes(self._readings(), skip_bad=self._skip_bad)
 
     def _readings(self) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:

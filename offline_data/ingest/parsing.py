@@ -90,22 +90,18 @@ class ParsedDataset(RandomAccess):
             self.helper = self._raw.helper
 
     def shards(self) -> Sequence[Shard]:
-        """List all shards."""
         with blaming(self.path):
             return tuple(self._raw.shards())
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read a shard."""
         with blaming(self.path):
             yield from self._raw.read(shard)
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Cut all episodes into parts."""
         with blaming(self.path):
             return cast("RandomAccess", self._raw).parts(budget)
 
     def read_part(self, part: Part) -> EpisodeBatch:
-        """Read one part."""
         with blaming(self.path):
             return cast("RandomAccess", self._raw).read_part(part)
 

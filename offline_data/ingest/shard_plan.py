@@ -155,13 +155,11 @@ class ShardPlan(PlanFile):
 
     @classmethod
     def from_table(cls, file: Path, table: _ShardPlanTable) -> ShardPlan:
-        """See `PlanFile`."""
         root, destination = table.root, table.destination
         job = None if table.job is None else table.job.job(parse_id(table.id), destination)
         return cls(file, root, job, table.id, destination, table.tasks, table.published)
 
     def to_json(self) -> dict[str, Any]:
-        """See `PlanFile`."""
         return {**super().to_json(), "job": self.job and _JobTable.of(self.job)}
 
     def open(self, settings: Settings, progress: Progress) -> _ShardWork | None:
@@ -171,17 +169,14 @@ class ShardPlan(PlanFile):
         return _ShardWork(self, self.job, replace(settings, root=self.root), progress)
 
     def is_same(self, other: ShardPlan) -> bool:
-        """See `PlanFile`."""
         jobs = [plan.job for plan in (self, other) if plan.job is not None]
         return len({job.fingerprint for job in jobs}) < 2
 
     def is_done(self) -> bool:
-        """See `PlanFile`."""
         replaces = self.job is not None and self.job.options.force
         return self.published or (not replaces and has_manifest(self.destination))
 
     def clear(self, settings: Settings) -> None:
-        """See `PlanFile`."""
         settings, target = replace(settings, root=self.root), parse_id(self.id)
         clear_published(target, settings, self.job.work(settings) if self.job else None)
 

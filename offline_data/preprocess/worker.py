@@ -123,7 +123,6 @@ class JobPlan(_JobPlanTable, PlanFile):
 
     @classmethod
     def from_table(cls, file: Path, table: _JobPlanTable) -> JobPlan:
-        """See `PlanFile`."""
         stages, states, tasks, place = table.stages, table.states, table.tasks, table.place
         if not table.published or place:
             if not stages or len(states) != len(stages):
@@ -204,15 +203,12 @@ class JobPlan(_JobPlanTable, PlanFile):
         return made.get("options", {}).get("recipe", []) if made else []
 
     def open(self, settings: Settings, progress: Progress) -> _OpenPlan | None:
-        """See `PlanFile`."""
         return None if self.published else _OpenPlan(self, self.run(settings, progress))
 
     def clear(self, settings: Settings) -> None:  # noqa: ARG002 - they lie beside the file
-        """See `PlanFile`."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def is_same(self, other: JobPlan) -> bool:
-        """See `PlanFile`."""
         return self.place == other.place
 
 

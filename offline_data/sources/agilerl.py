@@ -44,7 +44,6 @@ class AgileRL(CatalogSource):
     title = "AgileRL: the files that its minari_to_agile_dataset writes (HDF5)"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """Return nothing: there is no published list."""
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002

@@ -239,11 +239,9 @@ class RandomAccess(RawDataset):
         """Read one part; raises `FormatError` naming the file and the place."""
 
     def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
         return (Shard("all files"),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
-        """Read all parts, in order."""
         return map(self.read_part, self.parts(PART_BYTES))
 
 
@@ -398,7 +396,6 @@ class CatalogSource(Source):
         return SourceInfo(licence=self.licence, citation=self.citation, notes=notes, **facts)
 
     def accepts(self, path: Path) -> bool:
-        """Return True if a local file or folder has this format, and can be read."""
         try:
             return self.has_format(path)
         except OfflineDataError:

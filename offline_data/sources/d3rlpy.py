@@ -106,7 +106,6 @@ class D3rlpy(CatalogSource):
             return flat or {"columns", "num_episodes"} <= names.keys()
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user."""
         return Release(name, fingerprint(path, [path]), local=path)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
@@ -181,7 +180,6 @@ class D3rlpyEpisodes(RawDataset):
     skip_bad: bool = False
 
     def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
         return (Shard("all episodes"),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 -- there is only one

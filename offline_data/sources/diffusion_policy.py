@@ -104,7 +104,6 @@ class DiffusionPolicy(CatalogSource):
             return bool(_buffers_in(arrays))
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a folder or zip of the user."""
         files = files_below(path) if is_folder(path) else [path]
         return Release(name, fingerprint(path, files), local=path)
 
@@ -221,11 +220,9 @@ class ZarrEpisodes(RawDataset):
     skip_bad: bool = False
 
     def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
         return (Shard("all episodes"),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 -- there is only one
-        """Read the episodes in order; raises `FormatError` naming episode and chunk."""
         with open_zarr(self.path) as arrays:
             yield from join_episodes(self._readings(arrays), skip_bad=self.skip_bad)
 

@@ -88,7 +88,6 @@ class DSRL(CatalogSource):
             return has_columns(file, FORMAT) and "costs" in datasets_in(file)[0]
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user."""
         with open_hdf5(path) as file:
             inspect(file, path, FORMAT)
         return Release(name, fingerprint(path, [path]), local=path)

@@ -118,7 +118,6 @@ class GenDGRL(CatalogSource):
         return any(_NAME.fullmatch(_last(name)) for name, _ in islice(_files(path), _LOOK))
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe an archive or folder of the user."""
         if not self.has_format(path):
             raise FormatError(
                 f"{path} has no Gen-DGRL episodes: expected files like "
@@ -158,11 +157,9 @@ class GenDGRLEpisodes(RawDataset):
     skip_bad: bool = False
 
     def shards(self) -> Sequence[Shard]:
-        """Return the archive."""
         return (Shard("all episodes"),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 -- there is only one
-        """Read the episodes; raises `FormatError` naming archive and file."""
         return join_episodes(self._readings(), skip_bad=self.skip_bad)
 
     def _readings(self) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:

@@ -38,11 +38,9 @@ class Local(Source):
     title = "datasets made on this machine"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """Return nothing: there is no published list."""
         return ()
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
-        """Return nothing: there is no remote."""
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
@@ -56,7 +54,6 @@ class Local(Source):
         )
 
     def accepts(self, path: Path) -> bool:
-        """Return True if `path` is a dataset directory."""
         return (path / MANIFEST).is_file()
 
     def release_of(self, path: Path, name: str) -> Release:
@@ -96,7 +93,6 @@ class StoredEpisodes(RandomAccess):
         )
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Divide all episodes into parts of about `budget` bytes."""
         tables = self.reader.manifest.tables.values()
         total = sum(table.rows * leaf.nbytes for table in tables for leaf in table.leaves)
         rows = max(1, budget * self.reader.transitions // max(total, 1))
@@ -104,5 +100,4 @@ class StoredEpisodes(RandomAccess):
         return [Part(first, stop) for first, stop in runs]
 
     def read_part(self, part: Part) -> EpisodeBatch:
-        """Read one part."""
         return self.reader.episode_batch(part.first, part.stop)

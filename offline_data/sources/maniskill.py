@@ -201,11 +201,9 @@ class Trajectories(RawDataset):
     skip_bad: bool = False
 
     def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
         return (Shard("all trajectories"),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 -- there is only one
-        """Read the trajectories in order; raises `FormatError` naming the trajectory."""
         with open_hdf5(self.path) as file:
             yield from join_episodes(self._readings(file), skip_bad=self.skip_bad)
 

@@ -107,7 +107,6 @@ class NeoRL(CatalogSource):
             return all(name in arrays for name in FORMAT.required_columns)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user."""
         return Release(name, fingerprint(path, [path]), local=path)
 
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:

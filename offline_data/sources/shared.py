@@ -45,11 +45,9 @@ class Shared(Source):
     title = "datasets that were pushed: a repository of the hub, a web server, a folder"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """Return nothing: there is no published list."""
         return ()
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
-        """Return nothing: there is no list of all addresses."""
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:

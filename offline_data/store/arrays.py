@@ -209,7 +209,6 @@ class ReadOnlyArrays(DatasetArrays):
     """Arrays that cannot be written to, copies as well as views."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return an array."""
         array = super().__getitem__(name)
         array.flags.writeable = False
         return array

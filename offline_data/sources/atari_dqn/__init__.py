@@ -170,7 +170,6 @@ class AtariDQN(CatalogSource):
         return bool(_numbers(_log_folder(path)))
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe the folder of a run."""
         folder = _log_folder(path)
         numbers = _numbers(folder)
         if not numbers:

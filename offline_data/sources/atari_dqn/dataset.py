@@ -51,7 +51,6 @@ class ReplayLog(RawDataset):
     skip_bad: bool = False
 
     def shards(self) -> Sequence[Shard]:
-        """List the checkpoints."""
         shards = []
         for run in self.runs:
             for place, checkpoint in enumerate(run.checkpoints):

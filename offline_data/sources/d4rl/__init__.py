@@ -112,7 +112,6 @@ class D4RL(CatalogSource):
             return has_columns(file, FORMAT) and "costs" not in names and names != AGILERL_COLUMNS
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user."""
         with open_hdf5(path) as file:
             inspect(file, path, FORMAT)
         return Release(name, fingerprint(path, [path]), local=path)
@@ -189,11 +188,9 @@ class D4RLEpisodes(FlatEpisodes, RandomAccess):
     threaded = True  # chunks are inflated in threads
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Divide all episodes into consecutive parts of about `budget` bytes."""
         return [Part(*run) for run in self.runs(budget)]
 
     def read_part(self, part: Part) -> EpisodeBatch:
-        """Read one part; raises `FormatError` naming file and position."""
         batch = self.read_run(part.first, part.stop)
         if self.timeouts_of_ends is None:
             return batch

@@ -59,7 +59,6 @@ class Minari(Source):
     extra = "minari"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets."""
         return [
             CatalogEntry(
                 name=row["id"],

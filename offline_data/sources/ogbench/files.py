@@ -101,7 +101,6 @@ class OGBenchFiles(RawDataset):
         return replace(self, info=info)
 
     def shards(self) -> Sequence[Shard]:
-        """List the files."""
         return tuple(Shard(path, (path,)) for path in self.paths)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:

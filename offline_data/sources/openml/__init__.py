@@ -124,7 +124,6 @@ class OpenML(CatalogSource):
     extra = "openml"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List TorchRL's tables."""
         return [
             CatalogEntry(
                 name, one.rows, one.rows, summary=one.summary, notes=_describe_encoding(one)
@@ -250,11 +249,9 @@ class OpenMLRows(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
         return (Shard("all rows", episodes=self._encoder.rows),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
-        """Read the rows in order; raises `FormatError` naming the line."""
         for rows, leaves, skipped in self._encoder.read():
             if not rows:
                 yield EpisodeBatch.without_episodes(*skipped)

@@ -169,7 +169,6 @@ class Libero(Demonstrations):
     repository = "yifengzhu-hf/LIBERO-datasets"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the suites."""
         tasks = {"spatial": 10, "object": 10, "goal": 10, "90": 90, "10": 10}
         return [
             CatalogEntry(f"libero_{suite}", episodes=50 * count, summary=f"{count} tasks")

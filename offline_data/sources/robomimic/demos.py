@@ -93,11 +93,9 @@ class DemoFiles(RawDataset):
         return replace(self, info=replace(self.info, environment=found, about=about))
 
     def shards(self) -> Sequence[Shard]:
-        """List the files."""
         return tuple(Shard(path, (path,)) for path in self.paths)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the demonstrations of a file, ordered by number; raises `FormatError`, `UsageError`."""
         with open_hdf5(self.folder / shard.files[0]) as opened:
             file = DemoFile(opened.id, shard.name, self.alignment)
             notes = file.notes(self.why)

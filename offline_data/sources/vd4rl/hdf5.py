@@ -120,7 +120,6 @@ class Hdf5Episodes(RawDataset):
         }
 
     def shards(self) -> Sequence[Shard]:
-        """List one shard per file."""
         return [
             Shard(path, (path,) if after is None else (path, after))
             for path, (_, after) in self._around.items()

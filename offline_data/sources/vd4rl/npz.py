@@ -134,14 +134,12 @@ class NpzEpisodes(RandomAccess):
         )
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Divide all episodes into consecutive parts of about `budget` bytes."""
         row = sum(c.dtype.itemsize * prod(c.shape) for c in self._columns.values())
         sizes = np.array([file.rows * row for file in self._files], np.int64)
         runs = runs_within(np.maximum(sizes, 1), max(1, budget))
         return list(starmap(Part, runs))
 
     def read_part(self, part: Part) -> EpisodeBatch:
-        """Read the files of a part; raises `FormatError` naming the file."""
         readings = (
             (file.path.name, partial(file.read, self._columns))
             for file in self._files[part.first : part.stop]
