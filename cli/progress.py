@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from offline_data.progress import SILENT, ProgressBars, SilentProgress
+from offline_data.progress import SILENT, Progress, ProgressBars, SilentProgress
 from offline_data_cli.render import Mode, error_console, say, stderr_is_terminal
-
-if TYPE_CHECKING:
-    from offline_data.progress import Progress
 
 DELAY = 1.0
 """Seconds after which a bar is drawn."""

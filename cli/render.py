@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -19,15 +19,22 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.urls import redact
-from offline_data_cli.result import Drawing, Fields, Lines, Table
+from offline_data_cli.result import (
+    Block,
+    Drawing,
+    Field,
+    Fields,
+    Kind,
+    Lines,
+    Result,
+    Table,
+    TableColumn,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.console import Console
     from rich.segment import Segment
 
-    from offline_data_cli.result import Block, Field, Kind, Result, TableColumn
 
 UNKNOWN = "–"
 """Shown in a terminal for an unknown value; a pipe gets an empty cell."""

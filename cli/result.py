@@ -6,14 +6,11 @@ JSON, or the path of it (`episodes.same`), and `_` in a label is a space. Withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from offline_data.errors import OfflineDataError
+from offline_data.errors import OfflineDataError
 
 Kind: TypeAlias = Literal["text", "count", "bytes", "number", "share"]
 """Format of a value: unchanged, `1,234`, `3.5 MiB`, four digits, `12.5 %`."""

@@ -6,13 +6,12 @@ Names are imported on first use: importing the package imports no torch.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offline_data.api import card as card
     from offline_data.api import check as check
     from offline_data.api import convert as convert

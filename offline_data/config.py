@@ -19,9 +19,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from offline_data.errors import (
@@ -33,9 +34,6 @@ from offline_data.errors import (
 )
 from offline_data.strict_json import read_whole
 from offline_data.urls import redact_setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 Mirror: TypeAlias = tuple[str, str]
 """A prefix of URLs and its replacement, which is tried first."""

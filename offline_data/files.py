@@ -9,9 +9,9 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from offline_data.errors import (
     AccessError,
@@ -22,9 +22,6 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

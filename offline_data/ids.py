@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from offline_data.errors import InvalidIdError, OfflineDataError
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
 
 _Error = TypeVar("_Error", bound=OfflineDataError)
 

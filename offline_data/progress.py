@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 DELAY = 2.0
 """Seconds after which a bar is drawn."""

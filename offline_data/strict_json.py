@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from offline_data.errors import FormatError
 from offline_data.files import describe_head, read_head
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_BYTES = 16 << 20
 """Sufficient for the bounds of the largest image spaces; parsed, it takes up to 25 times as much."""

@@ -4,6 +4,7 @@ import re
 from typing import TYPE_CHECKING, Annotated
 
 from offline_data.errors import UsageError
+from offline_data.store.library import Entry
 from offline_data_cli.commands.download import stored_result
 from offline_data_cli.conversion import Layout
 from offline_data_cli.names import entry_named
@@ -20,7 +21,6 @@ from offline_data_cli.result import Result, card, combine
 
 if TYPE_CHECKING:
     from offline_data.preprocess.job import RunOptions
-    from offline_data.store.library import Entry
 
 Out = Annotated[str, option("Write the dataset local:NAME.", metavar="NAME")]
 

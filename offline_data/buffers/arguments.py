@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offline_data.buffers.bridges.parts import of_torchrl, storage_of_torchrl
 from offline_data.buffers.samplers import RandomSampler, Sampler
-from offline_data.buffers.storage import GrowingStorage, ListStorage
+from offline_data.buffers.storage import GrowingStorage, ListStorage, Storage
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offline_data.buffers.derived.base import Derived
-    from offline_data.buffers.storage import Storage
 
 Part = TypeVar("Part")
 

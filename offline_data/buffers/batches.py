@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from typing_extensions import TypeVar
 
 from offline_data.buffers.arguments import as_derived, as_sampler, positive
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.checkpoint import Saves
+from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.devices import pinnable
 from offline_data.buffers.indexing import Index, cells_of, rows_of
+from offline_data.buffers.keys import NestedKey
 from offline_data.buffers.prefetch import Draw, Prefetcher
-from offline_data.buffers.storage import GrowingStorage, ListStorage
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.storage import GrowingStorage, ListStorage, Storage
 from offline_data.buffers.storage.base import InTime
 from offline_data.buffers.storage.rows import plain
 from offline_data.buffers.storage.tensors import gather_cells
@@ -26,15 +31,8 @@ from offline_data.buffers.writers import immutable
 from offline_data.errors import BufferUsageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from torch import Tensor
     from typing_extensions import Self
 
-    from offline_data.buffers.derived.base import Derived
-    from offline_data.buffers.keys import NestedKey
-    from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.storage import Storage
 
 Batch = TypeVar("Batch", default=Any)
 """Type of the batches of a buffer."""

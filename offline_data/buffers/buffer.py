@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase, is_tensorclass
+from torch import Tensor
 
 from offline_data.buffers.arguments import (
     as_sampler,
@@ -17,10 +20,13 @@ from offline_data.buffers.arguments import (
 )
 from offline_data.buffers.batches import Batch, BatchSource
 from offline_data.buffers.checkpoint import check_part, load_tree, owned_state, save_tree
+from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.fields import StateFields, check_plain
+from offline_data.buffers.indexing import Index
 from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, check_draw
-from offline_data.buffers.storage import GrowingStorage, TensorStorage
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.storage import GrowingStorage, Storage, TensorStorage
 from offline_data.buffers.storage.rows import across
 from offline_data.buffers.torchrl_dumps import is_torchrl_dump, read_torchrl_dump
 from offline_data.buffers.transforms import Transform
@@ -33,17 +39,6 @@ from offline_data.buffers.writers import (
 )
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator
-
-    from torch import Tensor
-
-    from offline_data.buffers.derived.base import Derived
-    from offline_data.buffers.indexing import Index
-    from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.storage import Storage
 
 __all__ = ["ReplayBuffer", "Transform"]
 

@@ -11,11 +11,12 @@ import shutil
 import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.mmap import map_file
@@ -23,9 +24,6 @@ from offline_data.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.files import disk_errors, read_head
 from offline_data.store.publish import REPLACED, publish
 from offline_data.strict_json import check_depth, parse_json, read_whole
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FORMAT = "offline-data state"
 VERSION = 2

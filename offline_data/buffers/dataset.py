@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,12 +11,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack
+from torch import Tensor
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.bridges.parts import bridge
+from offline_data.buffers.buffer import Transform
+from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.derived.neighbour import Neighbour
 from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
+from offline_data.buffers.indexing import Index
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
@@ -24,35 +30,27 @@ from offline_data.buffers.views.episode import Episode, read_episode, read_episo
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.html import fields_html, leaves_html
 from offline_data.buffers.views.rows import (
+    RowMap,
     SubsetStorage,
     rows_at,
     rows_of_episodes,
     whole_of,
 )
 from offline_data.buffers.views.saved import save_view, saved_rows
+from offline_data.buffers.writers import Writer
 from offline_data.episodes.fields import Key, join_key
 from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.preprocess.api import Preprocesses
+from offline_data.store.arrays import Style
 from offline_data.store.library import entry_at, remove
+from offline_data.store.manifest import Manifest
 from offline_data.store.reader import decode
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from torch import Tensor
     from typing_extensions import Self
-
-    from offline_data.buffers.buffer import Transform
-    from offline_data.buffers.derived.base import Derived
-    from offline_data.buffers.indexing import Index
-    from offline_data.buffers.views.rows import RowMap
-    from offline_data.buffers.writers import Writer
-    from offline_data.store.arrays import Style
-    from offline_data.store.manifest import Manifest
 
     SamplerLike = Sampler | Callable[[], Sampler]
 

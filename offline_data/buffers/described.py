@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from offline_data.buffers.specs import specs_of
+from offline_data.buffers.specs import Specs, specs_of
+from offline_data.buffers.storage import DatasetStorage, Storage
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import NotFoundError
-from offline_data.reports.stats import dataset_stats
+from offline_data.reports.stats import DatasetStats, dataset_stats
 from offline_data.store.environments import environment_of, make_environment, space_of
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
-
-    from offline_data.buffers.specs import Specs
-    from offline_data.buffers.storage import DatasetStorage, Storage
-    from offline_data.reports.stats import DatasetStats
-    from offline_data.store.manifest import Manifest
+from offline_data.store.manifest import Manifest
 
 Returns = TypeVar("Returns")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from offline_data.buffers.arguments import as_derived
+from offline_data.buffers.buffer import Transform
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived.neighbour import (
     NEXT_INFO,
@@ -20,6 +24,7 @@ from offline_data.buffers.derived.neighbour import (
 )
 from offline_data.buffers.gather.plan import all_keys
 from offline_data.buffers.keys import as_key
+from offline_data.buffers.load import Download
 from offline_data.buffers.samplers import (
     RandomSampler,
     Sampler,
@@ -27,22 +32,13 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
+from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.config import resolve_settings
 from offline_data.episodes.fields import REWARD
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
 from offline_data.progress import progress_of
 from offline_data.store.reader import open_reader
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from offline_data.buffers.buffer import Transform
-    from offline_data.buffers.load import Download
-    from offline_data.buffers.writers import ImmutableDatasetWriter
-
 
 _OPTIONS = ("keys", "device", "in_memory", "derived", "decode_text", "decode")
 """Options of `load_dataset` that TorchRL's classes do not have."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from offline_data.errors import IntegrityError
 from offline_data.strict_json import MAX_COUNT, shown
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _WORDS = 624  # of the Mersenne Twister, torch's generator on the CPU
 

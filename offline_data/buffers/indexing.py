@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 Index: TypeAlias = "int | slice | EllipsisType | Sequence[Any] | NDArray[Any] | Tensor"
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from offline_data.episodes import Key, join_key, split_key
 from offline_data.errors import UsageError
 from offline_data.ids import unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 KeyLike: TypeAlias = str | tuple[str, ...]
 """A leaf key as users write it: `"action"`, `("next", "reward")`, `"next/reward"`, `"next.reward"`."""

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from offline_data.buffers.buffer import Transform
 from offline_data.buffers.derived.timestep import timestep
 from offline_data.buffers.experience_replay import Common, SourceExperienceReplay
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.load import Download
 from offline_data.buffers.samplers import Sampler, SliceSampler
+from offline_data.buffers.writers import ImmutableDatasetWriter
+from offline_data.episodes import Key
 from offline_data.episodes.fields import next_of, split_key
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping
-
-    from offline_data.buffers.buffer import Transform
-    from offline_data.buffers.load import Download
-    from offline_data.buffers.writers import ImmutableDatasetWriter
-    from offline_data.episodes import Key
 
 _IMAGES: Key = ("observation", "images")
 """All images, of which those that `key_map` names are taken out first."""

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
+from offline_data.buffers.buffer import Transform
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
+from offline_data.buffers.derived.base import Derived
+from offline_data.buffers.keys import KeyLike
+from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.views.saved import dataset_beside, read_view
+from offline_data.buffers.writers import Writer
 from offline_data.config import resolve_settings
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.ids import looks_like_path, parse_id
-from offline_data.progress import progress_of
-from offline_data.store.layout import MANIFEST
+from offline_data.ids import DatasetId, looks_like_path, parse_id
+from offline_data.progress import Progress, progress_of
+from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.library import at_hand, find, how_to_get, text_of
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable
-
     import torch
 
-    from offline_data.buffers.buffer import Transform
-    from offline_data.buffers.derived.base import Derived
-    from offline_data.buffers.keys import KeyLike
-    from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.writers import Writer
-    from offline_data.ids import DatasetId
     from offline_data.ingest import TextOptions
-    from offline_data.progress import Progress
-    from offline_data.store.layout import LayoutName
 
 Download: TypeAlias = Literal["force"] | bool
 """Whether to download and convert missing datasets; `"force"`: also replace existing ones."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from offline_data.buffers.buffer import Transform
 from offline_data.buffers.experience_replay import Common, SourceExperienceReplay
+from offline_data.buffers.load import Download
 from offline_data.buffers.samplers import (
     Sampler,
     SamplerWithoutReplacement,
@@ -18,16 +22,9 @@ from offline_data.buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.buffers.views.rows import end_to_end
+from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterator
-
-    from offline_data.buffers.buffer import Transform
-    from offline_data.buffers.load import Download
-    from offline_data.buffers.writers import ImmutableDatasetWriter
 
 
 class OpenXExperienceReplay(SourceExperienceReplay):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torch import Tensor
 
 
 class Draw(NamedTuple):

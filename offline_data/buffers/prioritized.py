@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from offline_data.buffers.arguments import as_storage
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.samplers import PrioritizedSampler
+from offline_data.buffers.keys import KeyLike
+from offline_data.buffers.samplers import PrioritizedSampler, Sampler
+from offline_data.buffers.storage import Storage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.buffers.keys import KeyLike
-    from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.storage import Storage
-
     StorageLike = Storage | Callable[[], Storage]
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from offline_data.checks.block import BLOCK_ITEMS, blocks
-from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key, next_of
+from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import LeafSpace, known_spaces, leaves_with_space, observed_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from offline_data.episodes.fields import Key
-    from offline_data.store.reader import DatasetReader
 
 
 @dataclass(frozen=True, eq=False)

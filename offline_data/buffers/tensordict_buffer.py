@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.samplers.reduce import one_per_trajectory
+from offline_data.buffers.storage import Storage
 from offline_data.buffers.trajectories import MASK
 from offline_data.buffers.writers import TensorDictRoundRobinWriter
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from offline_data.buffers.storage import Storage
 
 _MASKS = (MASK, ("collector", MASK))  # padding masks of trajectories
 

@@ -17,10 +17,12 @@ import os
 import re
 import stat
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.mmap import map_file
@@ -32,11 +34,6 @@ from offline_data.buffers.writers import RoundRobinWriter, TensorDictMaxValueWri
 from offline_data.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.plurals import plural
 from offline_data.strict_json import MAX_DEPTH, read_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
 
 _METADATA = "buffer_metadata.json"
 _SINGLE = "_-single-tensor-_"

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from offline_data.buffers.keys import path_of
+from offline_data.buffers.keys import KeyLike, NestedKey, path_of
 from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
+from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.storage.rows import leaves_of
+from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from tensordict import TensorDict, TensorDictBase
-    from torch import Tensor
 
-    from offline_data.buffers.keys import KeyLike, NestedKey
-    from offline_data.buffers.storage import DatasetStorage
-    from offline_data.episodes import Key
 
 MASK = "mask"
 TRAJ_IDS = "traj_ids"

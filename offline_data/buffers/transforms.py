@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from offline_data.errors import IntegrityError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import Tensor
 
 Transform: TypeAlias = "Callable[[Any], Any]"
 """A callable that takes and returns a batch, such as TorchRL's `Transform`."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ONE_PROCESS = "write in one process; others read a LazyMemmapStorage, or after share_memory_()"
 

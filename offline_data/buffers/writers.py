@@ -5,24 +5,21 @@ from __future__ import annotations
 import heapq
 import sys
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from tensordict import is_tensor_collection
+from torch import Tensor
 
 from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers.reduce import check_reduction, reduce_values
+from offline_data.buffers.storage.base import GrowingStorage
 from offline_data.buffers.storage.rows import part_of, stack_rows
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import REWARD, join_key
 from offline_data.errors import BufferUsageError, ImmutableError, UsageError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from offline_data.buffers.storage.base import GrowingStorage
 
 
 class Writer(Saves):

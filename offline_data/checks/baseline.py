@@ -19,21 +19,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
+from offline_data.checks.finding import CheckReport, Finding
 from offline_data.checks.names import without_revision
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.decode import at_least, decode
 from offline_data.errors import FormatError, NotFoundError, UnknownNameError, UsageError
 from offline_data.files import is_file, write_user_file
 from offline_data.strict_json import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from offline_data.checks.finding import CheckReport, Finding
 
 Identity: TypeAlias = "tuple[str, str, str | None, str | None]"
 """`Finding.identity`: dataset, code, leaf and what it is about."""

@@ -5,24 +5,18 @@ A block is a run of consecutive transitions `[first, stop)`, whose ends need not
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes.fields import join_key, next_of
-from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes.fields import Key
-    from offline_data.store.encoded import EncodedColumn
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.reader import DatasetReader
+from offline_data.episodes.fields import Key, join_key, next_of
+from offline_data.store.encoded import EncodedColumn
+from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, LeafSpec
+from offline_data.store.reader import DatasetReader
 
 BLOCK_ITEMS = 1 << 19
 """Numbers of all leaves of a file in a block: a few MiB, so that a leaf's part fits the cache."""

@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
+from offline_data.checks.finding import Finding
 from offline_data.checks.names import without_revision
 from offline_data.checks.registry import matches, rules_matching, select_rules
 from offline_data.config import parse_toml
@@ -30,9 +31,6 @@ from offline_data.decode import decode
 from offline_data.errors import FormatError, NotFoundError, UnknownNameError, UsageError
 from offline_data.files import is_file
 from offline_data.strict_json import read_whole
-
-if TYPE_CHECKING:
-    from offline_data.checks.finding import Finding
 
 FailOn: TypeAlias = Literal["error", "warning", "info", "never"]
 """Least severity of findings that fail a run."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
 from offline_data.checks.names import without_revision
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Severity: TypeAlias = Literal["info", "warning", "error"]
 """`error`: training on it as it is goes wrong; `warning`: probably not what was meant; `info`: worth

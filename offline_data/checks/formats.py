@@ -12,27 +12,22 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from offline_data.checks.finding import SEVERITIES
-from offline_data.checks.reference import rule_texts
+from offline_data.checks.baseline import Comparison
+from offline_data.checks.config import FailOn, Format
+from offline_data.checks.finding import SEVERITIES, CheckReport, Finding, Severity
+from offline_data.checks.reference import RuleText, rule_texts
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.ingest.build import package_version
 from offline_data.plurals import plural
 from offline_data.store.layout import MANIFEST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from offline_data.checks.baseline import Comparison
-    from offline_data.checks.config import FailOn, Format
-    from offline_data.checks.finding import CheckReport, Finding, Severity
-    from offline_data.checks.reference import RuleText
 
 Line: TypeAlias = list[tuple[str, str]]
 """Parts of a line, each with its role: `id`, `hint`, a severity, or empty."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from offline_data.store.manifest import Manifest
+from offline_data.store.manifest import Manifest
 
 _QUALITIES = frozenset(
     {

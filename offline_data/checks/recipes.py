@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_data.checks.names import options
-from offline_data.episodes.fields import next_of, split_key
+from offline_data.episodes.fields import Key, next_of, split_key
 from offline_data.errors import OfflineDataError
 from offline_data.preprocess.steps.leaves import NEXT_TOO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from offline_data.episodes.fields import Key
-    from offline_data.store.manifest import Manifest
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.manifest import Manifest
+from offline_data.store.reader import DatasetReader
 
 _CHANGING = {
     "cast", "clip", "crop", "flatten", "grayscale", "normalize", "rename", "resize", "to_chw",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from offline_data.checks.finding import Severity
 from offline_data.checks.registry import all_rules, rules_matching
+from offline_data.checks.rule import Rule
 from offline_data.checks.run import RULE_FAILED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from offline_data.checks.finding import Severity
-    from offline_data.checks.rule import Rule
 
 _SECTIONS = ("Args:", "Raises:", "Returns:", "Example:", "Examples:")
 

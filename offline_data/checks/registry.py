@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeAlias
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeAlias
 
-from offline_data.checks.finding import SEVERITIES
-from offline_data.checks.rule import Rule
+from offline_data.checks.finding import SEVERITIES, Finding
+from offline_data.checks.rule import Measured, Rule
 from offline_data.errors import OfflineDataError, UnknownNameError, UsageError
 from offline_data.ids import unknown
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from importlib.metadata import EntryPoint
-
-    from offline_data.checks.finding import Finding
-    from offline_data.checks.rule import Measured
 
 RewardFunction: TypeAlias = Callable[[Any, Any, Any], Any]
 """`reward(observation, action, next_observation)` returns the rewards of some transitions."""

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.checks.finding import Finding
+from offline_data.checks.block import RowBlock, RowPlace
+from offline_data.checks.finding import Finding, Severity
+from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
 from offline_data.ids import unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock, RowPlace
-    from offline_data.checks.finding import Severity
-    from offline_data.episodes.fields import Key
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.reader import DatasetReader
 
 
 class Measured(NamedTuple):

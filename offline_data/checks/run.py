@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from offline_data.checks.block import BLOCK_ITEMS, all_leaves, blocks
+from offline_data.checks.block import BLOCK_ITEMS, RowBlock, all_leaves, blocks
 from offline_data.checks.finding import SEVERITIES, CheckedDataset, CheckReport, Finding
-from offline_data.checks.rule import Measured
+from offline_data.checks.rule import Measured, Rule
+from offline_data.episodes.fields import Key
 from offline_data.errors import OfflineDataError
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.store.layout import leaves_by_file
-from offline_data.store.reader import open_reader
+from offline_data.store.reader import DatasetReader, open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.checks.rule import Rule
-    from offline_data.episodes.fields import Key
-    from offline_data.progress import Progress
-    from offline_data.store.reader import DatasetReader
-
     States: TypeAlias = dict[Rule, dict[Key, Any]]
     """Measurements of rules by leaf, or the exception that was raised."""
 

@@ -8,19 +8,14 @@ padded    row        [0  1  2 pad]           a document is a row; of pairs, two 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.checks.block import RowPlace, mix_bits
-from offline_data.episodes.fields import join_key
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.episodes.fields import Key
-    from offline_data.store.reader import DatasetReader
+from offline_data.checks.block import RowBlock, RowPlace, mix_bits
+from offline_data.episodes.fields import Key, join_key
+from offline_data.store.reader import DatasetReader
 
 TOKEN_ROOTS = frozenset(
     {"input_ids", "attention_mask", "prompt_rindex", "chosen_data", "rejected_data"}

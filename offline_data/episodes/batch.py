@@ -10,11 +10,12 @@ episode with T = 3            row of steps:          0     1     2
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import (
     ACTION_ROOTS,
@@ -29,11 +30,6 @@ from offline_data.episodes.fields import (
     join_key,
 )
 from offline_data.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)

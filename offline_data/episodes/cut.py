@@ -11,12 +11,8 @@ row of observations        0 1 2 2        3 4 4         with_final_rows(column, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from offline_data.episodes.batch import EpisodeBatch
-from offline_data.episodes.fields import Skipped, join_key
+from offline_data.episodes.fields import Key, Skipped, join_key
 from offline_data.errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from offline_data.episodes.fields import Key
 
 BATCH_BYTES = 32 << 20
 """Bytes of a batch; an adapter holds a few such batches at a time."""

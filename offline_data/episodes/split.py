@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from offline_data.episodes.permutation import EpochOrder
+from offline_data.episodes.permutation import EpochOrder, Numbers
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from offline_data.episodes.permutation import Numbers
 
 ROUNDING = 1e-9
 """Error of sums of fractions such as 0.1 that is not counted."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_data.errors import WorkerDiedError
-from offline_data.executors.base import at_least
+from offline_data.executors.base import R, T, at_least
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.protocol import pack_function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from offline_data.executors.base import R, T
-    from offline_data.progress import Progress
+from offline_data.progress import Progress
 
 
 def choose_workers(seconds: float, workers: int, start_cost: float) -> int:

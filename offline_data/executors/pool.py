@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import TYPE_CHECKING
 
 from offline_data.errors import UsageError, WorkerDiedError
+from offline_data.executors.base import R, T
 from offline_data.processes.protocol import (
     answer_in_pool,
     dumps,
@@ -13,12 +14,7 @@ from offline_data.processes.protocol import (
     pack_function,
     result_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from offline_data.executors.base import R, T
-    from offline_data.progress import Progress
+from offline_data.progress import Progress
 
 
 class GivenPool:

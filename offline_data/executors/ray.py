@@ -9,9 +9,10 @@ import socket
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_data.config import child_environ
 from offline_data.errors import (
@@ -22,7 +23,7 @@ from offline_data.errors import (
     UsageError,
     WorkerDiedError,
 )
-from offline_data.executors.base import at_least
+from offline_data.executors.base import R, T, at_least
 from offline_data.processes.protocol import (
     answer_in_pool,
     dumps,
@@ -31,12 +32,7 @@ from offline_data.processes.protocol import (
     pack_function,
     result_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from offline_data.executors.base import R, T
-    from offline_data.progress import Progress
+from offline_data.progress import Progress
 
 _LOCAL = "local"  # address with which Ray starts a cluster on this machine
 _OBJECT_STORE = 128 << 20  # bytes of shared memory of a local Ray, for jobs and answers only

@@ -15,22 +15,19 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_data import strict_json
+from offline_data.config import Settings
 from offline_data.errors import OfflineDataError
+from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.mirrors import scheme_of
 from offline_data.files import boot_id, disk_errors, unless_locked, write_durably
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from offline_data.config import Settings
-    from offline_data.fetch.files import FetchedFile, RemoteFile
 
 
 @dataclass(frozen=True)

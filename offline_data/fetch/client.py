@@ -5,13 +5,16 @@ This is the only file that imports httpx.
 
 from __future__ import annotations
 
+import ssl
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offline_data import strict_json
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     FormatError,
@@ -31,12 +34,8 @@ from offline_data.fetch.retry import (
 )
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator, Mapping
-
     import httpx
 
-    from offline_data.config import Settings
 
 T = TypeVar("T")
 _BETWEEN = "a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts"

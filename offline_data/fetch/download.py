@@ -9,26 +9,32 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain
+from pathlib import Path
 from queue import Queue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, TypeVar
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
 from offline_data.fetch.cache import PartialState, remove_partial, state_path
 from offline_data.fetch.client import open_url
 from offline_data.fetch.files import (
     HEAD,
     Hashes,
+    RemoteFile,
     check_head,
     check_plausible,
     check_size,
     check_whole,
 )
-from offline_data.fetch.retry import TransientError, with_retries
+from offline_data.fetch.mirrors import Hosts
+from offline_data.fetch.progress import ByteProgress
+from offline_data.fetch.retry import FetchLimits, TransientError, with_retries
 from offline_data.files import (
     boot_id,
     disk_errors,
@@ -37,22 +43,13 @@ from offline_data.files import (
     require_bytes,
     write_durably,
 )
+from offline_data.progress import Progress
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-    from threading import Event
-
     import httpx
     from typing_extensions import Self
 
-    from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
-    from offline_data.fetch.mirrors import Hosts
-    from offline_data.fetch.progress import ByteProgress
-    from offline_data.fetch.retry import FetchLimits
-    from offline_data.progress import Progress
 
 T = TypeVar("T")
 SYNC_EVERY = 64 << 20

@@ -6,16 +6,14 @@ import hashlib
 import os
 import secrets
 import stat
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from offline_data.errors import AccessError, IntegrityError, UsageError
 from offline_data.files import check_relative, describe_head, disk_errors
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 HEAD = 512
 """Bytes kept from the beginning, to say what a wrong file is."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     FormatError,
@@ -22,13 +24,8 @@ from offline_data.errors import (
 )
 from offline_data.fetch.client import get_document, parse_json
 from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.retry import FetchLimits
 from offline_data.files import check_relative, is_unicode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from offline_data.config import Settings
-    from offline_data.fetch.retry import FetchLimits
 
 HOST = "https://storage.googleapis.com"
 _FORM = "gs://BUCKET/PREFIX"

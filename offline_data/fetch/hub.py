@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     FormatError,
@@ -36,11 +38,6 @@ from offline_data.fetch.retry import (
 from offline_data.files import is_unicode
 from offline_data.strict_json import count_of, parse_json, shown
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from offline_data.config import Settings
 
 T = TypeVar("T")
 _URL = re.compile(r"hf://datasets/(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<path>.+)")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pathlib import Path
+from typing import Literal, TypeAlias
 
+from offline_data.config import Settings
 from offline_data.errors import UsageError
 from offline_data.fetch.cache import (
     FetchRecord,
@@ -14,18 +17,11 @@ from offline_data.fetch.cache import (
     read_record,
     whole_path,
 )
-from offline_data.fetch.files import check_plausible, split_digest
+from offline_data.fetch.files import RemoteFile, check_plausible, split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
 from offline_data.files import check_relative, free_bytes, human_bytes
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
 
 Action: TypeAlias = Literal["keep", "fetch", "resume", "replace"]
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from offline_data.progress import Progress, Task
+from offline_data.progress import Progress, Task
 
 _PAUSE = 0.05
 """Seconds between two reports: blocks come far more often than anyone can read."""

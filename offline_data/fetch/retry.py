@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from offline_data.config import TransferLimits
 from offline_data.errors import NetworkError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.config import TransferLimits
 
 T = TypeVar("T")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AccessError,
     AuthError,
@@ -36,24 +39,15 @@ from offline_data.fetch.download import (
     RateLimit,
     ResumableDownload,
 )
-from offline_data.fetch.files import FetchedFile, Hashes, check_whole, hash_file
+from offline_data.fetch.files import FetchedFile, Hashes, RemoteFile, check_whole, hash_file
 from offline_data.fetch.hub import cached_by_user, hub_headers, url_on_hub, with_facts
 from offline_data.fetch.mirrors import Hosts, host_of, path_of_url, scheme_of
-from offline_data.fetch.plan import here
+from offline_data.fetch.plan import FetchPlan, FileStep, here
 from offline_data.fetch.progress import ByteProgress, total_of
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import check_links, disk_errors, file_lock, require_bytes, sync_folder
 from offline_data.plurals import plural
-from offline_data.progress import SILENT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
-    from offline_data.fetch.plan import FetchPlan, FileStep
-    from offline_data.progress import Progress
+from offline_data.progress import SILENT, Progress
 
 T = TypeVar("T")
 _GRACE = 1.0

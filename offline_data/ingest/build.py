@@ -7,33 +7,31 @@ that pays; what needs no parsing, a dataset directory of this package, in this p
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from offline_data.ahead import Ahead
+from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.ids import DatasetId
 from offline_data.ingest.parsing import ParsedDataset
 from offline_data.plurals import plural
-from offline_data.sources.base import PART_BYTES, Part, RandomAccess
+from offline_data.sources.base import PART_BYTES, Part, RandomAccess, RawDataset, Release, Shard
+from offline_data.sources.options import Options
+from offline_data.store.layout import LayoutName
+from offline_data.store.library import Entry
 from offline_data.store.manifest import Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
     from typing_extensions import Self
 
-    from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
-    from offline_data.ids import DatasetId
-    from offline_data.sources.base import RawDataset, Release, Shard
-    from offline_data.sources.options import Options
-    from offline_data.store.layout import LayoutName
-    from offline_data.store.library import Entry
 
 _PARTS_PER_WORKER = 6
 """Parts a worker should get at least, so that none waits long for the last."""

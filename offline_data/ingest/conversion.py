@@ -7,31 +7,28 @@ are sent between processes; only publishing is left to the caller.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self
 
 from offline_data.errors import OfflineDataError
-from offline_data.ingest.build import DatasetBuild, as_random_access, read_pieces
+from offline_data.ingest.build import BuildJob, DatasetBuild, as_random_access, read_pieces
 from offline_data.ingest.parsing import ParsedDataset, blaming, died
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.limits import limit_memory
 from offline_data.processes.protocol import pack_importable
-from offline_data.sources.base import PART_BYTES
+from offline_data.progress import Progress
+from offline_data.sources.base import PART_BYTES, RawDataset, Release, Shard
+from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source, source_accepting
 from offline_data.store.publish import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from offline_data.episodes import EpisodeBatch
-    from offline_data.ingest.build import BuildJob
-    from offline_data.progress import Progress
-    from offline_data.sources.base import RawDataset, Release, Shard
-    from offline_data.sources.options import Options
 
 
 @dataclass(frozen=True)

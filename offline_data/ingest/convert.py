@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, UsageError
+from offline_data.executors.base import Executor
 from offline_data.files import free_bytes
-from offline_data.ids import parse_id
+from offline_data.ids import DatasetId, parse_id
 from offline_data.ingest.build import Build, BuildJob, destination_of
 from offline_data.ingest.conversion import ConversionProcess, open_release
 from offline_data.ingest.options import ConvertPlan, Stored, apply_options
 from offline_data.ingest.raw import local_files
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import clear_published, convert_shards, convert_whole
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.sources.fingerprint import SAMPLED
+from offline_data.sources.options import Options
 from offline_data.sources.registry import check_plain, get_source, source_names
 from offline_data.store.copies import write_copy
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
+from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.executors.base import Executor
-    from offline_data.ids import DatasetId
-    from offline_data.progress import Progress
-    from offline_data.sources.options import Options
-    from offline_data.store.manifest import Manifest
-
 
 _UNVERSIONED = "unversioned"
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from offline_data.config import user_path
+from offline_data.config import Settings, user_path
 from offline_data.errors import OfflineDataError, UsageError
+from offline_data.executors.base import Executor
+from offline_data.fetch.files import FetchedFile
 from offline_data.files import free_bytes
 from offline_data.ids import DatasetId, looks_like_path
 from offline_data.ingest.build import Build, BuildJob, DatasetBuild
@@ -33,10 +37,11 @@ from offline_data.ingest.shards import (
     convert_whole,
     without_folder,
 )
-from offline_data.progress import SILENT
-from offline_data.sources.options import Options
+from offline_data.progress import SILENT, Progress
+from offline_data.sources.options import Options, TextOptions
 from offline_data.sources.registry import get_source
 from offline_data.store.cache import asked_to_stay
+from offline_data.store.layout import LayoutName
 from offline_data.store.library import (
     Entry,
     entry_at,
@@ -46,17 +51,6 @@ from offline_data.store.library import (
     text_of,
 )
 from offline_data.store.publish import dataset_lock, staging_folder
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Mapping
-
-    from offline_data.config import Settings
-    from offline_data.executors.base import Executor
-    from offline_data.fetch.files import FetchedFile
-    from offline_data.progress import Progress
-    from offline_data.sources.options import TextOptions
-    from offline_data.store.layout import LayoutName
 
 
 def download(

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.config import Settings
 from offline_data.episodes.batch import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, UsageError
 from offline_data.files import disk_errors, write_durably
+from offline_data.ids import DatasetId
 from offline_data.ingest.build import BuildJob, DatasetBuild, destination_of
 from offline_data.ingest.options import Stored
+from offline_data.progress import Progress
 from offline_data.readers.flat_arrays import array_of, describe_arrays
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.sources.options import Options
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import entry_at, find, has_manifest, remove
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
-    from offline_data.ids import DatasetId
-    from offline_data.progress import Progress
-    from offline_data.sources.options import Options
 
 ADAPTER = "memory"
 """Adapter name recorded in the manifest."""

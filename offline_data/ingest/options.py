@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from offline_data.config import Settings
 from offline_data.errors import NotFoundError, UsageError
+from offline_data.fetch.plan import FetchPlan
 from offline_data.files import human_bytes
-from offline_data.ids import did_you_mean
+from offline_data.ids import DatasetId, did_you_mean
 from offline_data.plurals import plural
 from offline_data.sources.base import Release
-from offline_data.sources.options import ALL_SPLITS, Options
+from offline_data.sources.options import ALL_SPLITS, Options, TextOptions
 from offline_data.sources.registry import get_source
+from offline_data.store.layout import LayoutName
+from offline_data.store.library import Entry
+from offline_data.store.manifest import Manifest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from typing_extensions import Self
-
-    from offline_data.config import Settings
-    from offline_data.fetch.plan import FetchPlan
-    from offline_data.ids import DatasetId
-    from offline_data.sources.options import TextOptions
-    from offline_data.store.layout import LayoutName
-    from offline_data.store.library import Entry
-    from offline_data.store.manifest import Manifest
 
 
 class SeveralSplitsError(UsageError):

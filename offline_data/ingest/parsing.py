@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.processes import Child, ChildDiedError
-from offline_data.sources.base import RandomAccess
+from offline_data.sources.base import Part, RandomAccess, RawDataset, Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from offline_data.episodes import EpisodeBatch
-    from offline_data.sources.base import Part, RawDataset, Shard
 
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPROF"}
 """Signals of crashes, and that of `processes.limits` to a process that computes too long."""

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError
+from offline_data.fetch.files import FetchedFile
 from offline_data.files import disk_errors, require_bytes, sync_folder, write_durably
 from offline_data.ids import SHARED
+from offline_data.ingest.build import Build, BuildJob
 from offline_data.ingest.convert import changes_nothing
+from offline_data.progress import Progress
 from offline_data.store.copies import place_file
 from offline_data.store.layout import MANIFEST
-from offline_data.store.manifest import dump_manifest, read_manifest
+from offline_data.store.manifest import Manifest, dump_manifest, read_manifest
 from offline_data.store.publish import publish
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.fetch.files import FetchedFile
-    from offline_data.ingest.build import Build, BuildJob
-    from offline_data.progress import Progress
-    from offline_data.store.manifest import Manifest
 
 ORIGIN = "origin"
 """Field of the manifest: what the manifest that was pushed said of the dataset."""

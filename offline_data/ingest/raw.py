@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from threading import Event
+from typing import Any
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AuditError,
     IntegrityError,
     ManifestError,
     NotFoundError,
 )
+from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.files import check_links, disk_errors, is_file
 from offline_data.ingest.build import StrictError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from threading import Event
-
-    from offline_data.config import Settings
-    from offline_data.fetch.files import FetchedFile, RemoteFile
-    from offline_data.progress import Progress
-    from offline_data.sources.base import Release, Shard
+from offline_data.progress import Progress
+from offline_data.sources.base import Release, Shard
 
 _TRIES = 3
 """Attempts: another shard with the same file may free it before it is linked here."""

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from offline_data.config import ARGUMENT, CONFIG_FILE
+from offline_data.config import ARGUMENT, CONFIG_FILE, Settings
 from offline_data.errors import NetworkError, NotFoundError, OfflineDataError, OfflineError
-from offline_data.ids import did_you_mean
+from offline_data.ids import DatasetId, did_you_mean
 from offline_data.ingest.build import Build, BuildJob, destination_of
 from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import with_digests
-from offline_data.sources.options import format_range, to_arguments
+from offline_data.sources.options import Options, format_range, to_arguments
 from offline_data.sources.registry import get_source
-from offline_data.store.library import find, how_to_get, list_datasets, newest, revisions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from offline_data.config import Settings
-    from offline_data.ids import DatasetId
-    from offline_data.sources.options import Options
-    from offline_data.store.library import Entry
+from offline_data.store.library import Entry, find, how_to_get, list_datasets, newest, revisions
 
 
 @contextmanager

@@ -6,30 +6,26 @@ of the same dataset finds them, too.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, make_dataclass, replace
-from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
+from offline_data.config import Settings
 from offline_data.errors import UsageError
 from offline_data.fetch.files import RemoteFile
-from offline_data.ids import parse_id
+from offline_data.ids import DatasetId, parse_id
 from offline_data.ingest.build import BuildJob
 from offline_data.ingest.options import OF_RELEASES
 from offline_data.ingest.shards import ShardedJob, ShardedRun, clear_published, convert_shards
 from offline_data.jobs.plan_file import PlanFile, PlannedWork, UserPath, plan_lock, take
+from offline_data.progress import Progress
 from offline_data.sources.base import Release, Shard
 from offline_data.sources.options import Options, TextOptions, options_of
-from offline_data.store.layout import LayoutName  # noqa: TC001 (as above)
+from offline_data.store.layout import LayoutName
 from offline_data.store.library import has_manifest
 from offline_data.store.publish import dataset_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from contextlib import AbstractContextManager
-
-    from offline_data.config import Settings
-    from offline_data.ids import DatasetId
-    from offline_data.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,17 @@ import hashlib
 import json
 import os
 import shutil
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
+from offline_data.config import Settings
 from offline_data.episodes import Skipped
 from offline_data.errors import FormatError, OfflineDataError
+from offline_data.executors.base import Executor
 from offline_data.executors.local import LocalProcesses
 from offline_data.files import (
     check_relative,
@@ -38,8 +42,14 @@ from offline_data.files import (
     is_file,
     unless_locked,
 )
-from offline_data.ingest.build import NoEpisodesError, package_version
-from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
+from offline_data.ids import DatasetId
+from offline_data.ingest.build import Build, BuildJob, NoEpisodesError, package_version
+from offline_data.ingest.conversion import (
+    ConversionProcess,
+    Opened,
+    finish_and_publish,
+    open_release,
+)
 from offline_data.ingest.raw import (
     describe_file,
     fetch_files,
@@ -51,26 +61,13 @@ from offline_data.ingest.raw import (
 from offline_data.jobs.run import run_tasks, says_what_is_kept
 from offline_data.jobs.workdir import WorkDir, read_checked, write_checked
 from offline_data.plurals import plural
-from offline_data.progress import SilentProgress
+from offline_data.progress import Progress, SilentProgress
+from offline_data.sources.base import Release, Shard
+from offline_data.sources.options import Options
 from offline_data.store.cache import asked_to_stay
-from offline_data.store.manifest import read_manifest
+from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.publish import SHARDS, lock_name, publish, recover
 from offline_data.strict_json import as_unicode, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.executors.base import Executor
-    from offline_data.ids import DatasetId
-    from offline_data.ingest.build import Build, BuildJob
-    from offline_data.ingest.conversion import Opened
-    from offline_data.progress import Progress
-    from offline_data.sources.base import Release, Shard
-    from offline_data.sources.options import Options
-    from offline_data.store.manifest import Manifest
 
 Range: TypeAlias = "tuple[int, int | None] | None"
 """Half-open range of the episodes of a shard; None: all of them."""

@@ -18,6 +18,7 @@ import atexit
 import secrets
 import shutil
 from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from offline_data.ahead import Ahead
-from offline_data.config import user_path
+from offline_data.config import Settings, user_path
 from offline_data.errors import OfflineError
+from offline_data.fetch.files import RemoteFile
 from offline_data.files import check_links, disk_errors, file_lock, is_file, unless_locked
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
@@ -37,19 +39,13 @@ from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import describe_file, fetch_files, files_of, free, opening_files
 from offline_data.ingest.resolve import ask_source, offline_advice, suggest_command
 from offline_data.ingest.shards import check_files, naming
-from offline_data.progress import SILENT
-from offline_data.sources.base import Shard
+from offline_data.progress import SILENT, Progress
+from offline_data.sources.base import Release, Shard
 from offline_data.sources.options import Options
 from offline_data.sources.registry import check_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-
-    from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch
-    from offline_data.fetch.files import RemoteFile
-    from offline_data.progress import Progress
-    from offline_data.sources.base import Release
 
 _PREFIX = "stream-"
 

@@ -11,17 +11,19 @@ from __future__ import annotations
 import hmac
 import secrets
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
+from offline_data.config import Settings
 from offline_data.errors import AccessError, NotFoundError, OfflineDataError
 from offline_data.files import human_bytes
 from offline_data.pages import sections
@@ -41,14 +43,8 @@ from offline_data.plurals import plural
 from offline_data.reports.info import entry_info
 from offline_data.reports.listing import list_local
 from offline_data.reports.stats import dataset_stats
-from offline_data.store.library import list_datasets
+from offline_data.store.library import Entry, list_datasets
 from offline_data.store.reader import open_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from offline_data.config import Settings
-    from offline_data.store.library import Entry
 
 LOOPBACK = "127.0.0.1"
 

@@ -6,16 +6,13 @@ Values that are not finite become `null`, and are not drawn; others have six sig
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offline_data.pages.page import Html, data_block, element
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import ArrayLike
 
 
 def bars(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
@@ -12,22 +14,12 @@ from offline_data.files import human_bytes
 from offline_data.pages import charts, sections
 from offline_data.pages.distributions import REWARD, drawn_features, drawn_leaves
 from offline_data.pages.page import Html, element, page, section, table
-from offline_data.progress import SILENT
-from offline_data.reports.info import entry_info
-from offline_data.reports.stats import dataset_stats
-from offline_data.store.reader import open_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.progress import Progress
-    from offline_data.reports.info import DatasetInfo
-    from offline_data.reports.pictures import Histogram
-    from offline_data.reports.stats import DatasetStats
-    from offline_data.store.library import Entry
-    from offline_data.store.reader import DatasetReader
+from offline_data.progress import SILENT, Progress
+from offline_data.reports.info import DatasetInfo, entry_info
+from offline_data.reports.pictures import Histogram
+from offline_data.reports.stats import DatasetStats, dataset_stats
+from offline_data.store.library import Entry
+from offline_data.store.reader import DatasetReader, open_reader
 
 _BINS = 32
 """Bins that several datasets share: fewer than those of a histogram, so that these seldom split."""

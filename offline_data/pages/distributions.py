@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offline_data.pages import charts
 from offline_data.pages.page import Html, as_html, element, table
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import QUANTILES
-from offline_data.reports.pictures import histogram_of, histograms_of
-from offline_data.reports.stats import LeafStats
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import ArrayLike
-
-    from offline_data.reports.pictures import Histogram
-    from offline_data.reports.stats import DatasetStats
-    from offline_data.store.reader import DatasetReader
+from offline_data.reports.pictures import Histogram, histogram_of, histograms_of
+from offline_data.reports.stats import DatasetStats, LeafStats
+from offline_data.store.reader import DatasetReader
 
 REWARD = "next/reward"
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.checks.block import all_leaves, is_numeric
-from offline_data.episodes.fields import REWARD, join_key
+from offline_data.episodes.fields import REWARD, Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError
 from offline_data.plurals import plural
 from offline_data.readers.images import animate, encode_image
 from offline_data.reports.frames import as_rgb, image_layout, image_leaves
 from offline_data.reports.stats import MOST_FEATURES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes.fields import Key
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.reader import DatasetReader
 
 MOST_CURVES = 6
 """Features of a leaf whose values are shown as curves."""

@@ -6,16 +6,13 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _VOID = frozenset({"br", "img", "input", "link", "meta"})
 """Elements without an end tag."""

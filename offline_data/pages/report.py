@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
 from offline_data.pages import sections
 from offline_data.pages.distributions import distribution_parts
 from offline_data.pages.episodes import example_episodes, read_episode
 from offline_data.pages.page import Html, element, page, section
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.reports.info import entry_info
 from offline_data.reports.stats import dataset_stats
-from offline_data.store.reader import open_reader
-
-if TYPE_CHECKING:
-    from offline_data.progress import Progress
-    from offline_data.store.library import Entry
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.library import Entry
+from offline_data.store.reader import DatasetReader, open_reader
 
 PICTURE_BYTES = 3 << 20
 """Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from offline_data.files import human_bytes
 from offline_data.pages import charts
 from offline_data.pages.page import Html, as_html, data_uri, element, facts, section, table
 from offline_data.plurals import plural
-from offline_data.reports.info import compared_with_source
+from offline_data.reports.info import DatasetInfo, compared_with_source
+from offline_data.reports.stats import DatasetStats
 from offline_data.store.manifest import dropped_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from offline_data.checks.finding import CheckReport, Finding
     from offline_data.pages.episodes import ExampleEpisode, Frames
-    from offline_data.reports.info import DatasetInfo
-    from offline_data.reports.stats import DatasetStats
 
 _MOST_FILES = 20
 _MOST_FINDINGS = 100

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from offline_data.errors import UsageError
+from offline_data.progress import Progress
+from offline_data.store.layout import AuditMode, LayoutName
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
-
     import torch
 
     from offline_data.buffers.storage import DatasetStorage, Storage
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from offline_data.preprocess.chunk import EpisodeSelection
     from offline_data.preprocess.functions.ted import On
     from offline_data.preprocess.job import Stage
-    from offline_data.progress import Progress
-    from offline_data.store.layout import AuditMode, LayoutName
 
 
 class Preprocesses:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.reader import DatasetReader
 
 OWN_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
 """Episode columns computed from the steps; all others come from the source."""

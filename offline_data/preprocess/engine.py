@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from offline_data.config import Settings
 from offline_data.errors import UsageError, WorkerDiedError
+from offline_data.executors.base import Executor
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
@@ -18,28 +21,17 @@ from offline_data.jobs.run import run_tasks, says_what_is_kept
 from offline_data.jobs.workdir import WorkDir, allocate
 from offline_data.plurals import plural
 from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
-from offline_data.preprocess.job import Target
+from offline_data.preprocess.job import Job, RunOptions, Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
-from offline_data.preprocess.recipe import recipe_of, step_label
-from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.recipe import Recipe, recipe_of, step_label
+from offline_data.preprocess.steps.base import MeasuredStep, Revised, Selection
 from offline_data.preprocess.task import measure_task, write_task
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.store.library import Entry, entry_at, foreign_files, remove
+from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, recover
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.store.writer import with_margin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from offline_data.config import Settings
-    from offline_data.executors.base import Executor
-    from offline_data.preprocess.job import Job, RunOptions
-    from offline_data.preprocess.recipe import Recipe
-    from offline_data.preprocess.steps.base import MeasuredStep, Selection
-    from offline_data.progress import Progress
-    from offline_data.store.manifest import Manifest
-    from offline_data.store.writer import FileDigest
+from offline_data.store.writer import FileDigest, with_margin
 
 _REVISION_DIGITS = 12
 """Digits of the fingerprint that become the revision of the new dataset."""

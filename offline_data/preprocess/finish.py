@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.episodes import Key
 from offline_data.errors import IntegrityError, StepError
 from offline_data.files import disk_errors
+from offline_data.ids import DatasetId
 from offline_data.ingest.build import package_version
+from offline_data.jobs.workdir import Record, WorkDir
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
-from offline_data.preprocess.plan import digest_of_rows, file_offsets
+from offline_data.preprocess.job import RunOptions
+from offline_data.preprocess.plan import Plan, digest_of_rows, file_offsets
+from offline_data.preprocess.recipe import Recipe
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.leaves import NEXT_TOO
 from offline_data.store.encoded import joined_offsets
-from offline_data.store.layout import EPISODE, EPISODES, OFFSETS
+from offline_data.store.layout import EPISODE, EPISODES, OFFSETS, AuditMode, LeafSpec, TableSpec
 from offline_data.store.manifest import Manifest
-from offline_data.store.reader import decode
+from offline_data.store.reader import DatasetReader, decode
 from offline_data.store.tables import Column, Vocabularies
 from offline_data.store.writer import (
     Contents,
@@ -34,19 +41,8 @@ from offline_data.store.writer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from offline_data.episodes import Key
-    from offline_data.ids import DatasetId
-    from offline_data.jobs.workdir import Record, WorkDir
-    from offline_data.preprocess.job import RunOptions
-    from offline_data.preprocess.plan import Plan
-    from offline_data.preprocess.recipe import Recipe
-    from offline_data.store.layout import AuditMode, LeafSpec, TableSpec
-    from offline_data.store.reader import DatasetReader
 
 _JOIN_CHUNK = 8 << 20
 """Bytes that are read, hashed and written at once when files of tasks are joined."""

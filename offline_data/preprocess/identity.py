@@ -18,15 +18,13 @@ import sysconfig
 import threading
 import types
 import weakref
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 """Types whose values are identified by their `repr`."""

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from offline_data.config import user_path
+from offline_data.config import Settings, user_path
 from offline_data.errors import ManifestError, UsageError
+from offline_data.executors.base import Executor
 from offline_data.files import disk_errors
 from offline_data.ids import DatasetId, parse_id
-from offline_data.store.layout import DEFAULT_AUDIT, LAYOUTS, AuditMode, parse_audit
+from offline_data.store.layout import DEFAULT_AUDIT, LAYOUTS, AuditMode, LayoutName, parse_audit
 from offline_data.store.library import Entry, entry_at, find, has_manifest
 from offline_data.store.publish import lock_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.config import Settings
-    from offline_data.executors.base import Executor
     from offline_data.preprocess.chunk import EpisodeSelection
     from offline_data.preprocess.functions.ted import On
     from offline_data.preprocess.steps.base import Step
-    from offline_data.store.layout import LayoutName
 
 _LONG_NAME = 60  # letters of a folder's name that leave room for more in a name beside it
 

@@ -12,41 +12,35 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.episodes import Key
 from offline_data.episodes.cut import runs_within
 from offline_data.errors import FormatError, ManifestError, StepError, UsageError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
-from offline_data.jobs.workdir import read_checked, write_checked
+from offline_data.jobs.workdir import WorkDir, read_checked, write_checked
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import (
+    EpisodeChunk,
     EpisodeSelection,
     episode_words,
     read_chunk,
     read_transitions,
     select_episodes,
 )
+from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.recipe import Recipe, describe_place
 from offline_data.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.processes.place import report_place
 from offline_data.store.encoded import as_encoded
-from offline_data.store.layout import OBSERVATIONS
+from offline_data.store.layout import OBSERVATIONS, LayoutName, TableSpec
+from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Schema, schema_of, table_specs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.jobs.workdir import WorkDir
-    from offline_data.preprocess.chunk import EpisodeChunk
-    from offline_data.preprocess.job import RunOptions
-    from offline_data.store.layout import LayoutName, TableSpec
-    from offline_data.store.reader import DatasetReader
 
 GROUP_BYTES = 8 << 20
 """Bytes of rows that are read and mapped at once; a larger episode is a group of its own.

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError, UsageError
 from offline_data.plurals import plural
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
-from offline_data.preprocess.job import RunOptions
+from offline_data.preprocess.job import RunOptions, Stage
 from offline_data.preprocess.steps.base import Revised, Step
 from offline_data.preprocess.steps.leaves import column
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.processes.place import report_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from offline_data.preprocess.chunk import EpisodeChunk
-    from offline_data.preprocess.job import Stage
-
 
 _SEED_STRIDE = 1_000_003
 """Difference of the seeds of two functions of a recipe, which must not draw the same numbers."""

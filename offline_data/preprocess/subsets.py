@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
+from offline_data.config import Settings
 from offline_data.errors import UsageError
+from offline_data.ingest.options import Stored
 from offline_data.preprocess.engine import dry_run, preprocess
 from offline_data.preprocess.job import Job, RunOptions
-from offline_data.progress import SILENT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.ingest.options import Stored
-    from offline_data.progress import Progress
+from offline_data.progress import SILENT, Progress
 
 DEFAULTS = RunOptions()
 

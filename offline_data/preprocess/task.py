@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.episodes import Key
 from offline_data.errors import IntegrityError
-from offline_data.jobs.workdir import RangeWriter
-from offline_data.preprocess.chunk import read_chunk
-from offline_data.preprocess.plan import FIRST_ROW, file_offsets, identity_of
-from offline_data.preprocess.steps.base import Selection
+from offline_data.jobs.workdir import RangeWriter, WorkDir
+from offline_data.preprocess.chunk import EpisodeChunk, read_chunk
+from offline_data.preprocess.plan import FIRST_ROW, Plan, file_offsets, identity_of
+from offline_data.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.store.audit import Audit
+from offline_data.store.layout import AuditMode
+from offline_data.store.manifest import Manifest
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.tables import LayoutWriter, Vocabularies
 from offline_data.store.writer import DatasetCounts, episode_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.jobs.workdir import WorkDir
-    from offline_data.preprocess.chunk import EpisodeChunk
-    from offline_data.preprocess.plan import Plan
-    from offline_data.preprocess.steps.base import MeasuredStep
-    from offline_data.store.layout import AuditMode
-    from offline_data.store.manifest import Manifest
 
 _KEPT_BYTES = (32 << 20) - (64 << 10)
 """glibc returns freed memory to the system above a threshold that rises to twice the largest array

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path  # noqa: TC003 (`decode` reads annotations)
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-from offline_data.config import user_path
+from offline_data.config import Settings, user_path
 from offline_data.errors import FormatError, ManifestError, OfflineDataError, UsageError
 from offline_data.files import disk_errors, require_bytes
 from offline_data.ingest.shard_plan import ShardPlan
@@ -27,25 +29,18 @@ from offline_data.jobs.plan_file import (
 from offline_data.jobs.workdir import WorkDir
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
-from offline_data.preprocess.functions.ted import On  # noqa: TC001 (as above)
+from offline_data.preprocess.functions.ted import On
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
 from offline_data.preprocess.recipe import function_in
 from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import write_task
-from offline_data.progress import SILENT
-from offline_data.store.layout import AuditMode, LayoutName  # noqa: TC001 (as above)
+from offline_data.progress import SILENT, Progress
+from offline_data.store.layout import AuditMode, LayoutName
 from offline_data.store.library import entry_at, has_manifest
 from offline_data.store.publish import dataset_lock, recover
 from offline_data.store.writer import with_margin
 from offline_data.strict_json import read_json, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from contextlib import AbstractContextManager
-
-    from offline_data.config import Settings
-    from offline_data.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -23,13 +24,14 @@ from io import TextIOWrapper
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from typing_extensions import Self
 
 from offline_data.config import child_environ
 from offline_data.errors import OfflineDataError
 from offline_data.processes.protocol import (
+    Packed,
     answer,
     pack,
     pack_function,
@@ -38,11 +40,6 @@ from offline_data.processes.protocol import (
     unpack,
     write,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.processes.protocol import Packed
 
 _PROGRAM = """\
 import sys

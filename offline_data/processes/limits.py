@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from offline_data.processes import child
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MEMORY_SHARE = 0.75
 """Share of this machine's memory that parsing may use, if the platform can limit it."""

@@ -14,15 +14,13 @@ import struct
 import sys
 import traceback
 from collections import ChainMap
+from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
 from types import CodeType
-from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import IO, Any, ClassVar, TypeAlias, TypeVar
 
 from offline_data.errors import OfflineDataError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 P = TypeVar("P")
 

@@ -27,31 +27,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.cut import runs_within
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import AccessError, ManifestError, OfflineDataError
 from offline_data.files import check_links, disk_errors, read_head, write_durably
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.store.arrays import TIMEOUT
-from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS
-from offline_data.store.reader import open_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes.fields import Key
-    from offline_data.progress import Progress
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.library import Entry
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS, LeafSpec
+from offline_data.store.library import Entry
+from offline_data.store.reader import DatasetReader, open_reader
 
 Leaf: TypeAlias = "tuple[str, Key]"
 """Table (`steps`, `observations` or `episodes`, in either layout) and TED key of a leaf."""

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.cut import runs_within
 from offline_data.episodes.fields import join_key
-from offline_data.progress import SILENT
-from offline_data.project.content import Content, episode_digests
-from offline_data.reports.stats import dataset_stats
+from offline_data.progress import SILENT, Progress
+from offline_data.project.content import Content, Leaf, episode_digests
+from offline_data.reports.stats import DatasetStats, dataset_stats
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import EPISODES, OBSERVATIONS
+from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.progress import Progress
-    from offline_data.project.content import Leaf
-    from offline_data.reports.stats import DatasetStats
-    from offline_data.store.reader import DatasetReader
-
     Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
     """Rows of A, as many rows of B to compare them with, and the pair that each belongs to."""
 

@@ -7,21 +7,24 @@ the same file. It may come from a stranger, as `datasets.toml` may.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
+from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from offline_data.decode import Count, Sha256, decode, matching
 from offline_data.errors import UsageError
 from offline_data.files import disk_errors, write_durably
-from offline_data.project.requests import Id, Name, options_fields, options_in, read_toml
+from offline_data.ids import DatasetId
+from offline_data.project.requests import (
+    DatasetRequest,
+    Id,
+    Name,
+    options_fields,
+    options_in,
+    read_toml,
+)
 from offline_data.sources.options import SAVED, Options, TextOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from offline_data.ids import DatasetId
-    from offline_data.project.requests import DatasetRequest
 
 VERSION = 1
 """Version of the file that is written, and the newest that is read."""

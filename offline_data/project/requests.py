@@ -14,9 +14,10 @@ The file may come from a stranger: every error names it and the key, and has no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
+from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from offline_data.config import parse_toml
 from offline_data.decode import Check, decode, matching
@@ -24,9 +25,6 @@ from offline_data.errors import FormatError, UsageError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.sources.options import SAVED, Options, TextOptions, parse_range
 from offline_data.strict_json import check_depth, read_whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_BYTES = 1 << 20
 """Bytes of the largest `datasets.toml` that is read."""

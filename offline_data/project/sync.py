@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
 
+from offline_data.config import Settings
 from offline_data.errors import (
     IntegrityError,
     LockError,
@@ -12,12 +15,12 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.ids import SHARED, unknown
+from offline_data.ids import SHARED, DatasetId, unknown
 from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download
 from offline_data.ingest.options import pinned_text
 from offline_data.ingest.resolve import on_disk, suggest_command
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.project.content import digest_of
 from offline_data.project.lockfile import (
     LockedDataset,
@@ -26,21 +29,11 @@ from offline_data.project.lockfile import (
     read_lock,
     write_lock,
 )
-from offline_data.project.requests import read_requests
+from offline_data.project.requests import DatasetRequest, read_requests
 from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source
-from offline_data.store.library import entry_at, find
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.ids import DatasetId
-    from offline_data.progress import Progress
-    from offline_data.project.requests import DatasetRequest
-    from offline_data.store.library import Entry
-    from offline_data.store.manifest import Manifest
+from offline_data.store.library import Entry, entry_at, find
+from offline_data.store.manifest import Manifest
 
 Asked = TypeVar("Asked", "DatasetRequest", "LockedDataset")
 

@@ -16,9 +16,11 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from offline_data.ahead import Ahead
@@ -27,9 +29,6 @@ from offline_data.files import check_relative, describe_head, human_bytes, read_
 from offline_data.readers.fast_zlib import fast_zlib, open_gzip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from typing_extensions import Buffer
 
 _BLOCK = 1 << 18  # bytes read at once

@@ -21,27 +21,22 @@ from __future__ import annotations
 import gzip
 import io
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from pathlib import Path
+from typing import IO, Any, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes import Skipped
+from offline_data.episodes import Dropped, Skipped
 from offline_data.episodes.joining import SKIP_HINT
 from offline_data.errors import FormatError
 from offline_data.files import describe_head, human_bytes, is_unicode, read_head
 from offline_data.plurals import plural
 from offline_data.readers.archive import name_damage
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Dropped
 
 BLOCK = 1 << 21
 """Characters read at once."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, MissingDependencyError
@@ -12,9 +14,6 @@ from offline_data.files import describe_head, read_head
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

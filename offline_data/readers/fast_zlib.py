@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import zlib
 from functools import cache
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import IO, Any
 
 
 @cache

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError
-from offline_data.readers.flat_hdf5 import FlatColumn, FlatFile, check_next, unfit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.readers.flat_hdf5 import FlatFormat
+from offline_data.readers.flat_hdf5 import FlatColumn, FlatFile, FlatFormat, check_next, unfit
 
 WHERE = Path("the arrays")
 """Stands for the file in messages."""

@@ -17,10 +17,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
@@ -37,13 +41,6 @@ from offline_data.readers.hdf5_tree import (
     read_scalar,
 )
 from offline_data.readers.inflate import read_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 OBSERVATION: Key = ("observation",)
 

@@ -15,16 +15,14 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.files import check_magic, read_head
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file, or those after its user block of 512, 1024, 2048, … bytes."""

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Hashable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-    from pathlib import Path
-
     from typing_extensions import Self
 
 _PREFIX = 16

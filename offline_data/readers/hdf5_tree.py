@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import (
@@ -25,16 +27,9 @@ from offline_data.readers.hdf5 import (
     links_within_file,
     place_of,
 )
+from offline_data.readers.hdf5_headers import KnownHeaders
 from offline_data.readers.images import is_jpeg
 from offline_data.readers.inflate import check_chunks, read_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.readers.hdf5_headers import KnownHeaders
-
 
 MOST_NODES = 10_000
 """Groups and leaves of one episode or flat file; most have about ten."""

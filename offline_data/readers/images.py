@@ -6,18 +6,15 @@ import io
 import struct
 import warnings
 import zlib
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError, MissingDependencyError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
 
 _START = b"\xff\xd8\xff"
 _END = b"\xff\xd9"

@@ -10,19 +10,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
 from offline_data.readers.fast_zlib import fast_zlib
 from offline_data.readers.hdf5 import check_size, check_storage, h5, place_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 THREADS = 2
 """Threads that inflate; more gain little, since reading chunks holds HDF5's global lock."""

@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.readers.archive import name_damage, open_members, open_zip
+from offline_data.readers.archive import Member, name_damage, open_members, open_zip
 from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
-
-if TYPE_CHECKING:
-    import zipfile
-    from collections.abc import Generator, Iterator
-    from typing import IO
-
-    from numpy.typing import NDArray
-
-    from offline_data.readers.archive import Member
 
 _BLOCK = 1 << 20
 _LONGEST_HEADER = 10_000

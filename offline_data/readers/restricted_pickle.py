@@ -11,16 +11,15 @@ import io
 import math
 import pickle
 import re
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 _CODE = re.compile(r"[<>=|]?(?:[biufcSUV][0-9]{1,10}|[mM]8(?:\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?)")

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import google_crc32c
 
 from offline_data.errors import FormatError
 from offline_data.files import describe_head
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")

@@ -14,13 +14,16 @@ chunks need numcodecs, of which some codecs are used by name.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.files import check_relative, is_file, read_head
@@ -28,12 +31,6 @@ from offline_data.readers.archive import name_damage, open_zip
 from offline_data.readers.hdf5 import LARGEST_CHUNK, LARGEST_RATIO, UNWRITTEN
 from offline_data.readers.restricted_pickle import plain_dtype
 from offline_data.strict_json import parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _ARRAY, _ARRAY_3 = ".zarray", "zarr.json"
 _GROUPS = (".zgroup", _ARRAY, _ARRAY_3)

@@ -9,18 +9,14 @@ from __future__ import annotations
 import html
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
-from offline_data.reports.info import compared_with_source
+from offline_data.reports.info import DatasetInfo, compared_with_source
+from offline_data.reports.stats import DatasetStats
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from offline_data.reports.info import DatasetInfo
-    from offline_data.reports.stats import DatasetStats
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _LICENCES = {

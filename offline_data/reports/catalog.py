@@ -7,18 +7,15 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from offline_data.config import Settings
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId, did_you_mean, looks_like_path
 from offline_data.plurals import plural
 from offline_data.reports.listing import Listing
+from offline_data.sources.base import CatalogEntry, Source
 from offline_data.sources.registry import get_source, source_names
 from offline_data.store.library import has_manifest, list_datasets
-
-if TYPE_CHECKING:
-    from offline_data.config import Settings
-    from offline_data.sources.base import CatalogEntry, Source
 
 _VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")
 """The base of a name, and the number of its version."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from offline_data.config import Settings
 from offline_data.errors import MissingDependencyError
 from offline_data.files import free_bytes
 from offline_data.sources.registry import get_source, source_names
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from offline_data.config import Settings
 
 DISTRIBUTION = "offline-data"
 

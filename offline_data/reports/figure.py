@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +15,6 @@ from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from offline_data.reports.pictures import (
         Coverage,
         DatasetPictures,

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 from offline_data.reports.info import episode_span
-from offline_data.store.layout import EPISODE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.layout import EPISODE, LeafSpec
+from offline_data.store.reader import DatasetReader
 
 SMALLEST = 8
 """Least height and width of an image."""

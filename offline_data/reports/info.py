@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.config import Settings
 from offline_data.episodes.fields import REWARD, join_key
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.plurals import plural
+from offline_data.reports.catalog import CatalogDataset
 from offline_data.reports.listing import LocalDataset
 from offline_data.store.layout import EPISODE
-from offline_data.store.library import locate
+from offline_data.store.library import Entry, locate
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import declared_spaces, observed_leaves
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
-    from offline_data.reports.catalog import CatalogDataset
-    from offline_data.store.library import Entry
 
 NO_REWARDS = "The source has no rewards: batches have no ('next', 'reward'), and the return of every episode is NaN."
 

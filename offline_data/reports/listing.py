@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from pathlib import Path
+from typing import Generic, TypeVar, overload
 
 from offline_data.errors import ManifestError
-from offline_data.store.library import survey
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from offline_data.store.library import Entry
+from offline_data.store.library import Entry, survey
 
 T = TypeVar("T")
 

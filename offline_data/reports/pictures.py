@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import HISTOGRAM_BINS, QUANTILES, Histograms
-from offline_data.reports.stats import MOST_FEATURES, LeafStats, dataset_stats
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.progress import Progress
-    from offline_data.reports.stats import DatasetStats
-    from offline_data.store.reader import DatasetReader
+from offline_data.reports.stats import MOST_FEATURES, DatasetStats, LeafStats, dataset_stats
+from offline_data.store.reader import DatasetReader
 
 COVERAGE_ROWS = 1 << 17
 """Observations that the principal components are computed of at most, evenly spread."""

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import DONE, TRUNCATED, join_key
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from offline_data.store.reader import DatasetReader
 
 

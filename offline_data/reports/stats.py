@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes.fields import join_key, next_of, split_key
+from offline_data.episodes.fields import Key, join_key, next_of, split_key
 from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.plurals import plural
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.reports.histograms import QUANTILES, FeatureHistogram, Histograms
-from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, leaves_by_file
-from offline_data.store.statistics import BLOCK_ITEMS, Moments, item_moments, moments_of
+from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, LeafSpec, leaves_by_file
+from offline_data.store.reader import DatasetReader
+from offline_data.store.statistics import BLOCK_ITEMS, Moments, Number, item_moments, moments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes.fields import Key
-    from offline_data.progress import Progress
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.reader import DatasetReader
-    from offline_data.store.statistics import Number
-
     Chunk: TypeAlias = tuple[Key, NDArray[np.generic]]
     """Some rows `[n, …]` of the leaf with this TED key; text as codes."""
     Rows: TypeAlias = slice | NDArray[np.int64]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import MissingDependencyError, UsageError
@@ -12,9 +14,6 @@ from offline_data.readers.images import write_gif
 from offline_data.readers.video import write_mp4
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from offline_data.reports.frames import Film
 
 FORMATS = ("mp4", "gif")

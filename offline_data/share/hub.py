@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, NetworkError, NotFoundError
+from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.hub import ask_hub, hub_api, hub_errors, list_hub
+from offline_data.progress import Progress
 from offline_data.store.layout import EPISODES, MANIFEST, OBSERVATIONS, STEPS, TED, TEXT
+from offline_data.store.library import Entry
 from offline_data.store.verify import CARD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from typing_extensions import Self
 
-    from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
-    from offline_data.progress import Progress
-    from offline_data.store.library import Entry
 
 _AT_ONCE = 5
 """Files that are sent at the same time."""

@@ -5,32 +5,25 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from offline_data.config import user_path
+from offline_data.config import Settings, user_path
 from offline_data.errors import IntegrityError, InvalidIdError, UsageError
 from offline_data.files import disk_errors, is_folder, write_durably
 from offline_data.ids import SHARED, parse_id
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 from offline_data.reports.card import dataset_card
 from offline_data.reports.info import entry_info
 from offline_data.reports.stats import dataset_stats
 from offline_data.share.hub import HubPush
 from offline_data.store.copies import write_copy
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import entry_at, has_manifest
+from offline_data.store.library import Entry, entry_at, has_manifest
 from offline_data.store.manifest import MAX_BYTES, check_digest, dump_manifest
 from offline_data.store.publish import dataset_lock, publish, recover
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import CARD, verify_files
 from offline_data.strict_json import read_whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.progress import Progress
-    from offline_data.store.library import Entry
 
 _OPEN = re.compile(
     r"0bsd|bsd(-[234]-clause)?|mit(-0)?|isc|zlib|unlicense|wtfpl|cc0-1\.0|cc-by(-nc)?(-sa)?-[1-4]\.[05]"

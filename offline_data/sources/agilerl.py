@@ -10,9 +10,11 @@ Source: `minari_to_agile_dataset` in `agilerl/utils/minari_utils.py` of https://
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.files import is_folder
 from offline_data.readers.flat_hdf5 import inspect
@@ -20,15 +22,9 @@ from offline_data.readers.hdf5 import open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.sources import d4rl
 from offline_data.sources.base import CatalogEntry, CatalogSource, Release
+from offline_data.sources.d4rl import D4RLEpisodes
 from offline_data.sources.d4rl.episode_ends import EndRule
 from offline_data.sources.fingerprint import fingerprint
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.sources.d4rl import D4RLEpisodes
 
 FORMAT = replace(d4rl.FORMAT, title="AgileRL")
 UNMARKED = (

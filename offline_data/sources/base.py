@@ -32,9 +32,12 @@ example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from offline_data.config import Settings
 from offline_data.errors import (
     FormatError,
     NotFoundError,
@@ -44,14 +47,10 @@ from offline_data.errors import (
 )
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import did_you_mean
+from offline_data.sources.options import Alignment, TextOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
-    from offline_data.sources.options import Alignment, TextOptions
 
 __all__ = [
     "ActionKind",

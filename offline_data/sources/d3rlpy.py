@@ -14,12 +14,16 @@ Neither has the observation after the last action. Source: `d3rlpy/dataset/io.py
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.cut import lengths_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
@@ -41,14 +45,6 @@ from offline_data.sources.base import (
 )
 from offline_data.sources.d4rl import D4RLEpisodes, leaf_of
 from offline_data.sources.fingerprint import fingerprint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
 
 PUBLISHED = {
     "cartpole": "uep0lzlhxpi79pd/cartpole_v1.1.0.h5",

@@ -14,19 +14,23 @@ https://github.com/real-stanford/universal_manipulation_interface.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.config import Settings
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import with_final_rows
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, check_key
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
 from offline_data.files import is_file, is_folder
-from offline_data.readers.zarr_arrays import is_zarr, open_zarr
+from offline_data.readers.zarr_arrays import ZarrArray, is_zarr, open_zarr
 from offline_data.sources.base import (
     UNVERSIONED,
     CatalogEntry,
@@ -35,19 +39,10 @@ from offline_data.sources.base import (
     Release,
     RemoteFile,
     Shard,
+    SourceInfo,
 )
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
-    from offline_data.readers.zarr_arrays import ZarrArray
-    from offline_data.sources.base import SourceInfo
 
 HOST = "https://diffusion-policy.cs.columbia.edu/data/training/"
 PUBLISHED = {

@@ -6,10 +6,13 @@ Source: `dsrl/offline_env.py` and `dsrl/infos.py` of https://github.com/liuzuxin
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from offline_data.config import Settings
+from offline_data.episodes import Key
 from offline_data.plurals import plural
 from offline_data.readers.flat_hdf5 import has_columns, inspect
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
@@ -23,16 +26,9 @@ from offline_data.sources.base import (
     RemoteFile,
 )
 from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.d4rl import D4RLEpisodes
 from offline_data.sources.d4rl.episode_ends import EndRule
 from offline_data.sources.fingerprint import fingerprint
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.episodes import Key
-    from offline_data.sources.d4rl import D4RLEpisodes
 
 HOST = "https://huggingface.co/datasets/YYY-45/DSRL/resolve/main/"
 COST: Key = ("next", "cost")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from offline_data.errors import AccessError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 WHOLE = 64 << 20
 """Maximum total size of files that are hashed completely."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from offline_data.errors import AccessError
 from offline_data.files import is_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Listing: TypeAlias = "tuple[os.DirEntry[str], ...]"
 

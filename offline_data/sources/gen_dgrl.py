@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
+from offline_data.config import Settings
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import join_episodes
@@ -32,11 +34,6 @@ from offline_data.sources.base import (
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from offline_data.config import Settings
 
 HOST = "https://dl.fbaipublicfiles.com/DGRL/"
 

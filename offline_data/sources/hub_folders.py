@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.sources.base import CatalogEntry, CatalogSource, Release
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
 
 
 class HubFolders(CatalogSource):

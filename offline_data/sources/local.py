@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offline_data.config import Settings
 from offline_data.episodes.cut import runs_within
 from offline_data.errors import NotFoundError
 from offline_data.ids import did_you_mean
@@ -24,10 +27,6 @@ from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import DatasetReader, open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch
 
 

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.config import Settings
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.episodes.joining import join_episodes
@@ -32,19 +36,18 @@ from offline_data.files import is_file
 from offline_data.plurals import plural
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import MAGIC, name_hdf5_damage, open_hdf5
-from offline_data.sources.base import CatalogEntry, CatalogSource, RawDataset, Release, Shard
+from offline_data.sources.base import (
+    CatalogEntry,
+    CatalogSource,
+    RawDataset,
+    Release,
+    Shard,
+    SourceInfo,
+)
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
-    from offline_data.sources.base import SourceInfo
-
     Columns = dict[Key, NDArray[Any]]
 
 REPOSITORY, FOLDER = "haosulab/ManiSkill_Demonstrations", "demos/"

@@ -5,9 +5,11 @@ Source: `neorl2/envs/base.py` and `neorl2/envs/info.py` of https://github.com/po
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from offline_data.config import Settings
 from offline_data.files import is_file
 from offline_data.readers.flat_arrays import describe_arrays
 from offline_data.readers.flat_hdf5 import FlatFormat
@@ -21,15 +23,9 @@ from offline_data.sources.base import (
     RemoteFile,
 )
 from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.d4rl import D4RLEpisodes
 from offline_data.sources.d4rl.episode_ends import EndRule
 from offline_data.sources.fingerprint import fingerprint
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.sources.d4rl import D4RLEpisodes
 
 HOST = "http://datasets.polixir.site/neorl2"
 MAGIC = b"PK\x03\x04"

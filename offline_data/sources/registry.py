@@ -6,10 +6,11 @@ import importlib
 import shlex
 import stat
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from offline_data.errors import (
     AccessError,
@@ -22,12 +23,8 @@ from offline_data.files import describe_head, read_head
 from offline_data.ids import unknown
 from offline_data.plurals import plural
 from offline_data.readers.hdf5 import is_hdf5, open_hdf5
+from offline_data.sources.base import Source
 from offline_data.sources.folders import entries, list_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from offline_data.sources.base import Source
 
 ENTRY_POINT_GROUP = "offline_data.sources"
 """Entry point group for adapters of other packages, by source name."""

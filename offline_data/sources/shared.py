@@ -7,10 +7,11 @@ stranger's: it is checked, and says sizes and digests, before any other file is 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from offline_data.config import Settings
 from offline_data.errors import InvalidIdError, ManifestError, NotFoundError, OfflineError
 from offline_data.fetch.client import get_document
 from offline_data.fetch.files import RemoteFile
@@ -19,17 +20,11 @@ from offline_data.fetch.mirrors import path_of_url
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
 from offline_data.ids import parse_id
-from offline_data.sources.base import Release, Source
+from offline_data.sources.base import CatalogEntry, Release, Source
 from offline_data.sources.local import StoredEpisodes
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import MAX_BYTES, parse_manifest
 from offline_data.strict_json import read_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from offline_data.config import Settings
-    from offline_data.sources.base import CatalogEntry
 
 _NOT_PUSHED = (
     "`offline-data push ID` writes such datasets; Minari's on the hub are minari:hf://OWNER/DATASET, "

@@ -5,21 +5,16 @@ Without torch; `BaseDatasetExperienceReplay.to_numpy` has the table of styles, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, STEPS, TED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.reader import DatasetReader
 
 Style: TypeAlias = Literal["transitions", "episodes", "qlearning", "dataset"]
 """Number of rows and names of arrays."""

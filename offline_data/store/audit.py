@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import AuditError
@@ -18,16 +20,12 @@ from offline_data.store.layout import (
     EPISODE,
     EPISODES,
     ROOT_FLAGS,
+    AuditMode,
 )
+from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
     from offline_data.episodes import EpisodeBatch
-    from offline_data.store.layout import AuditMode
-    from offline_data.store.reader import DatasetReader
 
 
 @dataclass

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pathlib import Path
+from typing import Literal, TypeAlias
 
+from offline_data.config import Settings
 from offline_data.errors import AccessError, ManifestError, NotFoundError, OfflineDataError
 from offline_data.fetch.cache import list_downloads, remove_unused_partial, state_path
 from offline_data.fetch.mirrors import scheme_of
 from offline_data.files import check_links, disk_errors, is_locked, unless_locked
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, delete_files, entry_at, remove, survey
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from offline_data.config import Settings
 
 Kind: TypeAlias = Literal["dataset", "download", "partial", "staging", "damaged"]
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.files import disk_errors, require_bytes, sync_folder, write_durably
 from offline_data.ids import DatasetId, parse_id
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress, Task
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, foreign_files, remove
 from offline_data.store.manifest import check_digest, dump_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 from offline_data.strict_json import MAX_BYTES, read_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.progress import Progress, Task
 
 _BLOCK = 1 << 20
 

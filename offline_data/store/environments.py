@@ -7,25 +7,20 @@ directory may be hostile, and an environment spec contains entry points.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from math import prod
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 import numpy as np
 
+from offline_data.episodes.fields import Key
 from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
-from offline_data.store.layout import EPISODE
+from offline_data.store.layout import EPISODE, LeafSpec
+from offline_data.store.manifest import Manifest
+from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import observed_leaves
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import ModuleType
-
-    from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.manifest import Manifest
-    from offline_data.store.reader import DatasetReader
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

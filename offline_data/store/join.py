@@ -21,35 +21,28 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key
 from offline_data.errors import FormatError, IntegrityError, ManifestError
 from offline_data.files import disk_errors, sync_folder, write_durably
-from offline_data.progress import SILENT
-from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS
-from offline_data.store.manifest import read_manifest
+from offline_data.progress import SILENT, Progress, Task
+from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS, LeafSpec
+from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Column, Vocabularies
 from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink, finalize
 from offline_data.strict_json import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.progress import Progress, Task
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.manifest import Manifest
 
 _CHUNK = 8 << 20
 """Bytes of whole rows that are read, rewritten and written at once."""

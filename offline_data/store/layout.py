@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from offline_data.decode import Check, Count
+from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from offline_data.episodes.fields import Key
 
 FORMAT_VERSION = 2
 """Newest directory format that is read; 2 is written if a leaf is encoded, else 1."""

@@ -10,12 +10,12 @@ import errno
 import os
 import shlex
 import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from offline_data.config import user_path
+from offline_data.config import Settings, user_path
 from offline_data.errors import (
     AccessError,
     IntegrityError,
@@ -38,11 +38,6 @@ from offline_data.store.layout import (
     TEXT,
 )
 from offline_data.store.manifest import Manifest, read_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from offline_data.config import Settings
 
 _TABLES = {STEPS, OBSERVATIONS, EPISODES, TED}
 

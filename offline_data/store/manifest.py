@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping  # noqa: TC003 (`decode` reads annotations)
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
 
 from offline_data.decode import Check, Count, Sha256, decode
 from offline_data.episodes.fields import (
@@ -51,10 +52,6 @@ from offline_data.store.layout import (
     fits_encoding,
 )
 from offline_data.strict_json import MAX_COUNT, as_unicode, parse_json, read_whole, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 MAX_BYTES = 64 << 20
 """Bytes of the largest manifest that is read: it has about 300 for each raw file."""

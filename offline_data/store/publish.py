@@ -6,18 +6,14 @@ import hashlib
 import os
 import secrets
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from offline_data.errors import AccessError
 from offline_data.files import check_links, disk_errors, file_lock, sync_folder
+from offline_data.progress import Progress
 from offline_data.store.library import foreign_files, own_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from offline_data.progress import Progress
 
 REPLACED = "-replaced"
 

@@ -6,12 +6,14 @@ import errno
 import os
 import shlex
 import stat
+from collections.abc import Mapping
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
@@ -35,11 +37,6 @@ from offline_data.store.layout import (
 )
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.strict_json import read_json, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 MAX_TEXT_BYTES = 1 << 30
 """Bytes of the largest `text.json` that is read; a conversion holds all its words in memory, too."""

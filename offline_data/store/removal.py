@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from offline_data.store.cache import refetchable
-from offline_data.store.library import foreign_files, remove
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from offline_data.store.library import Entry
+from offline_data.store.library import Entry, foreign_files, remove
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED
+from offline_data.episodes.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.errors import FormatError
+from offline_data.store.layout import LeafSpec
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
     from offline_data.store.reader import DatasetReader
 
 _MOST_LISTED = 8

@@ -5,35 +5,27 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.ahead import Ahead
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.errors import AccessError, FormatError, IntegrityError
 from offline_data.plurals import plural
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress, Task
 from offline_data.store.audit import equal_rows
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, STEPS, TED, TEXT
-from offline_data.store.library import foreign_files
-from offline_data.store.manifest import check_digest, read_manifest
+from offline_data.store.library import Entry, foreign_files
+from offline_data.store.manifest import Manifest, check_digest, read_manifest
 from offline_data.store.reader import DatasetReader, file_problem
 from offline_data.store.tables import meta_files
 from offline_data.strict_json import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.progress import Progress, Task
-    from offline_data.store.library import Entry
-    from offline_data.store.manifest import Manifest
 
 CARD = "README.md"
 """Dataset card that `push` writes beside the files of a dataset; it is not one of them."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import FormatError, NoSpaceError
 from offline_data.files import disk_errors, human_bytes, require_bytes
 from offline_data.plurals import plural
 from offline_data.store.audit import Audit, check_episodes
-from offline_data.store.layout import DEFAULT_AUDIT, EPISODES, MANIFEST, TEXT, AuditMode
+from offline_data.store.layout import DEFAULT_AUDIT, EPISODES, MANIFEST, TEXT, AuditMode, TableSpec
 from offline_data.store.manifest import Manifest, dump_manifest
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.tables import (
@@ -33,14 +36,9 @@ from offline_data.store.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
-    from offline_data.store.layout import TableSpec
 
 _IN_FLIGHT = 3
 """Maximum number of queued appends."""

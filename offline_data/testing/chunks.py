@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch
+from offline_data.episodes import EpisodeBatch, Key
 from offline_data.episodes.joining import concatenate
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.testing.toy import assert_same_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
 
 
 def toy_chunk(

@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -31,14 +32,11 @@ from offline_data.config import Settings
 from offline_data.episodes.joining import concatenate
 from offline_data.errors import NotFoundError, OfflineDataError, OfflineError
 from offline_data.ids import DatasetId, parse_id
-from offline_data.sources.base import RandomAccess, RawDataset, Release, Source
+from offline_data.sources.base import Part, RandomAccess, RawDataset, Release, Shard, Source
 from offline_data.testing.toy import TABLES, assert_same_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from offline_data.episodes import EpisodeBatch
-    from offline_data.sources.base import Part, Shard
 
 BUDGETS = (1, 700, 10_000, 1 << 50)
 """Budgets of a part in bytes: one episode, a few, some more, all."""

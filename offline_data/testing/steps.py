@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from offline_data.episodes import Key
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step, episode_columns
 from offline_data.testing.chunks import (
     as_stored,
@@ -30,14 +34,6 @@ from offline_data.testing.chunks import (
     toy_chunk,
     transitions_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.preprocess.chunk import EpisodeChunk
 
 
 class StepContract:

@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch, join_key
+from offline_data.episodes import EpisodeBatch, Key, join_key
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.sources.base import Part, RandomAccess, SourceInfo
+from offline_data.store.layout import AuditMode, LayoutName
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.store.layout import AuditMode, LayoutName
-
 
 TABLES = ("steps", "observations", "episodes")
 """Attributes of `EpisodeBatch` that hold columns."""

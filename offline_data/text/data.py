@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from tensordict import tensorclass
@@ -15,10 +17,6 @@ from offline_data.text.tokenize import (
     TokenizedDatasetLoader,
     pre_tokenization_hook,
 )
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator
 
 T = TypeVar("T")
 

@@ -13,31 +13,23 @@ otherwise.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch, Skipped
+from offline_data.episodes import EpisodeBatch, Key, Skipped
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.processes.limits import limit_resources
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
-from offline_data.sources.options import ROLES
-from offline_data.text.forms import documents, resolve_form
+from offline_data.sources.options import ROLES, Form, TextOptions
+from offline_data.text.forms import RowTexts, documents, resolve_form
 from offline_data.text.rows import column_names, read_rows
-from offline_data.text.tokenizer import CHAT_LIMITS, Encoded, load_tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.sources.options import Form, TextOptions
-    from offline_data.text.forms import RowTexts
-    from offline_data.text.tokenizer import Tokenizer
+from offline_data.text.tokenizer import CHAT_LIMITS, Encoded, Tokenizer, load_tokenizer
 
 
 class TextDataset(RawDataset):

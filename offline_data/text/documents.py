@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from offline_data.buffers.arguments import positive
@@ -17,10 +19,6 @@ from offline_data.plurals import plural
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 
 IGNORED = -100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from offline_data.sources.options import ROLES, Form, TextOptions
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from offline_data.text.rows import Columns
 
     Chat = Callable[..., str]

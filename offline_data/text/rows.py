@@ -7,8 +7,10 @@ import gzip
 import json
 import zlib
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar, cast
 
 from offline_data.errors import FormatError
 from offline_data.files import LFS, describe_head, read_head
@@ -17,10 +19,6 @@ from offline_data.readers.arrow import iter_arrow, iter_parquet
 from offline_data.strict_json import parse_json, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
-    from typing import TextIO
-
     Columns: TypeAlias = dict[str, list[Any]]
     """Some rows: equally long lists of plain values by column name."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.checks.block import mix_bits
+from offline_data.checks.block import RowBlock, mix_bits
+from offline_data.checks.finding import Finding, Severity
 from offline_data.checks.names import are_related, is_derived, options, split, without_revision
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.duplicates import listed_copies
@@ -24,22 +27,14 @@ from offline_data.checks.tokens import (
     is_packed,
     token_leaves,
 )
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import FormatError, UsageError
 from offline_data.plurals import plural
 from offline_data.sources.options import TextOptions, to_arguments
+from offline_data.store.manifest import Manifest
+from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.checks.finding import Finding, Severity
-    from offline_data.episodes.fields import Key
-    from offline_data.store.manifest import Manifest
-    from offline_data.store.reader import DatasetReader
-
     Sums = NDArray[np.uint64]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import did_you_mean
-from offline_data.sources.base import CatalogEntry, Release, Source
+from offline_data.sources.base import CatalogEntry, RawDataset, Release, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.options import TextOptions
 from offline_data.text.dataset import TextDataset
@@ -17,13 +19,6 @@ from offline_data.text.forms import PRESETS, Preset
 from offline_data.text.rows import suffix_of
 from offline_data.text.splits import data_files, files_of_config, files_of_split
 from offline_data.text.tokenizer import TOKENIZER_HINT, pin_tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.sources.base import RawDataset
 
 
 class HubText(Source):

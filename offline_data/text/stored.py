@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError, NotFoundError
@@ -25,11 +27,6 @@ from offline_data.store.library import find
 from offline_data.store.publish import dataset_lock
 from offline_data.strict_json import read_json
 from offline_data.text.rows import read_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from offline_data.config import Settings
 
 
 class TextRows:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +25,6 @@ from offline_data.preprocess.identity import UnknownIdentityError, digest_of
 from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
 
 _ROWS = 1000
 """Rows that are tokenized at once."""

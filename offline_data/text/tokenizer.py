@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import (
     FormatError,
@@ -23,15 +25,9 @@ from offline_data.ids import looks_like_path
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.limits import limit_resources
 from offline_data.processes.protocol import pack_importable
+from offline_data.sources.options import Eos, TextOptions
 from offline_data.strict_json import read_whole, shown
 from offline_data.text.rows import MAX_LINE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.sources.options import Eos, TextOptions
 
 TOKENIZER_HINT = (
     "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "

@@ -5,20 +5,16 @@ from __future__ import annotations
 import logging
 from collections import defaultdict, deque
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.arguments import positive
+from offline_data.buffers.keys import NestedKey
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-    from torch import Tensor
-
-    from offline_data.buffers.keys import NestedKey
 
 _log = logging.getLogger("offline_data")
 

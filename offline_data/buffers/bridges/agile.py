@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from tensordict import TensorClass, TensorDict, TensorDictBase
+from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from offline_data.buffers.arguments import positive
@@ -17,10 +18,6 @@ from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
     from offline_data.buffers.buffer import ReplayBuffer
 
 _WORKERS = 1024

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torch import distributed
 from torch.utils.data import DataLoader
@@ -15,17 +17,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.fields import StateFields
+from offline_data.buffers.samplers.base import ValidRows
 from offline_data.config import launched_ranks
 from offline_data.episodes.permutation import EpochOrder
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.buffers.samplers.base import ValidRows
 
 
 class RowBatch(TensorDict):  # type: ignore[misc]

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import DatasetStorage
-from offline_data.buffers.views.rows import whole_of
+from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.buffers.views.rows import SubsetStorage, whole_of
+from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
-from offline_data.store.arrays import DatasetArrays, check_style, observation_leaf
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from offline_data.buffers.trajectories import TrajectoryStorage
-    from offline_data.buffers.views.rows import SubsetStorage
-    from offline_data.episodes.fields import Key
-    from offline_data.store.arrays import Style
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.arrays import DatasetArrays, Style, check_style, observation_leaf
+from offline_data.store.reader import DatasetReader
 
 
 def to_numpy(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from abc import ABCMeta
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_data.buffers import samplers, writers
 from offline_data.buffers.storage import TensorStorage
 from offline_data.errors import MissingDependencyError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SLICES = (
     *("num_slices", "slice_len", "strict_length", "truncated_key", "init_key", "pad_output"),

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from tensordict import PersistentTensorDict, TensorDict
 
 from offline_data.buffers.arguments import positive
-from offline_data.buffers.keys import as_key
+from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 from offline_data.files import disk_errors
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
-    from typing import TypeAlias
-
-    from offline_data.buffers.keys import KeyLike
-
     Leaf: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 
 _DTYPES = {name: dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)}

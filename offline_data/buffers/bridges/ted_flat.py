@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
-from offline_data.buffers.keys import path_of
-from offline_data.buffers.storage.rows import leaves_of
+from offline_data.buffers.keys import NestedKey, path_of
+from offline_data.buffers.storage.rows import Leaves, leaves_of
+from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from offline_data.buffers.keys import NestedKey
-    from offline_data.buffers.storage.rows import Leaves
-    from offline_data.episodes import Key
 
 _SHAPE = "_storage_shape"
 

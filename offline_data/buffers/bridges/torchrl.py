@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.indexing import rows_of
-from offline_data.buffers.keys import path_of
-from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.keys import NestedKey, path_of
+from offline_data.buffers.samplers import EpisodeIndex, Sampler
 from offline_data.buffers.samplers.base import Boundaries
 from offline_data.buffers.samplers.slices import runs_of
 from offline_data.buffers.transforms import through
@@ -43,16 +47,8 @@ traj: Any = theirs.traj
 """TorchRL's queries of trajectories, for `ReplayBuffer.query` and for TensorDicts."""
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
     from offline_data.buffers.batches import BatchSource
     from offline_data.buffers.buffer import ReplayBuffer
-    from offline_data.buffers.keys import NestedKey
-    from offline_data.buffers.samplers import EpisodeIndex
 
 
 class LazyColumns:

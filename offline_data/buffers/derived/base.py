@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
+from offline_data.buffers.samplers.base import Sampleable
+from offline_data.buffers.storage import Storage
 from offline_data.buffers.storage.rows import is_leaf
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-
     from tensordict import TensorDict
-    from torch import Tensor
 
-    from offline_data.buffers.samplers.base import Sampleable
-    from offline_data.buffers.storage import Storage
 
 Pad: TypeAlias = Literal["repeat", "zero"]
 """Padding beyond an episode: its nearest row, or zeros."""

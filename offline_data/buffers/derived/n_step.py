@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
@@ -20,13 +21,12 @@ from offline_data.buffers.derived.base import (
     widen,
     within,
 )
+from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-    from torch import Tensor
 
-    from offline_data.buffers.storage import Storage
 
 GAMMA: Key = ("gamma",)
 """Leaf: the discount `γ^m` after `m` steps."""

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.derived.base import Cached, episode_bounds, widen
+from offline_data.buffers.storage import Storage
 from offline_data.buffers.trajectories import MASK
 from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-    from torch import Tensor
 
-    from offline_data.buffers.storage import Storage
 
 ROOT_REWARD: Key = ("reward",)
 NEXT_INFO: Key = ("next", "info")

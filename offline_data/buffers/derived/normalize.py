@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from offline_data.buffers.derived.base import (
@@ -20,17 +20,11 @@ from offline_data.buffers.derived.base import (
     within,
 )
 from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
+from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.store.statistics import Moments, item_moments
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from tensordict import TensorDict
-
-    from offline_data.buffers.storage import Storage
 
 CHUNK_ITEMS = 1 << 20
 """Number of values, over all leaves, per chunk when computing statistics."""

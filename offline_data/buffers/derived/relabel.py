@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.derived.base import (
     STEPS,
@@ -23,6 +25,7 @@ from offline_data.buffers.derived.base import (
     within,
 )
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import (
     DONE,
     REWARD,
@@ -36,12 +39,8 @@ from offline_data.errors import UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from tensordict import TensorDict
-    from torch import Tensor
 
-    from offline_data.buffers.storage import Storage
 
 Distribution: TypeAlias = Literal["current", "final", "future", "geometric", "episode", "random"]
 """Name of a distribution of goals; see `relabel`."""

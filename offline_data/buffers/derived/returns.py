@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.derived.base import Cached, check_rows, has_leaf, keys_first, within
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
 from offline_data.preprocess.steps.rewards import discount_rewards
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-    from torch import Tensor
 
-    from offline_data.buffers.storage import Storage
 
 CHUNK = 1 << 20
 """Number of rows summed at once; an episode may be longer."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
@@ -21,16 +23,12 @@ from offline_data.buffers.derived.base import (
     widen,
 )
 from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
+from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tensordict import TensorDict
-    from torch import Tensor
-
-    from offline_data.buffers.storage import Storage
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from offline_data.buffers.derived.base import Cached, check_rows, episode_bounds
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.storage import Storage
+from offline_data.episodes.fields import Key
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
-
-    from offline_data.buffers.storage import Storage
-    from offline_data.episodes.fields import Key
 
 
 def timestep(key: KeyLike = "timestep") -> Timestep:

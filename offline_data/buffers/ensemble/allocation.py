@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from torch import Generator, Tensor
 
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 Weights: TypeAlias = "Literal['steps', 'episodes', 'equal'] | Sequence[float] | Mapping[Any, float]"
 """Type of `weights`; see `DatasetMixture`."""

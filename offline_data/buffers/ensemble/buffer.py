@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.checkpoint import check_part
+from offline_data.buffers.ensemble.allocation import Probabilities
 from offline_data.buffers.ensemble.leaves import (
     INDEX,
     MEMBER,
@@ -31,21 +34,14 @@ from offline_data.buffers.ensemble.parts import (
 )
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.prefetch import Draw, Prefetcher
+from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import GrowingStorage
+from offline_data.buffers.transforms import Transform
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import immutable
+from offline_data.episodes import Key
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from offline_data.buffers.ensemble.allocation import Probabilities
-    from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.transforms import Transform
-    from offline_data.episodes import Key
 
 _TORCHRL = (
     "checkpointer compilable consume_after_n_samples delayed_init dim_extend routing_dim "

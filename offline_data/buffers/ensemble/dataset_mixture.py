@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,25 +10,20 @@ import numpy as np
 import torch
 
 from offline_data.buffers.bridges.loader import DatasetLoader
+from offline_data.buffers.described import Returns
 from offline_data.buffers.ensemble.episodes import MixtureEpisodes, split_members
 from offline_data.buffers.ensemble.epochs import MixtureBatches, MixtureRows
 from offline_data.buffers.ensemble.leaves import SOURCE_KEY, rename_keys
 from offline_data.buffers.ensemble.mixture import RowMixture
-from offline_data.buffers.specs import Spaces, check_torchrl, spaces_of, specs_from
-from offline_data.buffers.views.episode import read_episode
+from offline_data.buffers.keys import KeyLike
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.specs import Spaces, Specs, check_torchrl, spaces_of, specs_from
+from offline_data.buffers.views.episode import Episode, read_episode
 from offline_data.errors import UsageError
+from offline_data.store.arrays import Style
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from typing_extensions import Self
-
-    from offline_data.buffers.described import Returns
-    from offline_data.buffers.keys import KeyLike
-    from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.specs import Specs
-    from offline_data.buffers.views.episode import Episode
-    from offline_data.store.arrays import Style
 
 
 class DatasetMixture(RowMixture):

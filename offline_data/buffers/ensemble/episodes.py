@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.episodes.fields import Key, join_key
 from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import Tensor
-
-    from offline_data.buffers.samplers import Sampler
 
 SOURCE: Key = ("source",)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offline_data.buffers.bridges.loader import EpochBatches
 from offline_data.buffers.ensemble.allocation import draw_members
 from offline_data.buffers.samplers.base import ValidRows, nothing_to_draw
 from offline_data.episodes.permutation import EpochOrder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
 
 
 class MixtureRows:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.gather.assemble import assemble, level, tree_of
@@ -15,11 +17,6 @@ from offline_data.buffers.transforms import spread
 from offline_data.buffers.views.rows import DATASET_EPISODE, DATASET_INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
-
-    from torch import Tensor
 
 INDEX, MEMBER = "index", "buffer_ids"
 """Leaves under `index` in an ensemble's batches, as in TorchRL: the row and its member."""

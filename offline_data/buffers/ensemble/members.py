@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.ensemble.leaves import MEMBER
+from offline_data.buffers.gather.assemble import Node
 from offline_data.buffers.gather.native import NativeGather, gather_groups, gather_mixed
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.gather.readahead import around
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.views.rows import SubsetStorage
+from offline_data.episodes import Key
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
 from offline_data.store.layout import EPISODE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
-
-    from offline_data.buffers.gather.assemble import Node
-    from offline_data.episodes import Key
 
 
 def is_plain(member: Any) -> bool:

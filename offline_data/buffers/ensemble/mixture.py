@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offline_data.buffers.arguments import as_derived, positive
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.checkpoint import Saves, check_part
+from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.allocation import (
     Weights,
@@ -48,18 +51,12 @@ from offline_data.buffers.samplers.base import (
     random_state,
 )
 from offline_data.buffers.transforms import LABELS, Chain, Transform, apply_transforms
+from offline_data.episodes import Key
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from torch import Tensor
     from typing_extensions import Self
-
-    from offline_data.buffers.derived.base import Derived
-    from offline_data.episodes import Key
 
 
 class MixtureDraw(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.buffer import ReplayBuffer
@@ -13,19 +15,11 @@ from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.leaves import INDEX, SOURCE_KEY, with_member
 from offline_data.buffers.ensemble.members import members_and_rows, update_priorities
 from offline_data.buffers.keys import path_of
-from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.storage import LazyTensorStorage, Storage
+from offline_data.buffers.transforms import Transform
 from offline_data.episodes.fields import DONE, TRUNCATED, join_key
 from offline_data.errors import BufferUsageError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tensordict import TensorDict
-    from torch import Tensor
-
-    from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.storage import Storage
-    from offline_data.buffers.transforms import Transform
 
 
 class OfflineToOnlineReplayBuffer:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.arguments import as_sampler, as_storage, positive
 from offline_data.buffers.checkpoint import check_part
@@ -14,25 +16,19 @@ from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stack
 from offline_data.buffers.ensemble.members import GatherMany
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.assemble import Node, assemble
-from offline_data.buffers.indexing import rows_of
+from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.keys import KeyLike
 from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.samplers.base import check_random_state, random_state
-from offline_data.buffers.storage import GrowingStorage
+from offline_data.buffers.samplers.base import Sampleable, check_random_state, random_state
+from offline_data.buffers.storage import GrowingStorage, Storage
+from offline_data.buffers.transforms import Transform
 from offline_data.buffers.writers import Writer
 from offline_data.errors import ImmutableError, OfflineDataError, UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from tensordict import TensorDict
-    from torch import Tensor
 
-    from offline_data.buffers.indexing import Index
-    from offline_data.buffers.keys import KeyLike
-    from offline_data.buffers.samplers.base import Sampleable
-    from offline_data.buffers.storage import Storage
-    from offline_data.buffers.transforms import Transform
 
 _ROWS = Node(((MEMBER, 0), (INDEX, 1)), ())
 _CPU = torch.device("cpu")

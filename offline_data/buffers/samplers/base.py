@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
+from torch import Tensor
 
 from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.fields import StateFields
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from tensordict import TensorDict
-    from torch import Tensor
 
 
 OWN, GLOBAL = "generator", "global_generator"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.samplers import sum_tree
@@ -21,12 +23,6 @@ from offline_data.buffers.samplers.slices import SliceSampler
 from offline_data.buffers.samplers.sum_tree import SumTree
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
-
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 WEIGHT = "priority_weight"
 """Key of the importance weights of a batch, as in TorchRL."""

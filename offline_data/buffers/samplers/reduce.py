@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 REDUCTIONS = ("sum", "mean", "max", "min", "median")
 

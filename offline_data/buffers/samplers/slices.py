@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
-from offline_data.buffers.keys import as_key
+from offline_data.buffers.keys import NestedKey, as_key
 from offline_data.buffers.samplers.base import (
     Boundaries,
     EpisodeIndex,
+    RowOrder,
     Sampleable,
     Sampler,
     make_generator,
@@ -21,14 +24,6 @@ from offline_data.buffers.samplers.uniform import SamplerWithoutReplacement
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from tensordict import TensorDict
-    from torch import Tensor
-
-    from offline_data.buffers.keys import NestedKey
-    from offline_data.buffers.samplers.base import RowOrder
 
 Distribution: TypeAlias = Literal["episodes", "starts"]
 """Unit that is drawn uniformly."""

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from offline_data.buffers.gather.native import extension
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 _WIDTH, _SHIFT, _MAX_LEVELS = 8, 3, 16
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.samplers.base import (
@@ -18,15 +19,9 @@ from offline_data.buffers.samplers.base import (
     nothing_to_draw,
     random_state,
 )
-from offline_data.episodes.permutation import EpochOrder
+from offline_data.episodes.permutation import EpochOrder, Numbers
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from offline_data.episodes.permutation import Numbers
-
 
 _LARGEST_SEED = 2**128
 """In a state: numpy takes time for more digits."""

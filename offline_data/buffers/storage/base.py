@@ -7,18 +7,20 @@ import math
 import operator
 import os
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.checkpoint import Saves, load_tree, save_tree
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.indexing import Index, cells_of, rows_of
-from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.keys import KeyLike, NestedKey, select_keys
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
 from offline_data.buffers.storage.trajectory_index import (
     TRAJECTORIES,
@@ -27,17 +29,9 @@ from offline_data.buffers.storage.trajectory_index import (
     rows_of_steps,
 )
 from offline_data.buffers.unsupported import refuse
+from offline_data.episodes import Key
 from offline_data.errors import BufferUsageError, UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tensordict import TensorDict
-    from torch import Tensor
-
-    from offline_data.buffers.keys import NestedKey
-    from offline_data.episodes import Key
 
 _NOBODY = -1
 """Process id in a copy that shares the memory of another storage and must not write."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offline_data.buffers.devices import as_device, pinnable
 from offline_data.buffers.gather.assemble import assemble, tree_of
@@ -20,17 +23,12 @@ from offline_data.buffers.gather.readahead import Readahead, around
 from offline_data.buffers.gather.torch import TorchGather
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
+from offline_data.episodes import Key
 from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     from tensordict import TensorDict
-    from torch import Tensor
-
-    from offline_data.episodes import Key
 
 
 class DatasetStorage:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, lazy_stack
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.devices import as_device
@@ -18,16 +20,10 @@ from offline_data.buffers.storage.rows import check_index, count_of, plain
 from offline_data.buffers.storage.trajectory_index import Marks, marks_of
 from offline_data.buffers.transforms import spread
 from offline_data.buffers.unsupported import refuse
+from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from offline_data.episodes import Key
 
 
 class ListStorage(GrowingStorage):

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import BufferUsageError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 """Tensors by key; a bare tensor has the key `()`."""

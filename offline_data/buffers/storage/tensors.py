@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.devices import as_device
@@ -41,9 +43,6 @@ from offline_data.files import disk_errors, is_unicode, require_bytes
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from torch import Tensor
     from typing_extensions import Self
 
 META = "meta.json"

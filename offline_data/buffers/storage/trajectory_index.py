@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
-from offline_data.buffers.samplers.base import EpisodeIndex, RingOrder
+from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, RingOrder
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from offline_data.buffers.samplers.base import Boundaries
 
 TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
 """Leaves that number trajectories, in order of precedence: TorchRL's, and a dataset's."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +15,8 @@ from offline_data.ahead import Ahead
 from offline_data.buffers.arguments import as_derived, positive
 from offline_data.buffers.bridges.agile import WorkerEpochs
 from offline_data.buffers.bridges.loader import Ranks
+from offline_data.buffers.buffer import Transform
+from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.derived.relabel import Relabel
 from offline_data.buffers.gather.plan import INDEX
@@ -24,25 +28,18 @@ from offline_data.buffers.streaming.windows import (
     read_windows,
     shard_order,
 )
-from offline_data.config import resolve_settings, user_path
+from offline_data.config import Settings, resolve_settings, user_path
+from offline_data.episodes import Skipped
 from offline_data.episodes.fields import join_key
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest import Options
 from offline_data.ingest.stream import ShardReader, StreamPlan, plan_stream
 from offline_data.plurals import plural
-from offline_data.progress import SILENT
+from offline_data.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator, Mapping
-
     from typing_extensions import Self
 
-    from offline_data.buffers.buffer import Transform
-    from offline_data.buffers.derived.base import Derived
-    from offline_data.config import Settings
-    from offline_data.episodes import Skipped
-    from offline_data.progress import Progress
 
 WINDOW_BYTES = 256 << 20
 """Default size of the episodes shuffled together; images count as JPEG or PNG."""

@@ -9,16 +9,19 @@ batches                  [2 0][1     4][3 …             a batch may span two w
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
+from torch import Tensor
 
 from offline_data.buffers.arguments import positive
-from offline_data.buffers.derived.base import leaf_keys, widen
+from offline_data.buffers.derived.base import Derived, leaf_keys, widen
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.plan import FLAGS, INDEX
 from offline_data.buffers.keys import KeyLike, select_keys
@@ -28,20 +31,14 @@ from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_
 from offline_data.episodes.joining import concatenate
 from offline_data.errors import UsageError
 from offline_data.ingest.shards import naming
+from offline_data.ingest.stream import ShardReader, StreamPiece
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
 from offline_data.store.tables import Schema, Vocabularies, encoded, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from offline_data.buffers.derived.base import Derived
     from offline_data.episodes import EpisodeBatch, Skipped
-    from offline_data.ingest.stream import ShardReader, StreamPiece
 
 SHARD_BITS = 32
 """Bits of a row's number within its shard, in the leaves `index` and `episode`."""

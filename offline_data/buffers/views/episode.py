@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.trajectories import TrajectoryStorage
@@ -17,11 +19,6 @@ from offline_data.buffers.views.rows import whole_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)

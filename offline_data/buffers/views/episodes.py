@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.views.html import ROWS, table_html
-from offline_data.buffers.views.rows import end_to_end
+from offline_data.buffers.views.rows import SubsetStorage, end_to_end
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.plurals import plural
 from offline_data.preprocess.steps.episodes import Filter
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from offline_data.buffers.views.rows import SubsetStorage
 
 
 class EpisodeTable:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offline_data.buffers.gather.assemble import Node, assemble, tree_of
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.keys import KeyLike
 from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
-from offline_data.buffers.storage import DatasetStorage
+from offline_data.buffers.storage import DatasetStorage, Storage
 from offline_data.buffers.trajectories import MASK, TRAJ_IDS, TrajectoryStorage
+from offline_data.episodes import Key
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
 from offline_data.errors import UsageError
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from tensordict import TensorDict
-    from torch import Tensor
 
-    from offline_data.buffers.keys import KeyLike
-    from offline_data.buffers.storage import Storage
-    from offline_data.episodes import Key
 
 DATASET_INDEX: Key = ("dataset_index",)
 """Leaf of a view's batches: the `index` in the dataset."""

@@ -15,19 +15,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from offline_data.buffers.storage import Storage
 from offline_data.buffers.trajectories import TrajectoryStorage
-from offline_data.buffers.views.rows import Pieces, RowList, of_runs, smallest, whole_of
+from offline_data.buffers.views.rows import Pieces, RowList, RowMap, of_runs, smallest, whole_of
 from offline_data.errors import (
     AccessError,
     IntegrityError,
@@ -37,18 +41,9 @@ from offline_data.errors import (
 )
 from offline_data.files import check_links, disk_errors, write_durably
 from offline_data.store.layout import EPISODES
+from offline_data.store.manifest import Manifest
+from offline_data.store.reader import DatasetReader
 from offline_data.strict_json import as_unicode, parse_json
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from offline_data.buffers.storage import Storage
-    from offline_data.buffers.views.rows import RowMap
-    from offline_data.store.manifest import Manifest
-    from offline_data.store.reader import DatasetReader
 
 VIEW_VERSION = 1
 """Version of the view format that this package writes, and the newest it reads."""

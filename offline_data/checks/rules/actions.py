@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 import numpy as np
 
-from offline_data.checks.block import all_leaves, is_numeric
+from offline_data.checks.block import RowBlock, all_leaves, is_numeric
+from offline_data.checks.finding import Finding
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.values import RangeRule, name_features
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.plurals import plural
-from offline_data.store.spaces import declared_spaces, mismatched_spaces
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.checks.finding import Finding
-    from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.reader import DatasetReader
-    from offline_data.store.spaces import LeafSpace
+from offline_data.store.layout import LeafSpec
+from offline_data.store.reader import DatasetReader
+from offline_data.store.spaces import LeafSpace, declared_spaces, mismatched_spaces
 
 _TOLERANCE = 1e-6
 """Relative distance beyond a bound that rounding to float32 can make."""

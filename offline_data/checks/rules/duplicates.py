@@ -7,33 +7,26 @@ differ between copies.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.checks.block import all_leaves, is_image, mix_bits
+from offline_data.checks.block import RowBlock, all_leaves, is_image, mix_bits
+from offline_data.checks.finding import Finding
 from offline_data.checks.names import are_related, is_derived, split, without_revision
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import token_leaves
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
-from offline_data.store.reader import decode
+from offline_data.store.layout import LeafSpec
+from offline_data.store.reader import DatasetReader, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import TypeGuard
-
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.checks.finding import Finding
-    from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.reader import DatasetReader
-
     Hashes: TypeAlias = NDArray[np.uint64]
     Pair: TypeAlias = tuple[int, int]
     """Two episodes, the later one first."""

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.checks.block import RowPlace, is_numeric, zero_rows
+from offline_data.checks.block import RowBlock, RowPlace, is_numeric, zero_rows
+from offline_data.checks.finding import Finding
 from offline_data.checks.recipes import forgotten, orphans
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.tokens import token_leaves
-from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key, next_of
+from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.plurals import plural
 from offline_data.store.layout import STEPS, TED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.checks.finding import Finding
-    from offline_data.episodes.fields import Key
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.reader import DatasetReader
 
 
 def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

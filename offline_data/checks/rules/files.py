@@ -5,31 +5,27 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_data.checks.block import all_leaves
+from offline_data.checks.finding import Finding, Severity
 from offline_data.checks.names import are_related, is_derived, without_revision
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.run import DAMAGED
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.plurals import plural
+from offline_data.store.layout import LeafSpec
 from offline_data.store.library import foreign_files
+from offline_data.store.manifest import Manifest
+from offline_data.store.reader import DatasetReader
 from offline_data.store.verify import verify_files
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from offline_data.checks.finding import Finding, Severity
-    from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.manifest import Manifest
-    from offline_data.store.reader import DatasetReader
 
 _MOST_LISTED = 8
 """Names that a message lists."""

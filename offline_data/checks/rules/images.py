@@ -5,27 +5,20 @@ Encoded images are not all decoded: at most 256 frames of a leaf are, spread ove
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.checks.block import RowPlace, all_leaves, is_image, zero_rows
+from offline_data.checks.block import RowBlock, RowPlace, all_leaves, is_image, zero_rows
+from offline_data.checks.finding import Finding
 from offline_data.checks.rule import Measured, Rule, Tally
-from offline_data.episodes.fields import join_key, next_of
+from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
-from offline_data.store.layout import OBSERVATIONS, STEPS, TED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.checks.finding import Finding
-    from offline_data.episodes.fields import Key
-    from offline_data.store.layout import LeafSpec
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.layout import OBSERVATIONS, STEPS, TED, LeafSpec
+from offline_data.store.reader import DatasetReader
 
 _CHANNELS = (1, 3, 4)
 """Numbers of channels of one image: grey, RGB, RGBA."""

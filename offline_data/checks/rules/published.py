@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, TypeGuard
 
 import numpy as np
 
+from offline_data.checks.finding import Finding
 from offline_data.checks.names import options, qualities
 from offline_data.checks.rule import Measured, Rule
+from offline_data.sources.base import CatalogEntry
 from offline_data.sources.registry import get_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import TypeGuard
-
-    from offline_data.checks.finding import Finding
-    from offline_data.sources.base import CatalogEntry
-    from offline_data.store.manifest import Manifest
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.manifest import Manifest
+from offline_data.store.reader import DatasetReader
 
 _WITH_COUNTS = frozenset({"minari", "openml", "openx"})
 """Sources whose catalogues have numbers of rows or episodes."""

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.checks.block import RowBlock, RowPlace
+from offline_data.checks.finding import Finding
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.values import RangeRule
 from offline_data.checks.tokens import token_leaves
-from offline_data.episodes.fields import REWARD
+from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
+from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import TypeAlias
-
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock, RowPlace
-    from offline_data.checks.finding import Finding
-    from offline_data.episodes.fields import Key
-    from offline_data.store.reader import DatasetReader
-
     RewardFunction: TypeAlias = Callable[[Any, Any, Any], NDArray[Any]]
     """Of observations, actions and next observations, `[n, …]` (mappings where leaves are nested);
     returns rewards `[n]`."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.checks.block import all_leaves, is_numeric
+from offline_data.checks.block import RowBlock, all_leaves, is_numeric
+from offline_data.checks.finding import Finding, Severity
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.tokens import TOKEN_ROOTS
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from offline_data.checks.block import RowBlock
-    from offline_data.checks.finding import Finding, Severity
-    from offline_data.episodes.fields import Key
-    from offline_data.store.reader import DatasetReader
+from offline_data.store.reader import DatasetReader
 
 MOST_LISTED = 8
 """Features that a message lists."""

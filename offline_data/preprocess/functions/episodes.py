@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +24,7 @@ from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.rows import (
     FunctionSchema,
     Leaves,
+    Place,
     call_with_rows,
     conform,
     describe_leaves,
@@ -49,11 +51,8 @@ from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.steps.leaves import OUTCOMES, outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Self
 
-    from offline_data.preprocess.functions.rows import Place
     from offline_data.preprocess.functions.ted import Table
 
 

@@ -10,19 +10,16 @@ import os
 import pkgutil
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, ModuleType
+from typing import Any
 
 from offline_data.config import user_path
 from offline_data.errors import UnknownNameError, UsageError
 from offline_data.ids import did_you_mean, unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import CodeType, ModuleType
-
 
 _FILE = "the file of the function"
 

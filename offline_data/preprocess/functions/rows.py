@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import random
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
+from torch import Tensor
 
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.episodes.fields import RESERVED_ROOTS, Key, check_key, join_key
@@ -26,11 +28,6 @@ from offline_data.plurals import plural
 from offline_data.store.layout import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
     from offline_data.preprocess.functions.ted import Table
 
 Place: TypeAlias = Callable[[], str]

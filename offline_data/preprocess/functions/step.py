@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError
 from offline_data.plurals import plural
-from offline_data.preprocess.functions.rows import own_randomness, run_block, run_rows
+from offline_data.preprocess.chunk import EpisodeChunk
+from offline_data.preprocess.functions.rows import (
+    FunctionSchema,
+    own_randomness,
+    run_block,
+    run_rows,
+)
 from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
     On,
@@ -33,14 +42,8 @@ from offline_data.preprocess.identity import describe_function, unknown_note
 from offline_data.preprocess.steps.base import Revised, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from offline_data.episodes import Key
-    from offline_data.preprocess.chunk import EpisodeChunk
-    from offline_data.preprocess.functions.rows import FunctionSchema
     from offline_data.preprocess.functions.ted import Made, Table
 
 _CALLED_TWICE = 4

@@ -13,10 +13,12 @@ row 2                  s2             s3                  s2
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import (
     ACTION_ROOTS,
@@ -29,16 +31,11 @@ from offline_data.episodes.fields import (
     next_of,
 )
 from offline_data.errors import FormatError, StepError
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.leaves import outcomes
 from offline_data.store.layout import EPISODE, ROOT_FLAGS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.preprocess.chunk import EpisodeChunk
-
     Table = dict[Key, NDArray[Any]]
     """Columns `[n, …]` by key."""
 

@@ -10,24 +10,22 @@ functions may be evaluated in another order for many rows than for one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from offline_data.buffers.gather.assemble import assemble, tree_of
+from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key
 from offline_data.preprocess.functions.rows import CPU, leaves_of, same_states, states, to_array
 from offline_data.preprocess.functions.ted import equal_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from offline_data.episodes import Key
     from offline_data.preprocess.functions.ted import Made, Table
 
 BLOCK = 32 << 20

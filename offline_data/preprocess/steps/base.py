@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from typing_extensions import Self
 
-from offline_data.episodes.fields import TERMINATED, TRUNCATED
+from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.preprocess.steps.parse import read_arguments, usage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from offline_data.episodes.fields import Key
     from offline_data.preprocess.chunk import EpisodeChunk
 
     Columns: TypeAlias = Mapping[Key, NDArray[Any]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Self
 
 from offline_data.episodes.fields import (
@@ -22,6 +23,7 @@ from offline_data.episodes.fields import (
 )
 from offline_data.errors import StepError
 from offline_data.ids import did_you_mean
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import (
     OUTCOMES,
@@ -45,11 +47,6 @@ from offline_data.preprocess.steps.parse import (
     usage_error,
 )
 from offline_data.store.layout import DTYPES
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from offline_data.preprocess.chunk import EpisodeChunk
 
 BLOCK_BYTES = 1 << 20
 """Bytes of a column converted at once, to stay in the processor's cache."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.images import formats_of
 from offline_data.preprocess.steps.leaves import column, leaves, matching, replace_columns, stored
@@ -16,11 +18,6 @@ from offline_data.preprocess.steps.parse import is_whole
 from offline_data.readers.images import encode_image
 from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
 from offline_data.store.layout import fits_encoding
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from offline_data.preprocess.chunk import EpisodeChunk
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.episodes.fields import Key
 from offline_data.episodes.permutation import EpochOrder
 from offline_data.episodes.split import ROUNDING, in_pairs, split_episodes
 from offline_data.errors import StepError, UnknownLeafError, UsageError
 from offline_data.ids import unknown
 from offline_data.plurals import plural
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Selection, episode_columns
 from offline_data.preprocess.steps.expressions import Expression
 from offline_data.preprocess.steps.parse import (
@@ -26,13 +30,8 @@ from offline_data.preprocess.steps.parse import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from offline_data.episodes.fields import Key
-    from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.steps.base import Columns, Words
 
 DIGEST: Key = ("digest",)

@@ -6,17 +6,14 @@ import ast
 import keyword
 import re
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import StepError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 HINT = (
     "an expression has fields, numbers, quoted text, + - * / %, == != < <= > >=, in [a, b], and, "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003 - `describe_step` resolves the annotations
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Self
 
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import StepError
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import (
     column,
@@ -24,13 +26,6 @@ from offline_data.preprocess.steps.leaves import (
     stored,
 )
 from offline_data.preprocess.steps.parse import is_whole, read_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from offline_data.preprocess.chunk import EpisodeChunk
 
 Format: TypeAlias = Literal["hwc", "chw", "hw"]
 """Order of a row's last axes: height, width, channels. Preceding axes are stacked frames."""

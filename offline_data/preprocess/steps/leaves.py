@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import (
     ACTION_ROOTS,
@@ -21,13 +23,7 @@ from offline_data.episodes.fields import (
 )
 from offline_data.errors import FormatError, StepError, UnknownLeafError
 from offline_data.ids import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.preprocess.chunk import EpisodeChunk
+from offline_data.preprocess.chunk import EpisodeChunk
 
 OUTCOMES = (REWARD, TERMINATED, TRUNCATED)
 """Step leaves of every dataset, besides at least one whose key starts with `action`; the reward is

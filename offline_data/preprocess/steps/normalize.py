@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, Key, join_key, next_of
 from offline_data.errors import StepError
 from offline_data.plurals import plural
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import MeasuredStep
 from offline_data.preprocess.steps.leaves import (
     column,
@@ -28,12 +31,7 @@ from offline_data.preprocess.steps.parse import is_finite
 from offline_data.store.statistics import Moments, item_moments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
     from typing_extensions import Self
-
-    from offline_data.preprocess.chunk import EpisodeChunk
 
 
 class _Learning(MeasuredStep):

@@ -6,14 +6,11 @@ import json
 import math
 import shlex
 import sys
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, Field, fields
+from typing import Any
 
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
-
-if TYPE_CHECKING:
-    from dataclasses import Field
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "float": ((int, float), "a number"),

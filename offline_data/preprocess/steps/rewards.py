@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, split_key
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.columns import Clip
 from offline_data.preprocess.steps.leaves import (
@@ -19,13 +22,6 @@ from offline_data.preprocess.steps.leaves import (
     without_overflow,
 )
 from offline_data.preprocess.steps.parse import is_finite
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from offline_data.preprocess.chunk import EpisodeChunk
 
 _LEAST = 5e-324
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     FormatError,
@@ -22,7 +24,14 @@ from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
 from offline_data.sources.atari_dqn.dataset import ReplayLog
-from offline_data.sources.atari_dqn.log import COUNTS, LEAVES, file_of, read_checkpoint, runs_of
+from offline_data.sources.atari_dqn.log import (
+    COUNTS,
+    LEAVES,
+    CheckpointRun,
+    file_of,
+    read_checkpoint,
+    runs_of,
+)
 from offline_data.sources.base import (
     UNVERSIONED,
     CatalogEntry,
@@ -33,13 +42,6 @@ from offline_data.sources.base import (
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.sources.atari_dqn.log import CheckpointRun
 
 BUCKET = "atari-replay-datasets"
 CHECKPOINTS = 51

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.readers.npy import open_rows
-from offline_data.sources.atari_dqn.log import file_of, read_whole
-from offline_data.sources.base import RawDataset, Shard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.readers.npy import NpyRows
-    from offline_data.sources.atari_dqn.log import Checkpoint, CheckpointRun
-    from offline_data.sources.base import SourceInfo
+from offline_data.readers.npy import NpyRows, open_rows
+from offline_data.sources.atari_dqn.log import Checkpoint, CheckpointRun, file_of, read_whole
+from offline_data.sources.base import RawDataset, Shard, SourceInfo
 
 COLUMNS = ("observation", "action", "reward")
 """Columns downloaded with a shard; the others are read first, to find the episodes."""

@@ -19,20 +19,17 @@ google-research/batch_rl.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.npy import open_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 LEAVES = ("observation", "action", "reward", "terminal")
 """Columns of a checkpoint, in files `$store$_<name>_ckpt.<number>.gz`."""

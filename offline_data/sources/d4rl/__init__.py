@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.config import Settings
 from offline_data.episodes.cut import lengths_of
 from offline_data.episodes.fields import check_key
 from offline_data.plurals import plural
 from offline_data.readers.flat_hdf5 import (
     FlatEpisodes,
+    FlatFile,
     FlatFormat,
     compare_next,
     has_columns,
@@ -36,14 +41,7 @@ from offline_data.sources.fingerprint import fingerprint
 from offline_data.store.arrays import COLUMNS, TIMEOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch, Key
-    from offline_data.readers.flat_hdf5 import FlatFile
 
 CITATION = (
     "Justin Fu, Aviral Kumar, Ofir Nachum, George Tucker, Sergey Levine: D4RL: Datasets for Deep "

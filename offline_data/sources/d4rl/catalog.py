@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from offline_data.sources.base import ActionKind
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.d4rl.episode_ends import EndRule
-
-if TYPE_CHECKING:
-    from offline_data.sources.base import ActionKind
 
 FAMILIES = {
     "ant_maze_new": "an ant in a maze",

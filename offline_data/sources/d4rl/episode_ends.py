@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.cut import lengths_of, with_horizon
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RULES = {
     "terminals|timeouts": "Episodes end where terminals or timeouts are set.",

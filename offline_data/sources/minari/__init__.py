@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.files import is_file, is_folder
 from offline_data.ids import parse_id
 from offline_data.readers.hdf5 import check_hdf5
 from offline_data.sources.agilerl import AgileRL
-from offline_data.sources.base import CatalogEntry, Release, Source
+from offline_data.sources.base import ActionKind, CatalogEntry, Release, Source
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.minari.arrow import ArrowStorage
 from offline_data.sources.minari.dataset import MinariDataset
 from offline_data.sources.minari.hdf5 import Hdf5Storage
+from offline_data.sources.minari.leaves import EpisodeStorage
 from offline_data.sources.minari.metadata import CITATION, read_metadata
 from offline_data.sources.minari.remote import find_release, list_remote
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.sources.base import ActionKind
-    from offline_data.sources.minari.leaves import EpisodeStorage
 
 METADATA = "metadata.json"
 MAIN_FILE = "main_data.hdf5"

@@ -13,13 +13,15 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
@@ -29,20 +31,15 @@ from offline_data.sources.folders import entries
 from offline_data.sources.minari.leaves import (
     EpisodeFacts,
     FoundLeaf,
+    Groups,
+    Place,
+    PlannedLeaf,
     episode_number,
     groups_of,
     seed_of,
 )
-from offline_data.sources.minari.metadata import read_object
+from offline_data.sources.minari.metadata import Declared, read_object
 from offline_data.strict_json import count_of, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.sources.minari.leaves import Groups, Place, PlannedLeaf
-    from offline_data.sources.minari.metadata import Declared
 
 _PART = re.compile(r"part-(\d{1,18})\.(arrow|parquet)\Z")
 _PADDED = frozenset({"actions", "rewards", "terminations", "truncations"})

@@ -15,32 +15,30 @@ more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.sources.base import Part, RandomAccess
-from offline_data.sources.minari.leaves import DescribedEpisode, LeafPlan, make_plan, nothing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.sources.base import SourceInfo
-    from offline_data.sources.minari.leaves import (
-        EpisodeFacts,
-        EpisodeReader,
-        EpisodeStorage,
-        PlannedLeaf,
-    )
-    from offline_data.sources.minari.metadata import Declared
+from offline_data.sources.base import Part, RandomAccess, SourceInfo
+from offline_data.sources.minari.leaves import (
+    DescribedEpisode,
+    EpisodeFacts,
+    EpisodeReader,
+    EpisodeStorage,
+    LeafPlan,
+    PlannedLeaf,
+    make_plan,
+    nothing,
+)
+from offline_data.sources.minari.metadata import Declared
 
 NOTE_ID = "Some episodes state another id than the name of their place has, which is kept."
 NOTE_STEPS = "Some episodes state another total_steps than the steps they have."

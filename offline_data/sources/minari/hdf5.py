@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
@@ -17,19 +19,16 @@ from offline_data.readers.hdf5_headers import KnownHeaders
 from offline_data.readers.images import decode_jpeg, decode_jpegs
 from offline_data.sources.minari.leaves import (
     EpisodeFacts,
+    Form,
     FoundLeaf,
+    Groups,
+    Place,
+    PlannedLeaf,
     episode_number,
     groups_of,
     seed_of,
 )
 from offline_data.sources.minari.metadata import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.sources.minari.leaves import Form, Groups, Place, PlannedLeaf
 
 _EPISODE = re.compile(r"episode_(\d+)\Z")
 _MOST_GROUPS = 10_000  # per episode

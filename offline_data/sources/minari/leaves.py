@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes import Dropped, join_key
+from offline_data.episodes import Dropped, Key, join_key
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.sources.minari.metadata import Declared
+from offline_data.sources.minari.metadata import Declared
 
 Form: TypeAlias = Literal["array", "text", "jpeg"]
 Place: TypeAlias = tuple[str, ...]

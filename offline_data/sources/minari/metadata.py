@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import SourceInfo
 from offline_data.strict_json import count_of, parse_json, read_json, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FORMATS = ("hdf5", "arrow", "parquet")
 

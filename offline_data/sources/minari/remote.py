@@ -5,28 +5,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
+from offline_data.config import Settings
 from offline_data.episodes.fields import check_key
 from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
 from offline_data.fetch.client import get_document, get_json
-from offline_data.fetch.gcs import list_bucket
+from offline_data.fetch.gcs import BucketObject, list_bucket
 from offline_data.fetch.hub import list_hub
 from offline_data.fetch.retry import FetchLimits
 from offline_data.ids import did_you_mean
 from offline_data.readers.hdf5 import MAGIC
-from offline_data.sources.base import Release
+from offline_data.sources.base import Release, RemoteFile
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from offline_data.config import Settings
-    from offline_data.fetch.gcs import BucketObject
-    from offline_data.sources.base import RemoteFile
 
 _HUB = "https://huggingface.co"
 _METADATA = "/data/metadata.json"

@@ -16,10 +16,12 @@ Source: `ogbench/utils.py` and `ogbench/relabel_utils.py` of https://github.com/
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from offline_data.config import Settings
 from offline_data.errors import FormatError, NetworkError, NotFoundError
 from offline_data.fetch.client import get_document
 from offline_data.fetch.hub import list_hub
@@ -38,12 +40,6 @@ from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
 from offline_data.sources.ogbench.files import BUDGET, REQUIRED, OGBenchFiles
 from offline_data.sources.ogbench.names import Name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
 
 HOST = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 MIRROR = "zhouzypaul/ogbench_datasets"

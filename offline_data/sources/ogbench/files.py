@@ -11,29 +11,24 @@ qpos, button_states    of the state of their row, as are the rewards of a task
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import lengths_of, runs_within
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.readers.npy import open_npz
+from offline_data.readers.npy import NpyHeader, NpzArrays, open_npz
 from offline_data.sources.base import PART_BYTES, RawDataset, Shard, SourceInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.readers.npy import NpyHeader, NpzArrays
-    from offline_data.sources.ogbench.names import Name
+from offline_data.sources.ogbench.names import Name
 
 REQUIRED = ("observations", "actions", "terminals")
 BUDGET = 1 << 42

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
+from offline_data.config import Settings
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
 from offline_data.errors import FormatError, NetworkError, NotFoundError
@@ -36,16 +39,9 @@ from offline_data.sources.openml.description import (
     parse_description,
     target_names,
 )
-from offline_data.sources.openml.encoding import Encoder
+from offline_data.sources.openml.encoding import Encoder, Encoding, Missing, TableFile
 from offline_data.sources.openml.parquet import ParquetTable, open_parquet
 from offline_data.strict_json import MAX_BYTES, read_whole, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.sources.openml.encoding import Encoding, Missing, TableFile
 
 CITATION = (
     "Joaquin Vanschoren, Jan N. van Rijn, Bernd Bischl, Luis Torgo: OpenML: networked science in "

@@ -13,24 +13,20 @@ column is 0. Labels in `y` are codes as in `raw`, and ranks with `num` and `oneh
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offline_data.episodes import Dropped, Key, Skipped
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
+from offline_data.readers.arff import Attribute, Block
 from offline_data.store.statistics import Moments, moments_of
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Dropped, Key, Skipped
-    from offline_data.readers.arff import Attribute, Block
 
 Encoding = Literal["raw", "num", "onehot"]
 Missing = Literal["keep", "drop", "category"]

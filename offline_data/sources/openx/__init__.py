@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     FormatError,
@@ -15,6 +18,7 @@ from offline_data.errors import (
 )
 from offline_data.fetch import gcs
 from offline_data.fetch.client import get_json
+from offline_data.fetch.gcs import BucketObject
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
 from offline_data.plurals import plural
@@ -34,13 +38,6 @@ from offline_data.sources.openx.webdataset import (
     webdataset_release,
 )
 from offline_data.strict_json import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.fetch.gcs import BucketObject
 
 _COPY = "`offline-data convert DIR NAME --from openx` reads a copy that is on this machine"
 _LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # interactive listings

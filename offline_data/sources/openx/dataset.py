@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.readers.tfrecord import read_records
-from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.readers.tfrecord import Record, read_records
+from offline_data.sources.base import RawDataset, Release, Shard, SourceInfo
 from offline_data.sources.openx.catalog import CITATION, LICENCE, read_table
 from offline_data.sources.openx.episodes import read_episode
-from offline_data.sources.openx.features import read_features
-from offline_data.sources.openx.splits import ALL, read_splits, select
+from offline_data.sources.openx.features import Feature, read_features
+from offline_data.sources.openx.splits import ALL, SplitPiece, read_splits, select
 from offline_data.strict_json import read_json, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from offline_data.episodes import EpisodeBatch
-    from offline_data.readers.tfrecord import Record
-    from offline_data.sources.base import Release
-    from offline_data.sources.openx.features import Feature
-    from offline_data.sources.openx.splits import SplitPiece
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 LABELS = ".labels.txt"

@@ -17,26 +17,19 @@ steps                   a0 r0      a1 r1                   is_terminal of o2 is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch
+from offline_data.episodes import EpisodeBatch, Key
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.readers.tf_example import parse_example
-from offline_data.sources.openx.features import STEPS
+from offline_data.readers.tf_example import Value, parse_example
+from offline_data.sources.openx.features import STEPS, Feature
 from offline_data.sources.openx.values import column_of, row_count
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
-    from offline_data.readers.tf_example import Value
-    from offline_data.sources.openx.features import Feature
 
 NOTE_FINAL_STEP = (
     "Some episodes end with a step of RLDS that only has an observation: is_last is set, and action, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -13,8 +14,6 @@ from offline_data.store.layout import CHANNELS
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from numpy.typing import DTypeLike
 
 STEPS = "steps"

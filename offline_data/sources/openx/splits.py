@@ -6,17 +6,15 @@ The grammar and the rounding are those of TFDS: https://www.tensorflow.org/datas
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.files import check_relative
 from offline_data.plurals import plural
 from offline_data.strict_json import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PART = re.compile(r"(?P<split>[\w-]+)(\[(?P<slice>[^\[\]]+)\])?")
 _BOUND = re.compile(r"((?P<number>-?[\d_.]+)(?P<unit>%|shard)?)?")

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.images import image_head, is_jpeg
-from offline_data.readers.tf_example import BytesValues
+from offline_data.readers.tf_example import BytesValues, Value
+from offline_data.sources.openx.features import Feature
 from offline_data.store.encoded import EncodedColumn
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from offline_data.readers.tf_example import Value
-    from offline_data.sources.openx.features import Feature
 
 _MOST_BYTES = 1 << 30
 """Maximum bytes of the packed tensors of one feature in one record."""

@@ -8,19 +8,22 @@ Leaves have the same names as in the RLDS files of the dataset.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offline_data.config import Settings
 from offline_data.episodes import Dropped
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.plurals import plural
-from offline_data.readers.archive import open_members
+from offline_data.readers.archive import Member, open_members
 from offline_data.readers.images import header_shapes, is_jpeg
 from offline_data.readers.restricted_pickle import load
 from offline_data.sources.base import RawDataset, Release, Shard, SourceInfo
@@ -31,12 +34,7 @@ from offline_data.sources.openx.episodes import align_rows, key_of
 from offline_data.store.encoded import EncodedColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch, Key
-    from offline_data.readers.archive import Member
 
 REPO = "jxu124/OpenX-Embodiment"
 HUB = "hub"

@@ -8,10 +8,13 @@ https://github.com/Lifelong-Robot-Learning/LIBERO.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
+from offline_data.config import Settings
 from offline_data.errors import NotFoundError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file
@@ -21,12 +24,6 @@ from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.robomimic.demos import RAW_HINT, DemoFiles
 from offline_data.sources.robomimic.file import kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
 
 
 class Demonstrations(HubFolders):

@@ -12,16 +12,12 @@ Both have the same names and shapes. What tells them apart is that a movement de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from offline_data.sources.options import Alignment
+from offline_data.sources.options import Alignment
 
 _FEWEST = 60
 """Movements that a decision needs: with fewer, chance explains much."""

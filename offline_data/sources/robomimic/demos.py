@@ -18,11 +18,14 @@ Source: `robomimic/utils/dataset.py` and `robomimic/scripts/dataset_states_to_ob
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import lengths_of, with_final_rows
@@ -34,6 +37,7 @@ from offline_data.readers import hdf5_tree
 from offline_data.readers.flat_hdf5 import OBSERVATION, differing_rows
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.sources.options import Alignment
 from offline_data.sources.robomimic.file import (
     POSITIONS,
     DemoFile,
@@ -42,13 +46,6 @@ from offline_data.sources.robomimic.file import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.sources.options import Alignment
-
     Columns = dict[tuple[str, ...], NDArray[Any]]
 
 RAW_HINT = (

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, UsageError
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import h5, open_hdf5
+from offline_data.sources.options import Alignment
 from offline_data.sources.robomimic.alignment import find_alignment
 from offline_data.strict_json import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
-    from offline_data.sources.options import Alignment
 
 POSITIONS = "ee_states"
 """Observation by which LIBERO's files are known: position of the arm first, then orientation."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from offline_data.readers.hdf5 import MAGIC
+from offline_data.sources.base import RawDataset, Release
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.roboset.trials import NOTES, RoboHiveTrials, has_trials
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from offline_data.sources.base import RawDataset, Release
 
 CITATION = (
     "Vikash Kumar, Rutav Shah, Gaoyue Zhou, Vincent Moens, Vittorio Caggiano, Abhishek Gupta, Aravind "

@@ -21,10 +21,13 @@ Source: `examine_policy_new` and `logger/` of https://github.com/vikashplus/robo
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
@@ -34,12 +37,6 @@ from offline_data.plurals import plural
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import name_hdf5_damage, open_hdf5
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 TRIAL = re.compile(r"Trial([0-9]{1,9})")
 

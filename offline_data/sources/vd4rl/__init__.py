@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.readers.npy import open_npz
+from offline_data.sources.base import RawDataset, Release
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.vd4rl import hdf5, npz
 from offline_data.sources.vd4rl.rows import NOTES, REQUIRED
-
-if TYPE_CHECKING:
-    from offline_data.sources.base import RawDataset, Release
 
 CITATION = (
     "Cong Lu, Philip J. Ball, Tim G. J. Rudner, Jack Parker-Holder, Michael A. Osborne, Yee Whye "

@@ -15,14 +15,17 @@ whose names differ only in a number (`0_walker_walk_expert.hdf5`, `1_walker_walk
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 from offline_data.episodes.joining import join_episodes, with_place
@@ -33,12 +36,6 @@ from offline_data.readers.hdf5_tree import datasets_in, dtype_of, lies_elsewhere
 from offline_data.readers.inflate import read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.vd4rl.rows import ACTION, DISCOUNT, IMAGE, REWARDS, episode_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 OBSERVATION, STEP_TYPE = "observation", "step_type"
 REQUIRED = (OBSERVATION, ACTION, REWARDS, DISCOUNT, STEP_TYPE)

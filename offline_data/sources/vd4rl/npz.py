@@ -6,11 +6,13 @@ files become leaves, the others are listed as dropped, and no value is invented.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +25,6 @@ from offline_data.plurals import plural
 from offline_data.readers.npy import open_npz
 from offline_data.sources.base import Part, RandomAccess, SourceInfo
 from offline_data.sources.vd4rl.rows import DISCOUNT, FLAGS, IMAGE, REQUIRED, episode_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 MAGIC = b"PK\x03\x04"
 LARGEST = 1 << 30

@@ -17,19 +17,16 @@ Source: https://github.com/conglu1997/v-d4rl, `drqbc/numpy_replay_buffer.py` and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 IMAGE, ACTION, REWARDS, DISCOUNT = "image", "action", "reward", "discount"
 REQUIRED = (IMAGE, ACTION, REWARDS)
