@@ -9,23 +9,20 @@ import subprocess
 import tarfile
 import zipfile
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.converters import make
 from benchmarks.timing import Row, interleaved
 from offline_data.sources.atari_dqn.log import file_of
 from tests.toys.atari import write_gz
 from tests.toys.gen_dgrl import packed, toy_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +20,6 @@ from offline_data.checks.block import all_leaves
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
 from offline_data.store.reader import DatasetReader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TARGET = "twice the time of reading the files once"
 _BLOCK = 4 << 20

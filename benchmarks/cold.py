@@ -10,9 +10,10 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +31,6 @@ from benchmarks.sampling_data import (
 )
 from benchmarks.timing import Row
 from offline_data import open_dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SIZE = 256
 CASES: tuple[tuple[Data, int, tuple[tuple[int, str], ...]], ...] = (

@@ -7,17 +7,14 @@ and is what the others are measured against.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import offline_data
 from benchmarks.timing import Row, interleaved
 from offline_data.store.layout import parse_audit
 from tests.toys.minari import write_minari_hdf5
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 AUDITS = ("none", "0.01", "auto", "all")
 

@@ -6,9 +6,11 @@ All jobs of a case read the same file from a warm page cache and write to the sa
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,10 +19,6 @@ from benchmarks import converters
 from benchmarks.memory import added_mib
 from benchmarks.timing import Row, interleaved
 from tests.toys.minari import write_minari_hdf5
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @dataclass(frozen=True)

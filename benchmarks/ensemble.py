@@ -7,7 +7,9 @@ member's rows are compared with TorchRL's at the same positions.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from benchmarks.sampling import rows_of, setting
 from benchmarks.sampling_data import (
@@ -21,15 +23,9 @@ from benchmarks.sampling_data import (
     touch,
     write,
 )
-from benchmarks.timing import interleaved
+from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
 from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from benchmarks.timing import Row
 
 MEMBERS, SIZE = 4, 256
 

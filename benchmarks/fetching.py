@@ -10,9 +10,10 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -22,10 +23,6 @@ from benchmarks.fetchers import Fetch, openssl, then
 from benchmarks.file_server import serving
 from benchmarks.memory import added_mib
 from benchmarks.timing import Row, interleaved
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MIB = 1 << 20
 OURS = "offline-data"

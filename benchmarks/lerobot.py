@@ -6,9 +6,10 @@ All jobs read the same files from a warm page cache. `datasets` is compared wher
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +18,6 @@ import pyarrow.parquet as pq
 from benchmarks.converters import ours
 from benchmarks.timing import Row, interleaved
 from tests.toys.lerobot import FPS, write_lerobot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 STEPS = 400
 """Rows of an episode."""

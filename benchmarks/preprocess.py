@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks import preprocessors as by
 from benchmarks.timing import Row, interleaved
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 OURS = "offline-data, fn of a row"
 ROWS_OURS, ROWS_TORCHRL = 20_000, 1000

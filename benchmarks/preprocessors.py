@@ -5,25 +5,24 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import offline_data
 from benchmarks.sampling_data import D4RL, Data, load_ted
 from benchmarks.sampling_data import write as write_data
+from offline_data.episodes import Key
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
     from tensordict import TensorDict
 
-    from offline_data.episodes import Key
 
 SPLIT = Data(
     "D4RL-like in two parts",

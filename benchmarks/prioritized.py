@@ -7,7 +7,9 @@ update. Importance weights are compared with it, and rows with TorchRL's storage
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,17 +27,13 @@ from benchmarks.sampling_data import (
     touch,
     write,
 )
-from benchmarks.timing import interleaved
+from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
 from offline_data.buffers.samplers import PrioritizedSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from tensordict import TensorDict
 
-    from benchmarks.timing import Row
 
 ALPHA, BETA, SIZE = 0.7, 0.5, 256
 

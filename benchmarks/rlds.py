@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,6 @@ from offline_data.sources.base import Release
 from offline_data.sources.openx import OpenX
 from offline_data.store.encoded import EncodedColumn
 from tests.toys.rlds import write_rlds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EPISODES, STEPS, SIDE, CAMERAS = 64, 100, 128, 2
 PEERS = {"tf.data, parse_single_example": "parsed", "TFDS, steps batched": "tfds"}

@@ -7,8 +7,10 @@ libraries without contention for cores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,10 +31,6 @@ from benchmarks.sampling_data import (
 from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
 from offline_data.buffers.gather import native
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CASES: tuple[tuple[Data, int, dict[int, float]], ...] = (
     (D4RL, 1_000_000, {1: 0, 32: 10, 256: 10, 1024: 9, 4096: 9}),

@@ -7,28 +7,24 @@ TorchRL's best documented configuration for data on disk is a `TensorStorage` ov
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
+from torch import Tensor
 
-from offline_data.episodes import EpisodeBatch
+from offline_data.episodes import EpisodeBatch, Key
 from offline_data.testing.toy import write_toy
 
 with warnings.catch_warnings():  # importing torchrl warns about its own deprecated classes
     warnings.simplefilter("ignore")
     from torchrl.data import ImmutableDatasetWriter, TensorDictReplayBuffer, TensorStorage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from offline_data.episodes import Key
 
 OURS = "offline-data"
 STEPS = 1000

@@ -6,7 +6,9 @@ both set at the ends of slices, and must be consecutive in one episode.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,15 +23,9 @@ from benchmarks.sampling_data import (
     touch,
     write,
 )
-from benchmarks.timing import interleaved
+from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
 from offline_data.buffers.samplers import SliceSampler
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from benchmarks.timing import Row
 
 SHAPES = ((8, 32), (64, 64))
 """Number of slices in a batch, and of rows in a slice."""

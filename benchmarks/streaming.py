@@ -7,8 +7,10 @@ is the program itself, with its child process for parsing; each worker has its o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +22,6 @@ from offline_data.buffers.streaming import StreamingDataset
 from offline_data.config import Settings
 from offline_data.sources.openx import OpenX
 from tests.toys.rlds import toy_features, toy_record, write_rlds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NAME, HOST = "bridge_dataset", "https://rail.eecs.berkeley.edu"
 """A dataset whose host cannot be listed, so that a plain file server can replace it."""

@@ -14,16 +14,15 @@ import re
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from offline_data.processes.protocol import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-
     from typing_extensions import Self
 
 ROOT = Path(__file__).resolve().parents[1]

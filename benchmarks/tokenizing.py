@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from benchmarks.timing import Row, interleaved
 from offline_data.config import Settings
 from offline_data.sources.options import TextOptions
 from offline_data.store.reader import DatasetReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TARGET = "1.2×"
 DOCUMENTS, WORDS, LENGTH = 50_000, 180, 512

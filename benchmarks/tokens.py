@@ -6,8 +6,10 @@ mapped; batches of the same rows are compared first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +22,6 @@ from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
 from offline_data.episodes import EpisodeBatch
 from offline_data.testing.toy import write_toy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ROWS, LENGTH, BATCH = 20_000, 1024, 64
 KEYS = ["input_ids", "attention_mask"]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import zlib
 from math import isnan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Transition(NamedTuple):

@@ -7,16 +7,14 @@ other as `(start, stop)`, every row in one of them: episodes, or the pieces of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     Bounds = Sequence[tuple[int, int]]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from offline_data.store.encoded import EncodedColumn
@@ -17,11 +20,6 @@ from offline_data.store.layout import MANIFEST
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from offline_data.episodes import EpisodeBatch, Key
 
 PIXELS: Key = ("observation", "pixels")

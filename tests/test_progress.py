@@ -9,8 +9,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -21,9 +22,6 @@ from offline_data.executors.local import InProcess
 from offline_data.jobs.run import run_tasks
 from offline_data.progress import LoggedNotes, ProgressBars, SilentProgress, progress_of
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Screen(ProgressBars):

@@ -6,14 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TORCH = {"torch", "tensordict", "torchrl"}
 LATER = {

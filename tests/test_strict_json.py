@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from offline_data.errors import AccessError, FormatError, NotFoundError
 from offline_data.strict_json import MAX_DEPTH, count_of, parse_json, read_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def nested(depth: int) -> str:

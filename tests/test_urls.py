@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from contextlib import redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -16,9 +16,6 @@ from offline_data.urls import redact
 from offline_data_cli.main import main
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.servers import Answer, Fault, FileServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

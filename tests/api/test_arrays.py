@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from offline_data.errors import NotFoundError, UsageError
 from offline_data.store.arrays import STYLES
 from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STATE = "observation/state"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from offline_data.errors import IntegrityError, NotFoundError, OfflineError, Usa
 from offline_data.progress import SilentProgress
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LENGTHS = [3, 1, 2]
 

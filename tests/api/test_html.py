@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +16,6 @@ from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import dump_manifest
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 EVIL = "<script>alert(1)</script><img src=x onerror='y'>\"&"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
@@ -27,11 +30,6 @@ from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from offline_data.episodes import EpisodeBatch, Key
 
 LENGTHS = (3, 1, 4, 2, 1)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import gc
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.store.layout import LAYOUTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("gathering")
 

@@ -2,24 +2,20 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from offline_data.buffers.writers import ImmutableDatasetWriter
+from offline_data.episodes import Key
 from offline_data.errors import ImmutableError, NotFoundError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.episodes import Key
 
 INVALID = 9
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import offline_data
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
@@ -19,9 +20,6 @@ from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.d4rl import TOYS, write_published
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def get_dataset(path: Path) -> dict[str, NDArray[Any]]:

@@ -8,9 +8,11 @@ import json
 import os
 import random
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,10 +32,6 @@ from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.buffers.writers import TensorDictMaxValueWriter
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "random": lambda: RandomSampler(seed=1),

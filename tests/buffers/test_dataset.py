@@ -1,22 +1,20 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from offline_data.episodes import EpisodeBatch, Key
 
 MISSION = ("observation", "mission")

@@ -4,7 +4,8 @@ import importlib
 import inspect
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     import torchrl.data.datasets as theirs
     from torchrl.data.replay_buffers import storages
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTHS = [3, 1, 4, 2]
 UNKNOWN = 9

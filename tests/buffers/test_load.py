@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +10,6 @@ import offline_data
 from offline_data.buffers.load import load_dataset, open_dataset
 from offline_data.errors import InvalidIdError, NotFoundError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
 
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.errors import AccessError, NotFoundError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_words_of_a_file(tmp_path: Path) -> None:

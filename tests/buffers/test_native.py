@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import struct
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +17,6 @@ from offline_data.buffers.gather.native import NativeGather
 from offline_data.buffers.gather.torch import TorchGather
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.errors import ManifestError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(native.compiled is None, reason="the extension was not built")
 

@@ -4,7 +4,8 @@ import ctypes
 import mmap
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,6 @@ from offline_data.buffers.gather.mmap import map_file
 from offline_data.buffers.gather.readahead import PATIENCE, PROBE_EVERY, Readahead
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.store.layout import LAYOUTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LENGTHS = (100, 1, 60, 39, 100, 200)
 ROWS = sum(LENGTHS)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     warnings.simplefilter("ignore")
     from torchrl.collectors.utils import split_trajectories
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTHS = [3, 1, 4, 2, 1]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from offline_data import SliceSampler, frame_stack, n_step
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
@@ -14,9 +15,6 @@ from offline_data.episodes.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 STATE = ("observation", "state")
 CODE = ("info", "code")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offline_data.store.layout import LayoutName
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
+from tests.checks.planted import Write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from offline_data.episodes import EpisodeBatch
-    from offline_data.store.layout import LayoutName
-    from tests.checks.planted import Write
 
 
 @pytest.fixture

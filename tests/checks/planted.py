@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from offline_data.checks import Finding
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
 from offline_data.episodes import EpisodeBatch
-
-if TYPE_CHECKING:
-    from offline_data.checks import Finding
 
 Write: TypeAlias = Callable[..., Path]
 """`write(batch, layout="compact", **fields of the manifest)` returns a dataset directory."""

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 from offline_data.checks.block import RowBlock, zero_rows
 from offline_data.store.reader import open_reader
-from tests.checks.planted import changed, clean_batch
-
-if TYPE_CHECKING:
-    from tests.checks.planted import Write
+from tests.checks.planted import Write, changed, clean_batch
 
 GENERATOR = np.random.default_rng(3)
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import RULE_FAILED, run_checks
-from offline_data.episodes import EpisodeBatch
+from offline_data.episodes import EpisodeBatch, Key
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
@@ -23,9 +23,6 @@ from offline_data.testing.toy import toy_batch
 from tests.fuzz.manifest_variants import _store, variants
 from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.pictures import PNG, pictures, written
-
-if TYPE_CHECKING:
-    from offline_data.episodes import Key
 
 RULES = ("RL00", "RL05", "RL06", "RL07")
 LENGTHS = (4, 9, 4, 12)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
 from tests.checks.planted import Write, changed, clean_batch, found
 from tests.pictures import JPEG, pictures, written
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LENGTHS = (60, 40, 70, 50)
 

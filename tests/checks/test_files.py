@@ -6,7 +6,8 @@ import json
 import re
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from offline_data.checks.rules.files import Advisory, advisories
 from offline_data.sources.registry import get_source
 from offline_data.store.manifest import Manifest, dump_manifest, read_manifest
 from tests.checks.planted import Write, changed, clean_batch, found
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILES = ["RL001", "RL008", "RL002", "RL003", "RL004", "RL005", "RL006"]
 

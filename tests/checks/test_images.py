@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from offline_data.store.encoded import EncodedColumn
 from tests.checks.planted import Write, changed, clean_batch, found
 from tests.pictures import JPEG, PNG, pictures, written
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from offline_data.episodes import EpisodeBatch, Key
 
 LENGTHS = (12, 20, 9)

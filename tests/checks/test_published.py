@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,6 @@ import pytest
 from offline_data.episodes import EpisodeBatch
 from tests.checks.planted import Write, changed, clean_batch, found
 from tests.checks.test_files import described
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ABOUT = {"ref_min_score": -20.0, "ref_max_score": 180.0}
 

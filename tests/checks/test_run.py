@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from offline_data.checks import Rule, run_checks
+from offline_data.checks import Finding, Rule, run_checks
 from offline_data.checks.block import RowBlock, all_leaves
 from offline_data.checks.registry import all_rules, select_rules
+from offline_data.checks.rule import Measured
 from offline_data.checks.rules.values import NonFiniteValues
+from offline_data.episodes import Key
 from offline_data.errors import UsageError
 from offline_data.preprocess.steps.registry import step_names
 from offline_data.store.reader import DatasetReader
 from tests.checks.planted import Write, changed, clean_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from offline_data.checks import Finding
-    from offline_data.checks.rule import Measured
-    from offline_data.episodes import Key
 
 
 class _Raises(Rule):

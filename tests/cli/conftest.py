@@ -10,18 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
 from tests.ingest.here import convert_here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 RUN = "from offline_data_cli.main import run; run()"
 """The program, for the few tests that need a process of their own."""

@@ -5,33 +5,28 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
 import pytest
 
 from offline_data import api, ingest
-from offline_data.config import TransferLimits
+from offline_data.config import Settings, TransferLimits
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FetchPlan, FileStep
 from offline_data.files import human_bytes
+from offline_data.ids import DatasetId
+from offline_data.progress import Progress
 from offline_data.sources.options import options_of, parse_range
 from offline_data.sources.registry import source_names
 from offline_data.store.library import entry_at
+from tests.cli.conftest import Cli
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.config import Settings
-    from offline_data.ids import DatasetId
-    from offline_data.progress import Progress
-    from tests.cli.conftest import Cli
 
 
 @dataclass

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,6 @@ from offline_data_cli.commands import demo
 from tests.toys.minari import box, toy_episode, write_minari
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Cli
 
 EVIL = "\x1b]0;owned\x07 \x9b2J\x85 \x7f \u202eabc\u2066"

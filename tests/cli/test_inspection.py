@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import statistics
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import h5py
@@ -16,8 +17,6 @@ from offline_data.errors import NotFoundError
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Cli
 
 KEYS = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import MissingDependencyError
 from offline_data.reports import catalog, environment
 from offline_data.reports.catalog import CatalogDataset
@@ -17,7 +18,6 @@ from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.commands import demo
 
 if TYPE_CHECKING:
-    from offline_data.config import Settings
     from tests.cli.conftest import Cli
 
 HOST = "http://host.example/"

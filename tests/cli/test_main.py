@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from offline_data import errors
+from offline_data.config import Settings
 from offline_data.reports import environment
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.app import command_tree
 from offline_data_cli.main import EXIT_CODES, exit_code
-from tests.cli.conftest import program
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, program
 
 CODES = {
     errors.OfflineDataError: 1,

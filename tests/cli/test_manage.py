@@ -6,8 +6,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,12 +16,7 @@ from offline_data.fetch.cache import FetchRecord, write_record
 from offline_data.progress import SILENT
 from offline_data.store.publish import dataset_lock, lock_name
 from offline_data_cli.main import main
-from tests.cli.conftest import RUN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.cli.conftest import Cli, Terminal
+from tests.cli.conftest import RUN, Cli, Terminal
 
 LOST, AGAIN = "1" * 64, "2" * 64
 SENTENCE = "local:toy@1, {} exist only here and cannot be downloaded again."

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -30,8 +31,6 @@ from offline_data_cli.render import (
 from offline_data_cli.result import Field, Fields, Result, Table, TableColumn, card, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.cli.conftest import Cli, Terminal
 
     MakeTerminal: TypeAlias = Callable[..., Terminal]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from offline_data.executors import ray as ray_executor
 from offline_data.preprocess import engine
@@ -19,13 +21,7 @@ from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from tests.cli.conftest import Cli, Ran, Terminal
+from tests.cli.conftest import Cli, Ran, Terminal
 
 FUNCTIONS = """
 from pathlib import Path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,8 @@ from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest import Options, plan_convert_for_workers
 from offline_data.ingest.shard_plan import ShardPlan
 from offline_data_cli.main import main
+from tests.cli.conftest import Cli, Terminal
 from tests.toys.rlds import toy_record, write_rlds, write_toy_rlds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.cli.conftest import Cli, Terminal
 
 
 @pytest.fixture

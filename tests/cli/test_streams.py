@@ -6,16 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from offline_data.errors import AccessError, NoSpaceError
 from offline_data_cli.main import exit_code
 from tests.cli.conftest import RUN
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

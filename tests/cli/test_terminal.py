@@ -6,8 +6,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,8 @@ from offline_data_cli.complete import SCRIPTS
 from offline_data_cli.help import CODES, EXAMPLES, GLOBALS, SYNONYMS
 from offline_data_cli.main import main
 from offline_data_cli.progress import Bars
-from tests.cli.conftest import RUN
+from tests.cli.conftest import RUN, Cli, Terminal
 from tests.toys.d4rl import write_d4rl_hdf5
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.cli.conftest import Cli, Terminal
 
 
 def _commands() -> dict[str, Any]:

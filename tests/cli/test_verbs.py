@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from offline_data_cli.app import command_tree
 from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
-from tests.cli.conftest import program
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, program
 
 TABLE = {name: row for verbs in VERBS.values() for name, row in verbs.items()}
 TABLE |= HIDDEN

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -22,9 +24,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from offline_data.episodes import EpisodeBatch, Key
 
 ENVIRONMENTS = [

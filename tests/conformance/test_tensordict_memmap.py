@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,9 +10,6 @@ from tensordict import TensorDict
 
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTHS = [3, 1, 4, 2]
 UNKNOWN = 3

@@ -7,8 +7,9 @@ import os
 import shutil
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -24,8 +25,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     warnings.simplefilter("ignore")
     import torchrl.data as theirs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SIZE = 10
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +28,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     import torchrl.data as theirs
     from torchrl.envs.transforms import Compose, RewardScaling
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NESTED = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 """TorchRL makes one where members give different numbers of rows, and torch warns of that."""

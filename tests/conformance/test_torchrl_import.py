@@ -6,7 +6,9 @@ import pickle
 import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,9 +44,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     import torchrl.data as theirs
     from torchrl.envs.transforms import CatFrames
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TENSORS = [LazyTensorStorage, LazyMemmapStorage]
 COUNT = 5

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +20,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     from torchrl.data.postprocs import MultiStep
     from torchrl.envs.transforms import MultiStepTransform
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LENGTHS = [7, 1, 4, 2, 9]
 

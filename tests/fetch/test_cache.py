@@ -4,11 +4,13 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, NetworkError
 from offline_data.fetch.cache import (
     Download,
@@ -21,16 +23,11 @@ from offline_data.fetch.cache import (
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.files import file_lock
 from offline_data.store.cache import cache_usage, remove_items
 from tests.toys.servers import Answer, Fault, FileServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from offline_data.config import Settings
-    from offline_data.fetch.retry import FetchLimits
 
 
 @pytest.fixture

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from tests.toys.servers import Answer, Fault, LocalServer, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from offline_data.config import Settings
-
     Fetch = Callable[..., FetchedFile]
     Names = Callable[[], list[str]]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     FormatError,
@@ -22,14 +24,9 @@ from offline_data.fetch.files import RemoteFile, assemble
 from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.hub import hub_api
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from tests.toys.servers import Answer, Fault, FileServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.fetch.retry import FetchLimits
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import AccessError, NetworkError
 from offline_data.fetch import download as download_module
 from offline_data.fetch.cache import PartialState, partial_path, state_path
@@ -21,10 +23,6 @@ from offline_data.files import boot_id
 from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.config import Settings
-
     Fetch = Callable[..., FetchedFile]
     Names = Callable[[], list[str]]
 

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
 from huggingface_hub import hf_hub_download
 
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     IntegrityError,
@@ -21,15 +24,9 @@ from offline_data.errors import (
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.hub import hub_api, hub_errors, list_hub, parse_hub_url
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from tests.toys.servers import Answer, Fault, FileServer, HubServer, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from offline_data.config import Settings
-    from offline_data.fetch.retry import FetchLimits
 
 REPO = "farama/D4RL"
 BIG = "door/human-v2/data/main_data.hdf5"

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +31,6 @@ from tests.fetch.conftest import MAGIC
 from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Fetch = Callable[..., FetchedFile]
     Hex = Callable[[bytes], str]
 

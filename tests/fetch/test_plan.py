@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.fetch.cache import (
     FetchRecord,
@@ -17,9 +17,6 @@ from offline_data.fetch.cache import (
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FileStep, plan_fetch
 from offline_data.files import boot_id
-
-if TYPE_CHECKING:
-    from offline_data.config import Settings
 
 URL = "http://host.example/door.hdf5"
 SHA = "ab" * 32

@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import offline_data.fetch
+from offline_data.config import Settings
 from offline_data.errors import NetworkError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import plan_fetch
@@ -21,9 +22,6 @@ from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.files import boot_id
 from tests.toys.servers import Answer, Fault, FileServer
-
-if TYPE_CHECKING:
-    from offline_data.config import Settings
 
 PATH = "/door.hdf5"
 CODE = """

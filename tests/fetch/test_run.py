@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from tests.syncs import Syncs
 from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Fetch = Callable[..., FetchedFile]
     Names = Callable[[], list[str]]
     Hex = Callable[[bytes], str]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, NetworkError, NotFoundError, OfflineDataError
-from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.retry import FetchLimits
 from tests.fetch.conftest import MAGIC
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
 from tests.toys.servers import Fault, FileServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.config import Settings
-    from offline_data.fetch.files import FetchedFile
-    from offline_data.fetch.retry import FetchLimits
-
     Fetch = Callable[..., FetchedFile]
     Names = Callable[[], list[str]]
 

@@ -11,15 +11,13 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import offline_data
+from tests.cli.conftest import Cli
 from tests.frozen import commands, values
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Cli
 
 GOLDEN = Path(__file__).parent / "golden"
 STORAGES = ("LazyTensorStorage", "LazyMemmapStorage", "ListStorage")

@@ -16,18 +16,15 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.fuzz.harness import Kind, Verdict, adopt_orphans, run_batch, run_case
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.lerobot_kinds import LEROBOT_KINDS
 from tests.fuzz.robot_kinds import ROBOT_KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MOST = 20
 """Broken promises after which no more are looked for."""

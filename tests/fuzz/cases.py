@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from offline_data.errors import OfflineDataError
 from tests.fuzz.harness import SECRET, Plan, plan_of, run_command
 from tests.fuzz.mutations import spoil_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from offline_data.errors import OfflineDataError
 
 DONE_OR_REFUSED = frozenset({0, 2, 3, 5})
 """Exit codes of a conversion of a local file: a dataset, or what is wrong with the file."""

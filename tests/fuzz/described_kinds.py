@@ -6,7 +6,8 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,6 @@ from tests.fuzz.disk import Stored, read_dataset
 from tests.fuzz.harness import EXIT_CODES, Kind, Plan
 from tests.fuzz.manifest_variants import store_manifest, variants
 from tests.fuzz.mutations import NASTY, spoil_json_file
-
-if TYPE_CHECKING:
-    from random import Random
 
 
 def rewritten(random: Random, value: Any, unknown: Any = ()) -> str:

@@ -9,16 +9,14 @@ nasty part out and say so; never crash, hang, fill the memory, or take bytes of 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 from h5py import h5a, h5d, h5p, h5s, h5t
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SECRET = 7.25e77
 """Every number in the files beside, which must never be in a dataset."""

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +21,7 @@ from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.fuzz.source_kinds import Truth, compare, rlds_leaves, without_encoded
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.rlds import toy_record, write_rlds
-from tests.toys.servers import Answer, FileServer, GcsServer, HubServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from random import Random
-
-    from tests.toys.servers import Request
+from tests.toys.servers import Answer, FileServer, GcsServer, HubServer, Request
 
 CODES = frozenset({0, 2, 3, 5, 6, 7})
 _WEB = "http://pushed.example"

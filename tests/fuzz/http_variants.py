@@ -6,12 +6,11 @@ what is sent in its place. `ENDLESS` names those that go on until the client han
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from tests.toys.servers import Answer, Request
 
     Variant = Callable[[Request, Answer], Iterable[bytes]]

@@ -9,10 +9,11 @@ import os
 import pickle
 import tarfile
 import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -47,13 +48,9 @@ from tests.fuzz.robot_kinds import ROBOT_KINDS
 from tests.fuzz.source_kinds import SOURCE_KINDS
 from tests.fuzz.staged_kinds import STAGED_KINDS
 from tests.fuzz.state_kinds import STATE_KINDS
+from tests.oracles import Transition
 from tests.toys.d4rl import ToyD4RL, columns_of, write_d4rl_hdf5
 from tests.toys.minari import STORAGES, box, discrete, toy_episode, write_minari
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tests.oracles import Transition
 
 # ---- D4RL ------------------------------------------------------------------------------------
 

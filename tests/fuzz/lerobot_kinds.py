@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.fuzz.mutations import NASTY, spoil_bytes, spoil_json, spoil_json_file
-from tests.fuzz.source_kinds import Truth, source_kind
+from tests.fuzz.source_kinds import Leaves, Truth, source_kind
 from tests.toys.lerobot import edit_table, toy_frame, write_lerobot, write_video
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.fuzz.source_kinds import Leaves
 
 _WAYS = (
     "none", "order", "number", "number", "number", "column", "column", "parquet", "parquet", "bytes",

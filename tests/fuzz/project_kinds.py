@@ -7,7 +7,9 @@ import shutil
 import sys
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +24,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-if TYPE_CHECKING:
-    from pathlib import Path
-    from random import Random
 
 OFFLINE = ("--offline", *ROOT)
 TOML, LOCK = "case/root/p/datasets.toml", "case/root/p/datasets.lock"

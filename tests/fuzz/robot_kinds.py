@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +14,6 @@ from tests.fuzz.mutations import spoil_bytes, spoil_json_file
 from tests.fuzz.source_kinds import REFUSED, Leaves, Truth, after_hdf5, source_kind
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr, write_zip
 from tests.toys.maniskill import toy_trajectory, write_maniskill
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from random import Random
 
 
 def _make_maniskill(random: Random, folder: Path) -> Truth:

@@ -15,12 +15,13 @@ import pickle
 import re
 import shutil
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +38,6 @@ from tests.toys.roboset import toy_trial, write_trials
 from tests.toys.text import CHAT_TEMPLATE, train_tokenizer, write_tokenizer
 from tests.toys.vd4rl import toy_rows, write_vd4rl_hdf5
 from tests.toys.webdataset import Flavour, toy_steps, write_tar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Leaves = dict[tuple[str, ...], Any]
 REFUSED: Leaves = {("refused",): 1}

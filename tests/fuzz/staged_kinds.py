@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +18,6 @@ from tests.fuzz.harness import EXIT_CODES, Kind, Plan, run_command
 from tests.fuzz.mutations import spoil_bytes, spoil_json, spoil_json_file
 from tests.pictures import PIXELS, PNG, encoded_batch, images_on_disk, read, restate
 from tests.toys.sharded import install, toy_episode, write_toy_shards
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from random import Random
 
 SHARDS = 3
 EPISODES = 2

@@ -5,17 +5,15 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from random import Random
+from typing import Any
 
 from offline_data.strict_json import as_unicode
 from tests.fuzz.cases import generator, instead, one_thread, refused, spoil_file
 from tests.fuzz.described_kinds import rewritten
 from tests.fuzz.harness import Kind, Plan
 from tests.fuzz.mutations import spoil_bytes, spoil_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from random import Random
 
 COMBINED = ("ensemble", "mixture")
 FILES = ("state.json", "state.bin")

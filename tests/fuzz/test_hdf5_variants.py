@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,9 +17,6 @@ from offline_data.ingest.conversion import Conversion, open_release
 from offline_data.ingest.parsing import ParsedDataset
 from offline_data.processes import Child, ChildDiedError
 from tests.fuzz import hdf5_variants as variants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 

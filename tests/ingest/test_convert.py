@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import FormatError, IntegrityError, NotFoundError, UsageError
-from offline_data.ingest import Options, convert, plan_convert
+from offline_data.ingest import Options, Stored, convert, plan_convert
 from offline_data.progress import SilentProgress
 from offline_data.sources.fingerprint import WHOLE, fingerprint
 from offline_data.store.library import list_datasets
@@ -24,11 +24,6 @@ from offline_data.store.verify import verify
 from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.ingest import Stored
 
 
 class Told(SilentProgress):

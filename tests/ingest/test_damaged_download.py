@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from offline_data.ingest import Options, download
 from offline_data.ingest.build import StrictError
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.servers import FileServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAME = parse_id("d4rl:hopper-medium-v2")
 PATH = "/gym_mujoco_v2/hopper_medium-v2.hdf5"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import OfflineError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, ensure, plan_download
@@ -17,12 +20,6 @@ from offline_data.store.reader import open_reader
 from tests.oracles import d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published
 from tests.toys.servers import FileServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from offline_data.config import Settings
 
 ID = parse_id("d4rl:hopper-medium-v2")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from offline_data import api
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import parse_id
@@ -17,9 +17,6 @@ from offline_data.project.requests import read_requests
 from offline_data.reports.info import entry_info
 from offline_data.store.library import entry_at, list_datasets
 from tests.toys.d4rl import write_d4rl_hdf5
-
-if TYPE_CHECKING:
-    from offline_data.config import Settings
 
 HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 HOPPER = parse_id("d4rl:hopper-medium-v2")

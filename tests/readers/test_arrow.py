@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,6 @@ from offline_data.errors import FormatError
 from offline_data.processes.child import Child
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
 from offline_data.readers.images import decode_jpeg
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def leaves(**columns: pa.Array) -> dict[tuple[str, ...], ArrowLeaf]:

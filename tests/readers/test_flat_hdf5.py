@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -23,9 +23,6 @@ from offline_data.readers.flat_hdf5 import (
     has_columns,
     inspect,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def leaf_of(name: str) -> Key:

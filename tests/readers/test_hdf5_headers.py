@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -12,10 +14,6 @@ import pytest
 
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5_headers import KnownHeaders
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 VALUES = np.arange(1.0, 13).reshape(4, 3)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,10 +14,6 @@ from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import FEW
 from offline_data.readers.hdf5_tree import datasets_in, dtype_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

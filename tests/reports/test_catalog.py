@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pytest
 
+from offline_data.config import Settings
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId
 from offline_data.reports import catalog
 from offline_data.sources.base import CatalogEntry
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from offline_data.config import Settings
 
 
 @dataclass

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch, join_key
 from offline_data.errors import ManifestError, NotFoundError
 from offline_data.ids import DatasetId
@@ -21,14 +24,6 @@ from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
 
 LENGTHS = [4, 1, 7, 3]
 UNKNOWN = (1, 3)

@@ -5,26 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import offline_data
+from offline_data.config import Settings
 from offline_data.errors import IntegrityError, ManifestError, NotFoundError, OfflineDataError
 from offline_data.share.push import push_dataset
+from offline_data.store.library import Entry
 from offline_data.store.manifest import dump_manifest
-from tests.cli.conftest import cli  # noqa: F401 - a fixture
+from tests.cli.conftest import (
+    Cli,
+    cli,  # noqa: F401 - a fixture
+)
 from tests.toys.hub import TOKEN, WritableHub
 from tests.toys.servers import Answer, Fault, FileServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from offline_data.config import Settings
-    from offline_data.store.library import Entry
-    from tests.cli.conftest import Cli
 
 TO = "hf://me/toy"
 MANIFEST = "/toy/manifest.json"

@@ -10,13 +10,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
 import offline_data
+from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
     IntegrityError,
@@ -28,15 +29,11 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.share.push import push_dataset
-from offline_data.store.library import entry_at
+from offline_data.store.library import Entry, entry_at
 from offline_data.store.manifest import dump_manifest
 from offline_data.store.reader import open_reader
 from tests.toys.hub import TOKEN, WritableHub
 from tests.toys.servers import Answer, Fault, FileServer
-
-if TYPE_CHECKING:
-    from offline_data.config import Settings
-    from offline_data.store.library import Entry
 
 REPO = "me/toy"
 TO = f"hf://{REPO}"

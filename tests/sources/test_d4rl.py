@@ -16,15 +16,13 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL
-from offline_data.sources.d4rl.catalog import FAMILIES, NOTES, read_table
+from offline_data.sources.d4rl.catalog import FAMILIES, NOTES, PublishedD4RL, read_table
 from offline_data.sources.d4rl.episode_ends import RULES, EndRule, episode_ends
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
     from _pytest.fixtures import SubRequest
-
-    from offline_data.sources.d4rl.catalog import PublishedD4RL
 
 
 class TestContract(SourceContract):

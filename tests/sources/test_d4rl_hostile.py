@@ -6,6 +6,8 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -19,9 +21,6 @@ from tests.oracles import d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from offline_data.episodes import EpisodeBatch
 
     Edit = Callable[[Any], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import offline_data
+from offline_data.config import Settings
 from offline_data.errors import FormatError
-from offline_data.ingest import Options, convert
+from offline_data.ingest import Options, Stored, convert
 from offline_data.progress import SilentProgress
 from offline_data.readers import flat_hdf5
 from offline_data.sources.d4rl import D4RL
@@ -26,13 +29,7 @@ from tests.oracles import Transition, d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch
-    from offline_data.ingest import Stored
 
 Columns = dict[str, Any]
 ROWS = 60

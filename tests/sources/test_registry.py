@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from offline_data.sources.d4rl import D4RL
 from offline_data.sources.folders import entries, files_below, list_once
 from offline_data.sources.registry import FolderOfDatasetsError, source_accepting
 from tests.toys.d4rl import write_d4rl_hdf5
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

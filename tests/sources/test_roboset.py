@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import offline_data
+from offline_data.config import Settings
 from offline_data.episodes.fields import next_of
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.fetch.files import RemoteFile
@@ -28,10 +31,6 @@ from tests.toys.roboset import toy_trial, write_roboset, write_trials
 from tests.toys.servers import HubServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch
 
 NAME = "FK1-v4(human)/human_demos_by_task/FK1_Knob1OnRandom_v2d-v4"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import offline_data
+from offline_data.config import Settings
 from offline_data.episodes.fields import next_of
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
 from offline_data.fetch.files import RemoteFile
@@ -31,9 +33,6 @@ from tests.toys.servers import HubServer
 from tests.toys.vd4rl import toy_rows, write_vd4rl_hdf5, write_vd4rl_npz
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from offline_data.config import Settings
     from offline_data.episodes import EpisodeBatch
 
     Rows = dict[str, np.ndarray[Any, Any]]

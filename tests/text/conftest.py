@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 import offline_data
+from offline_data.ingest import Stored
 from offline_data.sources.options import TextOptions
 from offline_data.store.reader import DatasetReader
 from tests.buffers.conftest import _one_thread
 from tests.checks.conftest import write
 from tests.ingest.here import conversions_start_no_process, processes
 from tests.toys.text import write_chat_tokenizer, write_tokenizer
-
-if TYPE_CHECKING:
-    from offline_data.ingest import Stored
 
 __all__ = ["_one_thread", "conversions_start_no_process", "processes", "write"]
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import io
 import tarfile
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 FIRST_SEED = 40
 """Level seed of episode 0; it increases by one per episode."""

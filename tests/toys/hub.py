@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from tests.toys.servers import Answer, HubServer, _Commit, _json, _refuse, _sha1, _sha256
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.toys.servers import Request
+from tests.toys.servers import Answer, HubServer, Request, _Commit, _json, _refuse, _sha1, _sha256
 
 TOKEN = "hf_writes_and_hush"  # noqa: S105 - of no hub
 

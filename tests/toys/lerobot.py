@@ -7,9 +7,10 @@ the reward a tenth of it. An image begins with the bytes `e + 1`, `t // 256` and
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -17,10 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from offline_data.readers.images import encode_image
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 LENGTHS = (5, 1, 3, 4)
 FPS = 10

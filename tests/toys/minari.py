@@ -7,20 +7,18 @@ write: older metadata, episodes without a final observation, wrong lengths.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.episodes.joining import concatenate
 from offline_data.sources.minari import Minari
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from offline_data.episodes import EpisodeBatch
 
 STORAGES = ("hdf5", "arrow", "parquet")

@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from offline_data.sources.openml.description import API, DESCRIPTION
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST = "https://www.openml.org"
 """URL of OpenML; a mirror in `Settings` redirects it to a test server."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.readers.images import encode_image
 from offline_data.readers.tfrecord import write_records
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 IMAGE, DEPTH = (6, 8, 3), (5, 4, 1)
 """Shapes of the two images: JPEG, and PNG of 16 bits."""

@@ -8,16 +8,14 @@ the arm follows the actions as a damped mass does, and joints have the code of t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     Demo = dict[str, Any]
 
 ENV_ARGS = {

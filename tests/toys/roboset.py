@@ -6,15 +6,12 @@ Row `t` of trial `n` in file `f` has the code `100000·f + 1000·n + t + 1`. Obs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 def toy_trial(file: int, trial: int, horizon: int, *, old: bool = False) -> dict[str, NDArray[Any]]:

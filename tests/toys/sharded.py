@@ -32,13 +32,16 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, NotFoundError
@@ -56,12 +59,6 @@ from offline_data.sources.base import (
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.store.encoded import EncodedColumn
 from offline_data.strict_json import parse_json, read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from offline_data.config import Settings
 
 NAME = "shardtoy"
 PUBLISHED = "http://toy.invalid/shards"

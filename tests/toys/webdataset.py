@@ -13,15 +13,13 @@ from __future__ import annotations
 import io
 import pickle
 import tarfile
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from offline_data.readers.images import encode_image
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 Flavour = Literal["array", "file", "bytes", "pil"]
 

@@ -8,7 +8,8 @@ import multiprocessing
 import pickle
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,6 @@ from offline_data.buffers.derived import (
 )
 from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STATE = ("observation", "state")
 

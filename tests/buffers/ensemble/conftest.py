@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,6 @@ import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTHS = ((4, 6), (10, 10, 10), (1, 2, 3, 4, 20, 30))
 """Episodes of each member: 10, 30 and 60 rows. Member `m` has episodes from `100·m` on."""

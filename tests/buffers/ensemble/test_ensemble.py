@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,9 +36,6 @@ from offline_data.testing.toy import toy_batch, write_toy
 from .conftest import action, assert_rows, assert_same, leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from offline_data.episodes import EpisodeBatch
 
 

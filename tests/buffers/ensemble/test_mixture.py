@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +27,6 @@ from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import CRITICAL, SIZES, action, assert_rows, assert_same, chi_square
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REWARD = ("next", "reward")
 

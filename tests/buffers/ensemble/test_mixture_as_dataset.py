@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import pickle
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,6 @@ from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
 
 from .conftest import ACTIONS, LENGTHS, SIZES, action, assert_rows, leaves
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STATE = ("observation", "state")
 REWARD = ("next", "reward")

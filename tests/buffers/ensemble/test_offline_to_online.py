@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from offline_data.errors import UsageError
 from tests import oracles_derived as oracle
 
 from .conftest import ACTIONS, LENGTHS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STATE = ("observation", "state")
 GAMMA = 0.5

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.ensemble import SamplerEnsemble, StorageEnsemble, WriterEnsemble
 from offline_data.buffers.samplers import (
     PrioritizedSliceSampler,
@@ -20,11 +22,6 @@ from offline_data.buffers.writers import ImmutableDatasetWriter, RoundRobinWrite
 from offline_data.errors import ImmutableError, UsageError
 
 from .conftest import CRITICAL, action, chi_square
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 
 
 @pytest.fixture

@@ -4,30 +4,24 @@ import hashlib
 import multiprocessing
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from offline_data.buffers.keys import KeyLike
 from offline_data.buffers.storage import DatasetStorage
-from offline_data.episodes import EpisodeBatch
+from offline_data.episodes import EpisodeBatch, Key
 from offline_data.episodes.fields import next_of
 from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import decode
 from offline_data.testing.toy import toy_batch, write_toy
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from offline_data.buffers.keys import KeyLike
-    from offline_data.episodes import Key
-
 
 pytestmark = pytest.mark.usefixtures("gathering")
 

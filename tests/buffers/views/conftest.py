@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LENGTHS = tuple(int(n) for n in np.random.default_rng(7).integers(1, 9, 40))
 UNKNOWN = tuple(range(1, 40, 3))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.derived import (
     action_chunk,
     frame_stack,
@@ -28,12 +30,6 @@ from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
 
 from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from offline_data.buffers.dataset import DatasetView
 
 STATE = ("observation", "state")
 

@@ -6,17 +6,14 @@ import io
 import json
 import os
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from offline_data.buffers.views.saved import read_view
 from offline_data.errors import IntegrityError, NewerFormatError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 ABOUT = {"format_version": 1, "dataset": "local:toy@1", "path": "/", "identity": ""}
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +25,6 @@ from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import LENGTHS, UNKNOWN, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Dataset = BaseDatasetExperienceReplay
 

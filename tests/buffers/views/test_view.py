@@ -3,8 +3,10 @@ from __future__ import annotations
 import itertools
 import pickle
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +22,6 @@ from offline_data.errors import NotFoundError, StepError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 INVALID = {rows_of(e)[-1] for e in UNKNOWN if e % 2 == 1}  # even episodes end terminated
 

@@ -9,7 +9,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,10 +28,6 @@ from tests.toys.minari import (
     toy_rows,
     write_minari,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 Ran = Callable[..., tuple[int, str]]
 MEMORY = 3 << 30

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from offline_data.sources.base import SourceInfo
 from offline_data.sources.minari import Minari
 from tests.toys.minari import (
     box,
@@ -18,12 +21,6 @@ from tests.toys.minari import (
     write_hdf5,
     write_minari,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from offline_data.sources.base import SourceInfo
 
 SPEC = {"id": "Pen-v1", "entry_point": "envs:Pen", "kwargs": {"reward_type": "sparse"}}
 

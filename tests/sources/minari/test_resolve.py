@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -29,11 +30,6 @@ from offline_data.sources.minari.remote import Remote
 from offline_data_cli.main import main
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.servers import Answer, GcsServer, HubServer, LocalServer, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 NAME = "D4RL/door/human-v2"
 
