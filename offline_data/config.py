@@ -15,7 +15,6 @@ The config file is TOML; all keys are optional, and a relative `root` is refused
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -349,6 +348,8 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
         UsageError: Another key, an invalid value, or the file is not TOML.
         AccessError: The file cannot be written.
     """
+    import tomlkit
+
     from offline_data.files import disk_errors, is_unicode, write_durably
 
     env = os.environ if environ is None else environ
@@ -361,34 +362,32 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
             f"{key!r} cannot be set; expected one of {known}",
             hint="mirrors are a table: `offline-data config edit`",
         )
-    if key == "offline" and value.lower() not in {"true", "false"}:
-        raise UsageError(f"offline cannot be {value!r}; expected true or false")
-    if key == "workers":
-        _count(value, key)
-    if key == "root":
-        home = value.startswith("~")
-        root = value if home else str(user_path(value, key))
-        if not is_unicode(root):
+    setting: str | int
+    if key == "offline":
+        if value.lower() not in {"true", "false"}:
+            raise UsageError(f"offline cannot be {value!r}; expected true or false")
+        setting = value.lower() == "true"
+    elif key == "workers":
+        setting = _count(value, key)
+    else:
+        setting = value if value.startswith("~") else str(user_path(value, key))
+        if not is_unicode(setting):
             raise UsageError(
-                f"root {root!r} is not UTF-8, as {path} must be",
+                f"root {setting!r} is not UTF-8, as {path} must be",
                 hint="give such a name by OFFLINE_DATA_HOME or --root",
             )
-        value = json.dumps(root, ensure_ascii=False)
     try:
         text = path.read_bytes().decode() if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    line = f"{key} = {value.lower() if key == 'offline' else value}\n"
-    found = re.search(r"(?m)^[ \t]*\[", text)  # the first table
-    top, tables = (text[: found.start()], text[found.start() :]) if found else (text, "")
-    top, replaced = re.subn(rf"(?m)^[ \t]*{key}[ \t]*=.*(?:\n|\Z)", lambda _: line, top, count=1)
-    if not replaced:
-        ended = top if not top or top.endswith("\n") else f"{top}\n"
-        top = f"{ended}{line}"
-    check_values(parse_toml(top + tables, path, _QUOTES), path)
+    parse_toml(text, path, _QUOTES)
+    document = tomlkit.parse(text)
+    document[key] = setting
+    changed = tomlkit.dumps(document)
+    check_values(parse_toml(changed, path, _QUOTES), path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, (top + tables).encode())
+        write_durably(path, changed.encode())
     return path
 
 

@@ -31,6 +31,7 @@ LAYERS = (
         "config",
         "decode",
         "urls",
+        "version",
         "progress",
         "files",
         "processes",

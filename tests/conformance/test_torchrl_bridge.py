@@ -265,4 +265,4 @@ def test_without_torchrl(compact: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_torchrl_without_a_registry() -> None:
-    offline_data._register_datasets(SimpleNamespace())  # which is no error
+    offline_data._register_datasets(SimpleNamespace())  # type: ignore[attr-defined] # which is no error

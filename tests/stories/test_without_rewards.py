@@ -11,6 +11,7 @@ import pytest
 
 import offline_data
 from offline_data.errors import StepError, UsageError
+from offline_data.ingest import Stored
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.store.test_verify import restate
@@ -19,7 +20,7 @@ LENGTHS = [3, 1, 4]
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> offline_data.Stored:
+def stored(tmp_path: Path) -> Stored:
     """Episodes whose values say episode and time, converted from memory."""
     episodes = [
         {
@@ -32,7 +33,7 @@ def stored(tmp_path: Path) -> offline_data.Stored:
     return offline_data.convert(episodes, "demos", root=tmp_path, progress=False)
 
 
-def load(stored: offline_data.Stored) -> Any:
+def load(stored: Stored) -> Any:
     return offline_data.load_dataset(str(stored.id), root=stored.path.parents[2])
 
 
@@ -51,7 +52,7 @@ def test_batches_have_no_reward(tmp_path: Path, layout: Any) -> None:
     assert all(math.isnan(total) for total in ds.episodes["return"])
 
 
-def test_arrays_episodes_and_info(stored: offline_data.Stored, tmp_path: Path) -> None:
+def test_arrays_episodes_and_info(stored: Stored, tmp_path: Path) -> None:
     ds = offline_data.load_dataset(stored.path)
     for style in ("transitions", "episodes", "qlearning", "dataset"):
         assert "rewards" not in ds.to_numpy(style)
@@ -73,13 +74,13 @@ def test_arrays_episodes_and_info(stored: offline_data.Stored, tmp_path: Path) -
     "step", ["reward_scale:2", "reward_shift:1", "return_to_go", "normalize_return"]
 )
 def test_steps_on_rewards_say_that_there_are_none(
-    stored: offline_data.Stored, tmp_path: Path, step: str
+    stored: Stored, tmp_path: Path, step: str
 ) -> None:
     with pytest.raises(StepError, match="needs rewards, which this dataset does not have"):
         load(stored).preprocess(step, dest=tmp_path / "made", progress=False)
 
 
-def test_other_steps_keep_it_without(stored: offline_data.Stored, tmp_path: Path) -> None:
+def test_other_steps_keep_it_without(stored: Stored, tmp_path: Path) -> None:
     load(stored).preprocess(
         ["cast:obs=float32", "select:obs"], dest=tmp_path / "made", progress=False
     )
@@ -88,7 +89,7 @@ def test_other_steps_keep_it_without(stored: offline_data.Stored, tmp_path: Path
 
 
 @pytest.mark.parametrize("by", ["row", "episode"])
-def test_a_function_adds_rewards(stored: offline_data.Stored, tmp_path: Path, by: Any) -> None:
+def test_a_function_adds_rewards(stored: Stored, tmp_path: Path, by: Any) -> None:
     def label(td: Any) -> Any:
         td["next", "reward"] = td["next", "observation"] * 2
         return td
@@ -100,15 +101,13 @@ def test_a_function_adds_rewards(stored: offline_data.Stored, tmp_path: Path, by
 
 
 @pytest.mark.parametrize("derived", [offline_data.n_step(2), offline_data.return_to_go()])
-def test_derived_leaves_of_rewards_say_what_is_missing(
-    stored: offline_data.Stored, derived: Any
-) -> None:
+def test_derived_leaves_of_rewards_say_what_is_missing(stored: Stored, derived: Any) -> None:
     ds = offline_data.load_dataset(stored.path, derived=[derived])
     with pytest.raises(UsageError, match="next/reward"):
         ds.sample(2)
 
 
-def test_a_return_that_is_a_number_is_damage(stored: offline_data.Stored) -> None:
+def test_a_return_that_is_a_number_is_damage(stored: Stored) -> None:
     leaf = stored.manifest.tables["episodes"]["return",]
     file = np.memmap(stored.path / leaf.file, np.uint8, "r+")
     rows = file.reshape(-1, leaf.stride)
