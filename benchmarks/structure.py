@@ -47,7 +47,7 @@ BUDGETS = {
     "offline_data/reports": 2_650,
     "offline_data/share": 400,
     "offline_data/sources": 12_100,
-    "offline_data/store": 4_790,
+    "offline_data/store": 5_150,
     "offline_data/testing": 940,
     "offline_data/text": 3_340,
     "tests": 74_950,

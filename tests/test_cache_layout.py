@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import PIL.Image
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from offline_data.store import layout
 from offline_data.store.manifest import Manifest
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.films import film_batch
 from tests.pictures import pictures, write
 
 TEXT = (Path(__file__).parents[1] / "cache_layout.md").read_text(encoding="utf-8")
@@ -60,6 +62,15 @@ def test_the_example_reads_an_encoded_leaf(tmp_path: Path) -> None:
     names: dict[str, Any] = {"folder": folder, "np": np, "PIL": PIL, "io": io}
     exec(compile(block[1], "cache_layout.md", "exec"), names)  # noqa: S102 - our own document
     np.testing.assert_array_equal(names["image"], pictures(5)[4])
+
+
+def test_the_example_reads_a_video(tmp_path: Path) -> None:
+    batch, truth = film_batch(tmp_path)
+    write_toy(tmp_path / "d", [batch])
+    block = re.findall(r"```python\n(.*?)```", section("Encoded leaves"), re.DOTALL)[1]
+    names: dict[str, Any] = {"folder": tmp_path / "d", "np": np, "av": av}
+    exec(compile(block, "cache_layout.md", "exec"), names)  # noqa: S102 - our own document
+    np.testing.assert_array_equal(names["image"], truth[4])
 
 
 def test_the_example_reads_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def download(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
-    video: Literal["png", "raw", "skip"] | None = None,
+    video: Literal["keep", "png", "raw", "skip"] | None = None,
     only: str | None = None,
     text: TextOptions | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
@@ -75,8 +75,9 @@ def download(
         checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded`: keep JPEG and PNG files; None: `encoded`, but
             accept an existing dataset of either kind.
-        video: Frames of videos (`lerobot`): `png`: store each as an image; `raw`: store pixels;
-            `skip`: leave videos out; None: `png`, but accept an existing dataset of any kind.
+        video: Videos (`lerobot`): `keep`: keep the mp4 files, whose frames are decoded when sampled;
+            `png`: store each frame as an image; `raw`: store pixels; `skip`: leave videos out; None:
+            `keep`, but accept an existing dataset of any kind.
         only: Names of features to convert (`lerobot`), separated by commas, each with what is below
             it: `"observation.state,observation.images.top"`. Videos of others are not downloaded.
             Actions, rewards, ends and tasks always stay; the dataset then has a separate revision.
@@ -137,7 +138,7 @@ def convert(
     episodes: Range = None,
     checkpoints: Range = None,
     images: Literal["encoded", "raw"] | None = None,
-    video: Literal["png", "raw", "skip"] | None = None,
+    video: Literal["keep", "png", "raw", "skip"] | None = None,
     split: str | None = None,
     alignment: Literal["raw", "regenerated"] | None = None,
     only: str | None = None,

@@ -95,6 +95,8 @@ def plan_stream(
     `text` is its id, or the path of raw files as `convert` takes them. Raises what `download` raises.
     """
     options = options or Options()
+    if options.video in {None, "keep"}:  # mp4 files are gone when their frames are sampled
+        options = replace(options, video="png")
     with ExitStack() as stack:
         if looks_like_path(text):
             path = user_path(text, "the raw data").absolute()

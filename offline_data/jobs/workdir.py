@@ -23,7 +23,9 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from offline_data.files import disk_errors, write_durably
+from offline_data.files import disk_errors, sync_folder, write_durably
+from offline_data.progress import SILENT
+from offline_data.store.copies import place_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,6 +188,7 @@ class RangeWriter:
         self.written: dict[str, Range] = {}
         """Written range of each file."""
         self._handles: dict[str, int] = {}
+        self._linked: set[Path] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -210,9 +213,19 @@ class RangeWriter:
                 rest, at = rest[count:], at + count
         self.written[name] = begin, size + len(whole), zlib.crc32(whole, crc)
 
+    def link(self, name: str, source: Path, digest: Mapping[str, Any]) -> None:
+        """Make file `name` a hard link to one of known size and sha256, or a copy."""
+        target = self._folder / name
+        with disk_errors(self._folder):
+            target.unlink(missing_ok=True)  # of an interrupted attempt
+            place_file(source.resolve(), target, digest, SILENT, move=True)
+        self._linked.add(target.parent)
+
     def sync(self) -> None:
         """Force everything to the disk."""
         with disk_errors(self._folder):
+            for folder in self._linked:
+                sync_folder(folder)
             for name, handle in self._handles.items():
                 if self._alone:
                     begin, size, _ = self.written[name]

@@ -26,11 +26,22 @@ from offline_data.preprocess.plan import Plan, digest_of_rows, file_offsets
 from offline_data.preprocess.recipe import Recipe
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.leaves import NEXT_TOO
+from offline_data.progress import SILENT
+from offline_data.store.copies import place_file
 from offline_data.store.encoded import joined_offsets
-from offline_data.store.layout import EPISODE, EPISODES, OFFSETS, AuditMode, LeafSpec, TableSpec
+from offline_data.store.layout import (
+    EPISODE,
+    EPISODES,
+    OFFSETS,
+    VIDEO,
+    AuditMode,
+    LeafSpec,
+    TableSpec,
+)
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import DatasetReader, decode
 from offline_data.store.tables import Column, Vocabularies
+from offline_data.store.video import number_videos
 from offline_data.store.writer import (
     Contents,
     DatasetCounts,
@@ -277,33 +288,60 @@ def _joined(
 ) -> dict[str, FileDigest]:
     """Join the files that the tasks wrote into those of the dataset."""
     leaves: dict[str, LeafSpec] = {}  # one of every file: the episode number, where it has that
+    codes: dict[str, list[NDArray[np.int32]]] = {}
+    linked: dict[str, FileDigest] = {}
+    videos = [one["videos"] for _, one, _ in records]
     for table in tables.values():
         for leaf in sorted(table.leaves, key=lambda leaf: leaf.key != EPISODE):
             leaves.setdefault(leaf.file, replace(leaf, stride=1) if leaf.encoding else leaf)
-            if leaf.encoding:
+            if leaf.encoding == VIDEO:
+                codes[leaf.file], sources = number_videos(leaf, videos)
+                for name, (task, old) in sources.items():
+                    linked[name] = FileDigest(**videos[task][old])
+                    with disk_errors(work.dataset):
+                        (work.dataset / name).unlink(missing_ok=True)
+                        source = work.shard(task) / old
+                        place_file(
+                            source, work.dataset / name, videos[task][old], SILENT, move=True
+                        )
+            elif leaf.encoding:
                 leaves[leaf.offsets] = replace(leaf, file=leaf.offsets, stride=8)
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="offline-data-join") as pool:
-        digests = pool.map(partial(_join, work, records), leaves.values())
-        return dict(zip(leaves, digests, strict=True))
+        digests = pool.map(partial(_join, work, records, codes), leaves.values())
+        return {**dict(zip(leaves, digests, strict=True)), **linked}
 
 
-def _join(work: WorkDir, records: Sequence[Record], leaf: LeafSpec) -> FileDigest:
-    """Concatenate one file of every task."""
+def _join(
+    work: WorkDir,
+    records: Sequence[Record],
+    codes: Mapping[str, list[NDArray[np.int32]]],
+    leaf: LeafSpec,
+) -> FileDigest:
+    """Concatenate one file of every task; `codes` are the new numbers of videos by file and task."""
     with disk_errors(work.dataset):
         (work.dataset / leaf.file).unlink(missing_ok=True)  # of a try to finish it
         file = HashedFile(work.dataset / leaf.file)
         with file.handle:
-            for chunk in _shards(work, records, leaf):
+            for chunk in _shards(work, records, leaf, codes.get(leaf.file)):
                 file.append(memoryview(chunk))
             return file.finish()
 
 
 def _shards(
-    work: WorkDir, records: Sequence[Record], leaf: LeafSpec
+    work: WorkDir,
+    records: Sequence[Record],
+    leaf: LeafSpec,
+    codes: list[NDArray[np.int32]] | None,
 ) -> Iterator[bytes | bytearray]:
-    """Read one file of every task, with episode numbers and offsets shifted to the dataset's."""
+    """Read one file of every task, with numbers of episodes, offsets and videos of the dataset."""
     counts = [counts["counts"].get("episodes", 0) for _, counts, _ in records]
     shards = [(work.shard(task) / leaf.file, count) for task, count in enumerate(counts) if count]
+    if codes is not None:
+        for task in np.flatnonzero(counts).tolist():
+            pairs = np.fromfile(work.shard(task) / leaf.file, "<i4").reshape(-1, 2)
+            pairs[:, 0] = codes[task][pairs[:, 0]]
+            yield pairs.tobytes()
+        return
     if leaf.file.endswith(OFFSETS):
         yield from joined_offsets(path for path, _ in shards)
         return

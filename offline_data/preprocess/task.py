@@ -79,7 +79,7 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, tas
         census.add(batch)
         layout.append(batch, episode + episodes)
         written = plan.sized_tables() if plan.in_place else layout.tables
-        reader = DatasetReader(folder, replace(header, tables=written))
+        reader = DatasetReader(folder, replace(header, tables=written, digests=layout.linked))
         reader.vocabularies = {}  # text is compared as codes
         audit.check(batch, reader, row + rows, episode + episodes)
 
@@ -107,6 +107,7 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, tas
             "non_finite": census.non_finite_json(),
             "audit": [audit.rows, audit.episodes],
             "by_rows": list(by_rows.values()),
+            "videos": layout.linked,
         }
         work.write_record(task, columns, about, files.written, durable=not plan.in_place)
     return plan.rows_of(task)

@@ -30,7 +30,7 @@ from offline_data.project.lockfile import (
     write_lock,
 )
 from offline_data.project.requests import DatasetRequest, read_requests
-from offline_data.sources.options import Options
+from offline_data.sources.options import Options, video_kind
 from offline_data.sources.registry import get_source
 from offline_data.store.library import Entry, entry_at, find
 from offline_data.store.manifest import Manifest
@@ -200,9 +200,10 @@ def _other_options(entry: Entry, options: Options) -> list[str]:
         return []
     recorded = entry.manifest.converter.get("options") or {}
     skips = bool(entry.manifest.skipped)
+    kind = video_kind(entry.manifest)
     compared = {
         "images": (recorded.get("images") or "encoded", options.images or "encoded"),
-        "video": (recorded.get("video") or "png", options.video or "png"),
+        "video": (kind, options.video or kind),
         "keep_episodes": (bool(recorded.get("keep_episodes")), options.keep_episodes),
         "skip_bad_episodes": (skips, skips and options.skip_bad_episodes),
     }

@@ -20,92 +20,141 @@ if TYPE_CHECKING:
 
 
 _MOST_PIXELS = 1 << 26  # 200 MB of one frame
-_SKIP = "or leave videos out: --video skip"
+_RUN = 8
+"""Frames from which on a request is a run that the next request may continue."""
 
 
 class VideoFile:
     """An mp4 file, decoded from the key frame before the first wanted frame on.
 
+    Args:
+        path: The file.
+        index: `index` of an earlier object; None: read from the packets, without decoding.
+        threads: Whether several threads decode. Such an object may not be freed in a forked process.
+        instead: Advice for users without PyAV.
+
     Attributes:
-        times: `[F]` seconds of its frames, ascending, from its packets: nothing is decoded for them.
+        index: int64 `[F, 2]`: time of each frame in ticks of the stream, ascending, and whether it is
+            a key frame.
+        times: `[F]` the same in seconds.
+        dtype, shape: Those of a decoded frame: uint8 RGB `[H, W, 3]`, or uint16 `[H, W, 1]`, as
+            stored, of grey ones of more than 8 bits.
 
     Raises:
         FormatError: It is not an mp4 file with a video, or is damaged.
         MissingDependencyError: PyAV is not installed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        index: NDArray[np.int64] | None = None,
+        *,
+        threads: bool = True,
+        instead: str = "or leave videos out: --video skip",
+    ) -> None:
+        self._path, self._av = path, _pyav(instead)
         head = read_head(path)
         if head[4:8] != b"ftyp":
             raise FormatError(f"{path} is not an mp4 file: {describe_head(head)}")
         with self._name_damage():
             # a name alone may be another protocol of FFmpeg
-            self._container = _pyav(_SKIP).open(f"file:{path}", format="mp4")
+            self._container = self._av.open(f"file:{path}", format="mp4")
             if not self._container.streams.video:
                 raise FormatError(f"{path} has no video")
             self._stream = self._container.streams.video[0]
-            self._stream.thread_type = "AUTO"
-            found = [
-                (packet.pts, packet.is_keyframe)
-                for packet in self._container.demux(self._stream)
-                if packet.pts is not None and not packet.is_discard
-            ]
-            self._scale = float(self._stream.time_base)
-        found.sort()
-        self._ticks = np.array([pts for pts, _ in found], np.int64)
-        if not len(found) or (np.diff(self._ticks) == 0).any():
-            raise FormatError(f"{path} has no frames, or two of the same time")
-        self._keys = np.flatnonzero([key for _, key in found])
-        self.times = self._ticks * self._scale
+            self._codec = self._stream.codec_context
+            if threads:
+                self._codec.thread_type = "AUTO"
+            else:
+                self._codec.thread_count = 1
+            height, width = self._codec.height, self._codec.width
+            if not 0 < height * width <= _MOST_PIXELS:
+                raise FormatError(f"{path} has frames of {width} x {height} pixels")
+            deep = _is_deep(self._codec.pix_fmt or "")
+            # No frame refers to those that are skipped; frame by frame in this decoder only.
+            self._can_skip = self._codec.name == "h264" and not threads
+            self.index = self._read_index() if index is None else index
+        self.dtype, self.shape = ("uint16" if deep else "uint8"), (height, width, 1 if deep else 3)
+        self._ticks = np.ascontiguousarray(self.index[:, 0])
+        self.times = self._ticks * float(self._stream.time_base)
+        self._keys = np.flatnonzero(self.index[:, 1])
+        self._convert = self._av.video.reformatter.VideoReformatter().reformat
         self._frames: Iterator[Any] = iter(())
-        self._next = len(found)
+        self._next = len(self.times)
+        """Number of the next frame of `_frames`."""
+        self._wanted, self._unsent, self._last, self._drain = set[int](), set[int](), 0, False
 
     def close(self) -> None:
         """Close the file."""
         self._container.close()
 
-    def read(self, numbers: NDArray[np.intp]) -> Iterator[NDArray[Any]]:
-        """Yield frames by their numbers, which do not descend: uint8 RGB `[H, W, 3]`.
-
-        Grey ones of more than 8 bits are uint16 `[H, W, 1]`, as stored.
-        """
-        number, pixels, shape = -1, None, None
-        frame: Any = None
+    def read(self, numbers: NDArray[np.integer[Any]]) -> Iterator[NDArray[Any]]:
+        """Yield frames by their numbers, which do not descend."""
+        ticks = self._ticks[numbers].tolist()
+        self._wanted, self._unsent, self._last = set(ticks), set(ticks), ticks[-1]
+        self._drain = len(self._wanted) < _RUN
         with self._name_damage():
             self._go_to(int(numbers[0]))
-            self._next = len(self.times)  # unless all goes well
-            for wanted in numbers.tolist():
-                while number < wanted:
-                    frame = next(self._frames, None)
-                    if frame is None:
-                        raise FormatError(f"{self._path} ends before frame {wanted}")
-                    number, pixels = int(np.searchsorted(self._ticks, frame.pts)), None
-                if number > wanted or frame.pts != self._ticks[number]:
-                    raise FormatError(f"{self._path}: frame {wanted} cannot be decoded")
-                pixels = _pixels(frame) if pixels is None else pixels
-                shape = shape or pixels.shape
-                if pixels.shape != shape:
-                    raise FormatError(f"{self._path}: frame {wanted} has another size")
+            self._next = len(self._ticks)  # unless all goes well
+            last: int | None = None
+            pixels: NDArray[Any] = np.empty(0)
+            for number, tick in zip(numbers.tolist(), ticks, strict=True):
+                if number != last:
+                    frame = next((one for one in self._frames if one.pts >= tick), None)
+                    if frame is None or frame.pts != tick:
+                        raise FormatError(f"{self._path}: frame {number} cannot be decoded")
+                    pixels, last = self._pixels(frame), number
+                    if (pixels.dtype.name, pixels.shape) != (self.dtype, self.shape):
+                        raise FormatError(f"{self._path}: frame {number} has another size")
                 yield pixels
-            self._next = number + 1
+            if not self._drain:
+                self._next = int(numbers[-1]) + 1
 
     def _go_to(self, number: int) -> None:
         """Go on decoding up to a frame, or begin at the key frame before it where that is nearer."""
-        size = self._stream.codec_context
-        if not 0 < size.height * size.width <= _MOST_PIXELS:
-            raise FormatError(f"{self._path} has frames of {size.width} x {size.height} pixels")
         keys = self._keys[: np.searchsorted(self._keys, number, side="right")]
         if number >= self._next and (not len(keys) or keys[-1] <= self._next):
             return
-        for tick in (int(self._ticks[number]), int(self._ticks[0])):
-            self._container.seek(tick, stream=self._stream)
-            frames = self._container.decode(self._stream)
-            first = next(frames, None)
-            if first is not None and first.pts <= self._ticks[number]:
-                self._frames = chain([first], frames)
+        for begin in (*keys[:-3:-1].tolist(), 0):  # a later one where decoding runs far ahead
+            self._container.seek(int(self._ticks[begin]), stream=self._stream)
+            packets = self._container.demux(self._stream)
+            first = next(packets, None)
+            if first is not None and first.pts is not None and first.pts <= self._ticks[number]:
+                self._frames = self._decode(chain([first], packets))
                 return
         raise FormatError(f"{self._path}: frame {number} cannot be decoded")
+
+    def _decode(self, packets: Iterator[Any]) -> Iterator[Any]:
+        """Yield frames; once all packets of wanted ones are in the decoder, it may be emptied."""
+        for packet in packets:
+            if self._can_skip:
+                spare = packet.pts is not None and packet.pts < self._last
+                spare = spare and packet.pts not in self._wanted
+                self._codec.skip_frame = "NONREF" if spare else "DEFAULT"
+            self._unsent.discard(packet.pts)
+            yield from packet.decode()
+            if self._drain and not self._unsent:
+                yield from self._codec.decode(None)
+                return
+
+    def _read_index(self) -> NDArray[np.int64]:
+        found = [
+            (packet.pts, packet.is_keyframe)
+            for packet in self._container.demux(self._stream)
+            if packet.pts is not None and not packet.is_discard
+        ]
+        index = np.array(sorted(found), np.int64).reshape(-1, 2)
+        if not len(index) or (np.diff(index[:, 0]) == 0).any():
+            raise FormatError(f"{self._path} has no frames, or two of the same time")
+        return index
+
+    def _pixels(self, frame: Any) -> NDArray[Any]:
+        if not _is_deep(frame.format.name):
+            return np.asarray(self._convert(frame, format="rgb24").to_ndarray())
+        plane = frame.planes[0]
+        rows = np.frombuffer(plane, "<u2").reshape(frame.height, plane.line_size // 2)
+        return np.array(rows[:, : frame.width, None])
 
     @contextmanager
     def _name_damage(self) -> Iterator[None]:
@@ -113,19 +162,15 @@ class VideoFile:
             yield
         except FormatError:
             raise
-        except (_pyav(_SKIP).error.FFmpegError, OSError, ValueError, MemoryError) as error:
+        except (self._av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
             raise FormatError(
                 f"{self._path} cannot be decoded: {error}", hint="download or copy the file again"
             ) from error
 
 
-def _pixels(frame: Any) -> NDArray[Any]:
-    name = frame.format.name
-    if not (name.startswith("gray") and name.endswith("le")):
-        return np.asarray(frame.to_ndarray(format="rgb24"))
-    plane = frame.planes[0]
-    rows = np.frombuffer(plane, "<u2").reshape(frame.height, plane.line_size // 2)
-    return np.array(rows[:, : frame.width, None])
+def _is_deep(name: str) -> bool:
+    """Return True for a pixel format of grey values of more than 8 bits."""
+    return name.startswith("gray") and name.endswith("le")
 
 
 def write_mp4(

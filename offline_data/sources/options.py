@@ -371,13 +371,13 @@ class Options:
         place=4,
     )
     """None: as `encoded`, and an existing dataset of either kind is accepted."""
-    video: Literal["png", "raw", "skip"] | None = _option(
+    video: Literal["keep", "png", "raw", "skip"] | None = _option(
         None,
-        "Frames of LeRobot's videos: png (default): store each as a PNG image. raw: store pixels. "
-        "skip: leave them out.",
+        "LeRobot's videos: keep (default): keep the mp4 files and decode frames when sampled. png: "
+        "store each frame as a PNG image. raw: store pixels. skip: leave them out.",
         place=9,
     )
-    """None: as `png`, and an existing dataset of any kind is accepted."""
+    """None: as `keep`, and an existing dataset of any kind is accepted."""
     only: str | None = _option(
         None,
         "Only these features of a LeRobot dataset, such as observation.state,observation.images; "
@@ -451,7 +451,7 @@ class Options:
         recorded = manifest.converter.get("options") or {}
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
-            and self.video in {None, recorded.get("video") or "png"}
+            and self.video in {None, video_kind(manifest)}
             and self.alignment in {None, recorded.get("alignment")}
             and (self.text is None or self.text.are_recorded_as(recorded.get("text")))
         )
@@ -476,6 +476,17 @@ class Options:
             for name, value in given.items()
             if value
         }
+
+
+def video_kind(manifest: Manifest) -> str:
+    """Return how a dataset has its videos: `keep`, `png`, `raw` or `skip`.
+
+    Those of before there was `keep` are `png`, and state nothing.
+    """
+    recorded = (manifest.converter.get("options") or {}).get("video")
+    leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
+    kept = any(leaf.encoding == "video" for leaf in leaves)
+    return str(recorded or ("keep" if kept else "png"))
 
 
 _PLACES_OF = {name: option.place for name, option in options_of(Options).items() if option.place}

@@ -50,7 +50,8 @@ class Audit:
     ) -> None:
         """Compare some rows of `batch` with `reader`, in which it begins at this row and episode.
 
-        Encoded images are compared by their bytes, and a fraction of them is decoded.
+        Encoded images are compared by their bytes, frames of videos by file and number, and a
+        fraction of them is decoded.
         Raises `AuditError`, and `FormatError` for an image that cannot be decoded.
         """
         if self.mode == "none":
@@ -63,7 +64,7 @@ class Audit:
             images = as_encoded(column)
             if images is not None:
                 step = len(chosen) / (self._share * batch.transitions)
-                images[:: max(1, int(step))].check_decoding()
+                images.check_decoding(max(1, int(step)))
         if found:
             names = ", ".join(sorted(map(join_key, found)))
             raise AuditError(f"The new files have leaves that the source lacks: {names}")

@@ -79,8 +79,11 @@ class EncodedColumn:
                 hint="jpeg: uint8 [H, W], [H, W, 1] or [H, W, 3]; png: also uint8 [H, W, 4], "
                 "and uint16 [H, W] or [H, W, 1]",
             )
-        self._data, self._offsets, self._kind, self._where = data, offsets, kind, where
-        self._rows = range(len(offsets) - 1) if rows is None else rows
+        self._data, self._offsets = data, offsets
+        self._describe(kind, where, range(len(offsets) - 1) if rows is None else rows)
+
+    def _describe(self, kind: Kind, where: str, rows: NDArray[np.int64] | range) -> None:
+        self._kind, self._where, self._rows = kind, where, rows
         self.encoding, self.dtype = kind[0], np.dtype(kind[1])
         self.shape = (len(self._rows), *kind[2])
         self.ndim, self.size = len(self.shape), prod(self.shape)
@@ -104,6 +107,10 @@ class EncodedColumn:
             row = range(len(self))[operator.index(index)]
             return np.asarray(self[row : row + 1])[0]
         rows = self._rows[index] if isinstance(index, slice) else self._numbers[index]
+        return self.having_rows(rows)
+
+    def having_rows(self, rows: NDArray[np.int64] | range) -> EncodedColumn:
+        """Return the column of other rows, by their numbers in the file."""
         return EncodedColumn(self._data, self._offsets, self._kind, self._where, rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -172,10 +179,10 @@ class EncodedColumn:
 
         in_threads(decode_group, len(numbers), threads)
 
-    def check_decoding(self) -> None:
-        """Decode all rows, a few at a time, to check them; raises `FormatError`."""
-        for begin in range(0, len(self), _DECODED):
-            np.asarray(self[begin : begin + _DECODED])
+    def check_decoding(self, step: int) -> None:
+        """Decode every `step`-th row, a few at a time, to check them; raises `FormatError`."""
+        for begin in range(0, len(self), step * _DECODED):
+            np.asarray(self[begin : begin + step * _DECODED : step])
 
     def check_headers(self) -> None:
         """Raise `FormatError` unless every row has the header of an image of its shape."""

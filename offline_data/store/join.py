@@ -1,13 +1,14 @@
 """Joining dataset directories of equal schema into one, file by file.
 
 Rows are copied as bytes, without reading columns, and checked against the digests of their part.
-Three kinds of values differ between a part and the whole and are rewritten:
+Four kinds of values differ between a part and the whole and are rewritten:
 
 ```
 part                     0          1                    2
 episode of a row         0 1 2      0 1    → 3 4         0 …  → 5 …
 code of a text           its words  → that of the same word in the joined vocabulary
 offset of an image       0 90 170   0 80   → 170 250     0 …  → 250 …
+number of a video        0 0 1      0 1    → 1 2         0 …  → 3 …
 ```
 
 With `consume`, the row files of a part are deleted once its rows are synced, so that joining takes
@@ -21,10 +22,10 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ from offline_data.episodes.fields import join_key
 from offline_data.errors import FormatError, IntegrityError, ManifestError
 from offline_data.files import disk_errors, sync_folder, write_durably
 from offline_data.progress import SILENT, Progress, Task
-from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS, LeafSpec
+from offline_data.store.copies import place_file
+from offline_data.store.layout import EPISODE, EPISODES, FRAME_BYTES, OBSERVATIONS, VIDEO, LeafSpec
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Column, Vocabularies
+from offline_data.store.video import number_videos
 from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink, finalize
 from offline_data.strict_json import read_json
 
@@ -117,9 +120,11 @@ def join(
             raise DamagedPartError(error.message, hint=error.shell_hint, part=number) from error
     words, joining = Vocabularies(), _Joining(folder, readers, named, done)
     manifests = [reader.manifest for reader in readers]
+    numbers = joining.number_videos()
     before = 0
-    for reader in readers:
-        joining.changes.append(_changes(reader, words, before))
+    for number, reader in enumerate(readers):
+        codes = {file: of_parts[number] for file, of_parts in numbers.items()}
+        joining.changes.append(_changes(reader, words, before, codes))
         before += reader.episode_count
     total = sum(sum(_row_files(manifest).values()) for manifest in manifests)
     with progress.task(f"join {header.name}", total, "B") as bar:
@@ -146,9 +151,9 @@ def join(
 
 def _check_small_files(reader: DatasetReader) -> None:
     """Raise `ManifestError` if a file other than those of rows, which `join` hashes, was changed."""
-    rows = _row_files(reader.manifest)
+    others = {*_row_files(reader.manifest), *_video_files(reader.manifest)}
     for name, entry in reader.manifest.digests.items():
-        if name not in rows:
+        if name not in others:
             try:
                 found = hashlib.sha256((reader.path / name).read_bytes()).hexdigest()
             except OSError as error:
@@ -194,14 +199,24 @@ def _files(folder: Path) -> set[str]:
 def _row_files(manifest: Manifest) -> dict[str, int]:
     """Return the files of all tables except that of episodes, with their sizes in bytes."""
     leaves = [x for name, t in manifest.tables.items() if name != EPISODES for x in t.leaves]
-    files = {leaf.file for leaf in leaves} | {leaf.offsets for leaf in leaves if leaf.encoding}
+    files = {leaf.file for leaf in leaves} | _offset_files(manifest).keys()
     return {name: int(manifest.digests[name]["size"]) for name in sorted(files)}
 
 
 def _offset_files(manifest: Manifest) -> dict[str, str]:
     """Return the offsets file of every encoded leaf, with the file of its images."""
     leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
-    return {leaf.offsets: leaf.file for leaf in leaves if leaf.encoding}
+    return {leaf.offsets: leaf.file for leaf in leaves if leaf.encoding not in {None, VIDEO}}
+
+
+def _video_leaves(manifest: Manifest) -> list[LeafSpec]:
+    return [x for table in manifest.tables.values() for x in table.leaves if x.encoding == VIDEO]
+
+
+def _video_files(manifest: Manifest) -> list[str]:
+    """Return the files of videos, with those of their times."""
+    digests = [manifest.digests]
+    return [x for leaf in _video_leaves(manifest) for x in number_videos(leaf, digests)[1]]
 
 
 def _grown(manifest: Manifest, *, first: bool) -> dict[str, int]:
@@ -274,7 +289,7 @@ class _Change:
     add: int = 0
     """Number to add to each value."""
     codes: NDArray[np.int32] | None = None
-    """New code of each old one, with -1 at the end."""
+    """New code, or number of a video, of each old one, with -1 at the end."""
 
     def apply(self, rows: bytearray) -> None:
         """Rewrite whole rows in place; raises `IntegrityError` for a code without a word."""
@@ -286,14 +301,20 @@ class _Change:
             values += self.add
         elif values.size:
             if not -1 <= values.min() <= values.max() < len(self.codes) - 1:
-                raise IntegrityError(f"{join_key(leaf.key)!r} has codes without a word")
+                lacking = "rows without a video" if leaf.encoding else "codes without a word"
+                raise IntegrityError(f"{join_key(leaf.key)!r} has {lacking}")
             values[...] = self.codes[values]
 
 
-def _changes(reader: DatasetReader, words: Vocabularies, before: int) -> dict[str, list[_Change]]:
+def _changes(
+    reader: DatasetReader,
+    words: Vocabularies,
+    before: int,
+    videos: Mapping[str, NDArray[np.int32]],
+) -> dict[str, list[_Change]]:
     """Return the changes in each file of a part, and add its words to the joined vocabularies.
 
-    `before` is the number of episodes in the parts before.
+    `before` is the number of episodes in the parts before, `videos` the new numbers of videos.
     """
     codes = {
         (table, key): words.encode(table, key, np.array([*known, None], object))
@@ -308,6 +329,10 @@ def _changes(reader: DatasetReader, words: Vocabularies, before: int) -> dict[st
             new = codes.get((name, leaf.key), codes.get((name, root)))
             if leaf.key == EPISODE and before:
                 changes.setdefault(leaf.file, []).append(_Change(leaf, add=before))
+            elif leaf.encoding == VIDEO:
+                numbers = replace(leaf, dtype="int32", shape=(), stride=FRAME_BYTES)
+                of = np.append(videos[leaf.file], np.int32(-1))
+                changes.setdefault(leaf.file, []).append(_Change(numbers, codes=of))
             elif leaf.text and new is not None and (new[:-1] != np.arange(len(new) - 1)).any():
                 changes.setdefault(leaf.file, []).append(_Change(leaf, codes=new))
     return changes
@@ -356,6 +381,18 @@ class _Joining:
         self._images = _offset_files(manifest)
         leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
         self._strides = {leaf.file: max(1, leaf.stride) for leaf in leaves}
+        self._strides |= {leaf.file: FRAME_BYTES for leaf in leaves if leaf.encoding == VIDEO}
+        self._videos: dict[str, tuple[int, str]] = {}
+        """Part and name there of each file of a video."""
+
+    def number_videos(self) -> dict[str, list[NDArray[np.int32]]]:
+        """Return the new numbers of the videos of each part, by file of rows."""
+        numbers = {}
+        digests = [reader.manifest.digests for reader in self._readers]
+        for leaf in _video_leaves(self._readers[0].manifest):
+            numbers[leaf.file], sources = number_videos(leaf, digests)
+            self._videos |= sources
+        return numbers
 
     def run(self, bar: Task, *, consume: bool) -> dict[str, FileDigest]:
         """Append every missing part; returns size and digest of each file."""
@@ -380,6 +417,7 @@ class _Joining:
                     pool.submit(self._append, number, name, files[name], ends.get(name, 0))
                     for name in names
                 ]
+                self._link_videos(number)
                 for one in work:
                     waiting += one.result()
                     bar.advance(one.result())
@@ -391,7 +429,20 @@ class _Joining:
                     write_durably(_journal(self._folder), json.dumps(journal).encode())
                     if consume:
                         self._delete(self._readers[before : self._done])
-            return {name: file.digest for name, file in files.items()}
+            linked = {
+                name: FileDigest(**self._readers[part].manifest.digests[old])
+                for name, (part, old) in self._videos.items()
+            }
+            return {**{name: file.digest for name, file in files.items()}, **linked}
+
+    def _link_videos(self, number: int) -> None:
+        """Link the videos that no part before this one has."""
+        for name, (part, old) in self._videos.items():
+            if part == number:
+                reader = self._readers[part]
+                (self._folder / name).unlink(missing_ok=True)  # of an interrupted attempt
+                digest = reader.manifest.digests[old]
+                place_file(reader.path / old, self._folder / name, digest, SILENT, move=True)
 
     def _append(self, number: int, name: str, file: _Grown, end: int) -> int:
         """Append one file of a part; returns its bytes.
@@ -428,5 +479,5 @@ class _Joining:
     def _delete(self, joined: Sequence[DatasetReader]) -> None:
         """Delete the row files of parts."""
         for reader in joined:
-            for name in _row_files(reader.manifest):
+            for name in (*_row_files(reader.manifest), *_video_files(reader.manifest)):
                 (reader.path / name).unlink(missing_ok=True)

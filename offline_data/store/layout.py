@@ -14,8 +14,8 @@ from offline_data.decode import Check, Count
 from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
 
-FORMAT_VERSION = 2
-"""Newest directory format that is read; 2 is written if a leaf is encoded, else 1."""
+FORMAT_VERSION = 3
+"""Newest directory format that is read; 3 is written if a leaf is a video, 2 if one is encoded, else 1."""
 
 MANIFEST = "manifest.json"
 TEXT = "text.json"
@@ -24,6 +24,9 @@ ROWS = "rows"
 SUFFIX = ".memmap"
 BYTES = ".bytes"
 OFFSETS = ".offsets"
+FRAMES = ".frames"
+VIDEO = "video"
+"""Encoding of a leaf of frames of mp4 files."""
 
 STEPS = "steps"
 OBSERVATIONS = "observations"
@@ -104,7 +107,12 @@ EPISODE = ("episode",)
 ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
 """Root flags of TED, False in every row; only `ted` stores them."""
 
-CHANNELS = {("jpeg", "uint8"): (1, 3), ("png", "uint8"): (1, 3, 4), ("png", "uint16"): (1,)}
+CHANNELS = {
+    ("jpeg", "uint8"): (1, 3), ("png", "uint8"): (1, 3, 4), ("png", "uint16"): (1,),
+    (VIDEO, "uint8"): (3,), (VIDEO, "uint16"): (1,),
+}  # fmt: skip
+FRAME_BYTES = 8
+"""Bytes of a row of a leaf of videos: int32 numbers of the video and of its frame."""
 MAX_SIDE, MAX_PIXELS = 65_500, 1 << 26
 """Limits of an encoded image: that of libjpeg, and 200 MB when decoded."""
 
@@ -142,8 +150,8 @@ class LeafSpec:
     text: bool = False
     """Whether the values are codes into this leaf's vocabulary in `text.json`."""
     encoding: str | None = None
-    """`jpeg` or `png` if rows are such images, end to end in `file`; `dtype` and `shape` are those
-    of decoded ones, `offset` and `stride` are 0."""
+    """`jpeg` or `png` if rows are such images, end to end in `file`; `video` if `file` has the video
+    and frame of each row. `dtype` and `shape` are those of decoded ones, `offset` and `stride` 0."""
 
     @property
     def nbytes(self) -> int:
@@ -184,8 +192,15 @@ class TableSpec:
     @property
     def files(self) -> dict[str, int]:
         """Bytes of every file of the table whose size follows from its rows."""
-        sizes = {leaf.file: leaf.stride * self.rows for leaf in self.leaves if not leaf.encoding}
-        return sizes | {leaf.offsets: 8 * (self.rows + 1) for leaf in self.leaves if leaf.encoding}
+        sizes = {}
+        for leaf in self.leaves:
+            if leaf.encoding == VIDEO:
+                sizes[leaf.file] = FRAME_BYTES * self.rows
+            elif leaf.encoding:
+                sizes[leaf.offsets] = 8 * (self.rows + 1)
+            else:
+                sizes[leaf.file] = leaf.stride * self.rows
+        return sizes
 
     def with_rows(self, rows: int) -> TableSpec:
         """Return the same table with another number of rows."""
@@ -194,6 +209,12 @@ class TableSpec:
     def to_json(self) -> dict[str, Any]:
         """Return the form the manifest stores."""
         return {"rows": self.rows, "leaves": [leaf.to_json() for leaf in self.leaves]}
+
+
+def video_name(leaf: LeafSpec, number: int, *, times: bool = False) -> str:
+    """Return the name of a video of a leaf, or of the times of its frames."""
+    stem = leaf.file.removesuffix(FRAMES)
+    return f"{stem}.{VIDEO}/{number:06d}.{'times' if times else 'mp4'}"
 
 
 def leaves_by_file(leaves: Mapping[Key, LeafSpec]) -> list[dict[Key, LeafSpec]]:

@@ -35,6 +35,8 @@ from offline_data.store.layout import (
     EPISODE,
     EPISODES,
     FORMAT_VERSION,
+    FRAME_BYTES,
+    FRAMES,
     MANIFEST,
     OBSERVATIONS,
     ROOT_FLAGS,
@@ -43,6 +45,7 @@ from offline_data.store.layout import (
     TED,
     TEXT,
     TEXT_DTYPE,
+    VIDEO,
     WORD,
     FileKey,
     Inside,
@@ -50,6 +53,7 @@ from offline_data.store.layout import (
     LeafSpec,
     TableSpec,
     fits_encoding,
+    video_name,
 )
 from offline_data.strict_json import MAX_COUNT, as_unicode, parse_json, read_whole, shown
 
@@ -186,8 +190,8 @@ class Manifest:
         """Return the form on disk but `sha256`; `schema` holds the tables."""
         known = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         schema = {name: table.to_json() for name, table in self.tables.items()}
-        encoded = any(leaf.encoding for table in self.tables.values() for leaf in table.leaves)
-        version = FORMAT_VERSION if encoded else 1
+        encodings = {leaf.encoding for table in self.tables.values() for leaf in table.leaves}
+        version = 3 if VIDEO in encodings else 1 if encodings == {None} else 2
         return {"format_version": version, **known, "schema": schema, **self.extra}
 
     @classmethod
@@ -366,7 +370,8 @@ def _check_table(table: str, spec: TableSpec, sizes: Mapping[str, int]) -> dict[
             raise ValueError(f"{where} is there twice")
         by_key[leaf.key] = leaf
         if leaf.encoding is not None:
-            _check_encoded(leaf, f"{table}/{'/'.join(leaf.key)}{BYTES}", spec.rows, sizes, where)
+            suffix = FRAMES if leaf.encoding == VIDEO else BYTES
+            _check_encoded(leaf, f"{table}/{'/'.join(leaf.key)}{suffix}", spec.rows, sizes, where)
             continue
         _check_leaf(leaf, where)
         if not (leaf.file.startswith(f"{table}/") and leaf.file.endswith(SUFFIX)):
@@ -405,7 +410,7 @@ def _check_leaf(leaf: LeafSpec, where: str) -> None:
 def _check_encoded(
     leaf: LeafSpec, file: str, rows: int, sizes: Mapping[str, int], where: str
 ) -> None:
-    """Check a leaf of encoded images; its offsets are checked when they are read."""
+    """Check a leaf of encoded images; its offsets or frames are checked when they are read."""
     known = fits_encoding(str(leaf.encoding), leaf.dtype, leaf.shape)
     if not known or file.split("/")[0] not in {STEPS, OBSERVATIONS}:
         images = f"{shown(leaf.encoding)} images of {leaf.dtype} {shown(list(leaf.shape))}"
@@ -414,9 +419,26 @@ def _check_encoded(
         found = getattr(leaf, name)
         if found != value:
             raise ValueError(f"{where} {name} is {shown(found)}; encoded, it is {shown(value)}")
+    if leaf.encoding == VIDEO:
+        _check_videos(leaf, rows, sizes)
+        return
     size = _size_of(leaf.offsets, f"{rows + 1} offsets", sizes)
     if size != 8 * (rows + 1) or _size_of(file, f"{rows} images", sizes) < rows:
         raise ValueError(f"{shown(file)} and {shown(leaf.offsets)} are too short for {rows} rows")
+
+
+def _check_videos(leaf: LeafSpec, rows: int, sizes: Mapping[str, int]) -> None:
+    """Check that the videos of a leaf are numbered from 0, and that their times have whole rows."""
+    if _size_of(leaf.file, f"{rows} frames", sizes) != FRAME_BYTES * rows:
+        raise ValueError(f"{shown(leaf.file)} is not the frames of {rows} rows")
+    folder = video_name(leaf, 0).rpartition("/")[0]
+    files = sum(name.startswith(f"{folder}/") for name in sizes)
+    for number in range(max(1, -(-files // 2))):
+        _size_of(video_name(leaf, number), "frames", sizes)
+        times = video_name(leaf, number, times=True)
+        size = _size_of(times, "times", sizes)
+        if size % 16 or not size:
+            raise ValueError(f"{shown(times)} has {size} bytes: not times of frames")
 
 
 def _check_file(

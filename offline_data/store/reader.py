@@ -28,14 +28,17 @@ from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import (
     EPISODE,
     EPISODES,
+    FRAME_BYTES,
     OBSERVATIONS,
     ROOT_FLAGS,
     STEPS,
     TED,
     TEXT,
+    VIDEO,
     LeafSpec,
 )
 from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.store.video import StoredVideo, VideoColumn, read_videos
 from offline_data.strict_json import read_json, shown
 
 MAX_TEXT_BYTES = 1 << 30
@@ -55,10 +58,11 @@ class DatasetReader:
         self.path = path
         self.manifest = read_manifest(path) if manifest is None else manifest
         self._mapped: dict[str, NDArray[np.uint8]] = {}
+        self._videos: dict[str, list[StoredVideo]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the memory maps, which the other process opens itself."""
-        return {"path": self.path, "manifest": self.manifest, "_mapped": {}}
+        return {"path": self.path, "manifest": self.manifest, "_mapped": {}, "_videos": {}}
 
     @property
     def transitions(self) -> int:
@@ -145,9 +149,15 @@ class DatasetReader:
         leaf = spec[key]
         if leaf.encoding is None:
             return self._view(leaf, spec.rows)
-        data, offsets = self._map(leaf.file), self._map(leaf.offsets)[: 8 * (spec.rows + 1)]
         kind = leaf.encoding, leaf.dtype, leaf.shape
         where = f"leaf {join_key(key)!r} of {table} in {self.path}"
+        if leaf.encoding == VIDEO:
+            if leaf.file not in self._videos:
+                self._videos[leaf.file] = read_videos(self.path, leaf, self.manifest.digests)
+            frames = self._map(leaf.file)[: FRAME_BYTES * spec.rows].view("<i4").reshape(-1, 2)
+            column: Any = VideoColumn(self._videos[leaf.file], frames, kind, where)
+            return cast("NDArray[Any]", column)
+        data, offsets = self._map(leaf.file), self._map(leaf.offsets)[: 8 * (spec.rows + 1)]
         return cast("NDArray[Any]", EncodedColumn(data, offsets.view("<i8"), kind, where))
 
     def step(self, key: Key) -> NDArray[np.generic]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from offline_data.store.layout import (
     BYTES,
     DTYPES,
     EPISODE,
+    FRAMES,
     META,
     OBSERVATIONS,
     ROOT_FLAGS,
@@ -27,11 +29,13 @@ from offline_data.store.layout import (
     SUFFIX,
     TED,
     TEXT_DTYPE,
+    VIDEO,
     WORD,
     LayoutName,
     LeafSpec,
     TableSpec,
 )
+from offline_data.store.video import VideoWriter
 
 if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
@@ -128,7 +132,7 @@ class Schema:
             )
         if column.encoding and column.encoding != getattr(values, "encoding", None):
             raise FormatError(
-                f"{name} is not {column.encoding} images, as the first rows are",
+                f"{name} is not {column.encoding}, as the first rows are",
                 hint="one leaf is encoded throughout or not at all: --step decode makes it so",
             )
         codes = self.coded and column.text and values.dtype == column.dtype
@@ -207,6 +211,7 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
             )
         else:
             suffix, stride = (BYTES, 0) if c.encoding else (SUFFIX, c.nbytes)
+            suffix = FRAMES if c.encoding == VIDEO else suffix
             file = f"{table}/{join_key(c.key)}{suffix}"
             alone.append(LeafSpec(*of, file, 0, stride, c.text, c.encoding))
     width = -(-end // WORD) * WORD
@@ -315,6 +320,9 @@ class Appends(Protocol):
     def append(self, name: str, data: Any) -> None:
         """Append a contiguous array or bytes to file `name`; `data` must not change afterwards."""
 
+    def link(self, name: str, source: Path, digest: Mapping[str, Any]) -> None:
+        """Make file `name` a hard link to one of known size and sha256, or a copy."""
+
 
 class TableWriter:
     """Appends rows to the files of one table."""
@@ -322,7 +330,14 @@ class TableWriter:
     def __init__(self, spec: TableSpec, sink: Appends) -> None:
         self.spec = spec
         self._sink = sink
-        self._encoded = [EncodedWriter(leaf, sink.append) for leaf in spec.leaves if leaf.encoding]
+        leaves = [leaf for leaf in spec.leaves if leaf.encoding]
+        self._videos = [
+            VideoWriter(x, sink.append, sink.link) for x in leaves if x.encoding == VIDEO
+        ]
+        self._encoded: list[EncodedWriter | VideoWriter] = [
+            *self._videos,
+            *(EncodedWriter(leaf, sink.append) for leaf in leaves if leaf.encoding != VIDEO),
+        ]
         by_file: dict[str, list[LeafSpec]] = {}
         for leaf in [leaf for leaf in spec.leaves if not leaf.encoding]:
             by_file.setdefault(leaf.file, []).append(leaf)
@@ -330,6 +345,11 @@ class TableWriter:
         self._records = {
             file: (_record(leaves), leaves) for file, leaves in by_file.items() if leaves[0].stride
         }
+
+    @property
+    def linked(self) -> dict[str, dict[str, Any]]:
+        """Digests of the files of videos so far."""
+        return {k: entry for video in self._videos for k, entry in video.linked.items()}
 
     def append(self, columns: Mapping[Key, Rows], rows: int) -> None:
         """Append `rows` rows of every column."""
@@ -376,6 +396,11 @@ class LayoutWriter:
     def tables(self) -> dict[str, TableSpec]:
         """Tables with the rows appended so far."""
         return {name: writer.spec for name, writer in self._writers.items()}
+
+    @property
+    def linked(self) -> dict[str, dict[str, Any]]:
+        """Digests of the files of videos so far."""
+        return {k: entry for table in self._writers.values() for k, entry in table.linked.items()}
 
     def append(self, batch: EpisodeBatch, first_episode: int) -> None:
         """Append one batch whose first episode has this number."""

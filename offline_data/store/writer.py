@@ -19,7 +19,9 @@ from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import FormatError, NoSpaceError
 from offline_data.files import disk_errors, human_bytes, require_bytes
 from offline_data.plurals import plural
+from offline_data.progress import SILENT
 from offline_data.store.audit import Audit, check_episodes
+from offline_data.store.copies import place_file
 from offline_data.store.layout import DEFAULT_AUDIT, EPISODES, MANIFEST, TEXT, AuditMode, TableSpec
 from offline_data.store.manifest import Manifest, dump_manifest
 from offline_data.store.reader import DatasetReader, open_reader
@@ -93,6 +95,7 @@ class Sink:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, HashedFile] = {}
+        self._linked: dict[str, FileDigest] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-sink")
         self._waiting: deque[Future[None]] = deque()
 
@@ -115,6 +118,15 @@ class Sink:
 
         self.run(write)
 
+    def link(self, name: str, source: Path, digest: Mapping[str, Any]) -> None:
+        """Make file `name` a hard link to one of known size and sha256, or a copy."""
+
+        def write() -> None:
+            place_file(source.resolve(), self.folder / name, digest, SILENT, move=True)
+            self._linked[name] = FileDigest(digest["size"], digest["sha256"])
+
+        self.run(write)
+
     def run(self, job: Callable[[], None]) -> None:
         """Run `job` after all appends so far, before all later ones."""
         self.drain(_IN_FLIGHT - 1)
@@ -130,7 +142,8 @@ class Sink:
         """Wait for all jobs and sync all files; returns size and digest of each."""
         self.drain()
         with disk_errors(self.folder):
-            return {name: file.finish() for name, file in self._files.items()}
+            written = {name: file.finish() for name, file in self._files.items()}
+        return {**written, **self._linked}
 
 
 class DatasetCounts:
@@ -240,7 +253,8 @@ class DatasetWriter:
         self._episodes.append(episode_table(batch, first_row))
         self._counts.add(batch)
         # Read here, because later batches change both meanwhile.
-        reader = DatasetReader(self.folder, replace(self._header, tables=rows.tables))
+        written = replace(self._header, tables=rows.tables, digests=rows.linked)
+        reader = DatasetReader(self.folder, written)
         reader.vocabularies = self._words.by_table()
         self._sink.run(lambda: self._audit.check(batch, reader, first_row, first))
 

@@ -243,12 +243,15 @@ def test_frames(version: str, shard: int, tmp_path: Path, monkeypatch: pytest.Mo
     batch = read(folder)
     assert_values(batch, folder)
     images: Any = batch.observations[KEY]
-    assert images.encoding == "png"
+    assert images.encoding == "video"
     grey = np.asarray(images)[..., 0].mean((1, 2))
     expected = [
         40 * e + 4 * min(t, n - 1) + 20 for e, n in enumerate(lengths) for t in range(n + 1)
     ]
     np.testing.assert_allclose(grey, expected, atol=2)
+    encoded: Any = read(folder, video="png").observations[KEY]
+    assert encoded.encoding == "png"
+    np.testing.assert_array_equal(np.asarray(encoded), np.asarray(images))
     pixels = read(folder, video="raw").observations[KEY]
     assert isinstance(pixels, np.ndarray)
     np.testing.assert_array_equal(pixels, np.asarray(images))

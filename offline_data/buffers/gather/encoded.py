@@ -10,7 +10,7 @@ from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
-from offline_data.store.layout import OBSERVATIONS, STEPS
+from offline_data.store.layout import OBSERVATIONS, STEPS, VIDEO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -91,6 +91,14 @@ class ImageBytes:
 
     def __init__(self, reader: DatasetReader, keys: Iterable[Key]) -> None:
         self._reader, self._keys = reader, tuple(keys)
+        leaves = encoded_leaves(reader)
+        for key in self._keys:
+            if reader.manifest.tables[leaves[key][0]][leaves[key][1]].encoding == VIDEO:
+                raise UsageError(
+                    f"decode=False hands out the bytes of images, and {join_key(key)!r} is a video, "
+                    "whose frames have none of their own",
+                    hint="leave decode=False out, or the leaf: keys=[…]",
+                )
 
     def __call__(self, batch: Any) -> Any:
         """Set the leaves to `NonTensorStack`s of `bytes` (None for padding); returns the batch."""

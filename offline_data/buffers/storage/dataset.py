@@ -45,7 +45,7 @@ class DatasetStorage:
         pin_memory: Whether batches are in page-locked memory (on the CPU), or are transferred
             through it (if `device` is an accelerator).
         in_memory: Whether to copy the files to `device` on first use and gather batches there, once
-            per process. Encoded images stay encoded, in CPU memory.
+            per process. Encoded images stay encoded, in CPU memory; videos stay files.
         decode: Whether to decode encoded images, in `torch.get_num_threads()` threads; else batches
             have numbers for `ImageBytes`.
 

@@ -17,7 +17,7 @@ from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
-from offline_data.store.layout import OBSERVATIONS, STEPS, TED, LeafSpec
+from offline_data.store.layout import OBSERVATIONS, STEPS, TED, VIDEO, LeafSpec
 from offline_data.store.reader import DatasetReader
 
 _CHANNELS = (1, 3, 4)
@@ -28,6 +28,9 @@ _SHIFT = "frame_shift"
 
 _SMALLEST = 16
 """Encoded frames that are decoded because no others have so few bytes, each of another size."""
+
+_FRAMES = 32
+"""Frames that are compared at once."""
 
 _ROWS = 1024
 """Encoded frames of one size that are compared at once."""
@@ -42,7 +45,7 @@ class BlackImages(Rule):
     Raw frames are all looked at. Encoded ones are decoded for a sample of 256, spread over the
     dataset, and the 16 that have the fewest bytes of all, as a black frame does; every other frame
     with the bytes of a black one is counted without decoding. The count is a lower bound if several
-    encoders wrote the leaf.
+    encoders wrote the leaf. Of videos, the sample alone is looked at.
     """
 
     code = "RL050"
@@ -81,6 +84,11 @@ class BlackImages(Rule):
 
     def _measure_sample(self, reader: DatasetReader, key: Key) -> Tally:
         column, known = _encoded_rows(reader, key)
+        if column.encoding == VIDEO:
+            looked = known[_spread(len(known), self.limits["sample"])]
+            rows = looked[~_decode(column[looked]).any(axis=1)]
+            place = _place(reader, key, int(rows[0])) if len(rows) else None
+            return Tally(number=len(rows), rows=len(looked), place=place)
         begins, ends = column.bounds()
         sizes = (ends - begins)[known]
         smallest = np.unique(sizes, return_index=True)[1][:_SMALLEST]
@@ -107,7 +115,7 @@ class FrozenImages(Rule):
 
     A sample of 256 episodes with at least 8 transitions is compared, their first, middle and
     last frames and two between them; where these are equal, all of the episode. Encoded frames are
-    compared by their bytes. Frames of one colour are looked for in a sample of 256. Black frames are
+    compared by their bytes, those of videos decoded. Frames of one colour are looked for in a sample of 256. Black frames are
     RL050's, and not reported again.
     """
 
@@ -301,11 +309,14 @@ def _is_frozen(reader: DatasetReader, key: Key, episode: int) -> bool:
     begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
     for rows in (np.linspace(0, length - 1, 5, dtype=np.int64), np.arange(length)):
         frames = _frames(reader, key, begin + rows)
-        if isinstance(frames, EncodedColumn):
+        if isinstance(frames, EncodedColumn) and frames.encoding != VIDEO:
             if len(set(frames.images())) > 1:
                 return False
-        elif (frames != frames[:1]).any():
-            return False
+        else:
+            first = np.asarray(frames[:1])
+            for at in range(0, len(frames), _FRAMES):
+                if (np.asarray(frames[at : at + _FRAMES]) != first).any():
+                    return False
     return bool(_decode(frames[:1]).any())
 
 

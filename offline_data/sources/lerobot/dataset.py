@@ -50,6 +50,7 @@ from offline_data.sources.lerobot.metadata import (
 )
 from offline_data.sources.lerobot.video import as_column, frames_of_rows
 from offline_data.store.encoded import as_encoded
+from offline_data.store.video import StoredVideo, VideoColumn, hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,7 +111,8 @@ class LeRobotDataset(RawDataset):
     """
 
     def __init__(self, folder: Path, sizes: Mapping[str, int | None], release: Release) -> None:
-        self._folder, self._skip_bad, self._video = folder, release.skip_bad_episodes, release.video
+        self._folder, self._skip_bad = folder, release.skip_bad_episodes
+        self._video = release.video or "keep"
         info = read_info(folder)
         self._fps = info.fps
         self._tasks = read_tasks(folder, sizes)
@@ -118,7 +120,7 @@ class LeRobotDataset(RawDataset):
         features, left_out = select_features(features, release.only, str(folder / INFO))
         cameras = [one.name for one in features if one.kind == "video"]
         self._episodes = read_episodes(
-            folder, info, sizes, [] if release.video == "skip" else cameras
+            folder, info, sizes, [] if self._video == "skip" else cameras
         )
         self._of: dict[str, list[int]] = {}
         for number, file in enumerate(self._episodes.files):
@@ -145,14 +147,15 @@ class LeRobotDataset(RawDataset):
             notes.append(NOTE_VIDEO)
             films = [one.name for one in self._features if one.kind == "video"]
             notes += filter(None, (depth_note(name, info.features[name]) for name in films))
-            size = human_bytes(count * pixels // (1 if release.video == "raw" else 2))
-            how = "pixels" if release.video == "raw" else "PNG images"
-            warnings.append(
-                f"Frames of videos are stored as {how}, about {size}; --video skip leaves them out."
-            )
-        self._width = sum(
-            prod(one.shape) if one.kind in {"number", "text"} else _IMAGE for one in self._features
-        )
+            if self._video != "keep":
+                size = human_bytes(count * pixels // (1 if self._video == "raw" else 2))
+                how = "pixels" if self._video == "raw" else "PNG images"
+                warnings.append(
+                    f"Frames of videos are stored as {how}, about {size}; --video keep stores the "
+                    "mp4 files."
+                )
+        widths = {"image": _IMAGE, "video": 2 if self._video == "keep" else _IMAGE}
+        self._width = sum(widths.get(one.kind, prod(one.shape)) for one in self._features)
         self._shards = self._cut_shards(sizes, release.episodes)
         self.info = SourceInfo(
             transitions=count,
@@ -194,7 +197,7 @@ class LeRobotDataset(RawDataset):
 
     def _readings(self, bounds: tuple[int, int]) -> Iterator[tuple[str, Reading]]:
         first, stop = bounds
-        with closing(_Films(self._folder, self._episodes.videos)) as films:
+        with closing(_Films(self._folder, self._episodes.videos, self._video)) as films:
             for file, run in groupby(range(first, stop), self._episodes.files.__getitem__):
                 yield from self._of_file(file, np.array(list(run)), films)
 
@@ -264,7 +267,7 @@ class LeRobotDataset(RawDataset):
         for feature in (one for one in self._features if one.kind == "video"):
             each = np.split(seconds, np.cumsum(lengths)[:-1])
             frames = [
-                films.read(feature.name, number, rows, self._fps, raw=self._video == "raw")
+                films.read(feature.name, number, rows, self._fps)
                 for number, rows in zip(numbers.tolist(), each, strict=True)
             ]
             observations[feature.key] = joined([column for column, _ in frames])
@@ -307,20 +310,19 @@ class LeRobotDataset(RawDataset):
 
 
 class _Films:
-    """The video of each camera that is being read."""
+    """The video of each camera that is being read; `how` is the option `video`."""
 
-    def __init__(self, folder: Path, videos: Mapping[str, Video]) -> None:
-        self._folder, self._videos = folder, videos
+    def __init__(self, folder: Path, videos: Mapping[str, Video], how: str) -> None:
+        self._folder, self._videos, self._how = folder, videos, how
         self._open: dict[str, tuple[str, VideoFile]] = {}
+        self._kept: dict[str, StoredVideo] = {}
 
     def close(self) -> None:
         """Close the files."""
         for _, film in self._open.values():
             film.close()
 
-    def read(
-        self, camera: str, number: int, rows: NDArray[Any], fps: float, *, raw: bool
-    ) -> tuple[Any, float]:
+    def read(self, camera: str, number: int, rows: NDArray[Any], fps: float) -> tuple[Any, float]:
         """Return the frames of an episode, the last one twice, and the largest `frame_shift`."""
         video = self._videos[camera]
         file = video.files[number]
@@ -331,11 +333,20 @@ class _Films:
                 del self._open[camera]
             film = VideoFile(self._folder / file)
             self._open[camera] = file, film
+            if self._how == "keep":
+                path = self._folder / file
+                self._kept[camera] = StoredVideo(path, *hash_file(path), known=film.index)
         try:
             frames, apart = frames_of_rows(film.times, video.bounds[number], rows, fps)
         except FormatError as error:
             raise FormatError(f"{file}: {error.message}") from None
-        return as_column(film.read(frames), camera, raw=raw), apart
+        if self._how == "keep":
+            pairs = np.zeros((len(frames) + 1, 2), np.int32)
+            pairs[:, 1] = [*frames, frames[-1]]
+            return VideoColumn(
+                [self._kept[camera]], pairs, ("video", film.dtype, film.shape), camera
+            ), apart
+        return as_column(film.read(frames), camera, raw=self._how == "raw"), apart
 
 
 @dataclass(frozen=True)

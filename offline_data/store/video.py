@@ -1,0 +1,349 @@
+"""Leaves of videos: the mp4 files of the source, and the file and frame of each row.
+
+```
+row of the table               0      1      2      3      4
+<leaf>.frames                  0 7    0 8    0 9    1 0    1 1         number of the file, of the frame
+<leaf>.video/000000.mp4        the first file; 000000.times has the time of each of its frames
+<leaf>.video/000001.mp4        …
+```
+
+Rows are decoded file by file, each run from a key frame to the next once. Containers stay open, at
+most `_OPEN` in a process that no thread is using.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from offline_data.errors import FormatError, MissingDependencyError
+from offline_data.readers.video import VideoFile
+from offline_data.store.encoded import EncodedColumn, in_threads
+from offline_data.store.layout import LeafSpec, video_name
+
+_OPEN = 64
+"""Containers that stay open though no thread reads them; each holds a few frames."""
+_CHECKED = 32
+"""Frames that are decoded at once for checking."""
+_VERIFY = "`offline-data verify ID` names every damaged file of a dataset"
+
+_idle: dict[int, list[tuple[str, VideoFile]]] = {}
+"""Open containers by process id, the last used at the end: those of a parent are never touched."""
+_lock = Lock()
+
+
+@dataclass(frozen=True)
+class StoredVideo:
+    """An mp4 file, of a dataset or a source."""
+
+    path: Path
+    size: int
+    sha256: str
+    times: Path | None = None
+    """File of the index; None: `index` is set."""
+    known: NDArray[np.int64] | None = field(default=None, compare=False)
+
+    @cached_property
+    def index(self) -> NDArray[np.int64]:
+        """`index` of its `VideoFile`, checked; raises `FormatError`."""
+        if self.known is not None or self.times is None:
+            return np.asarray(self.known)
+        data = np.fromfile(self.times, "<i8")
+        index = data[: len(data) // 2 * 2].reshape(-1, 2)
+        if not len(index) or (np.diff(index[:, 0]) <= 0).any() or (index[:, 1] & ~1).any():
+            raise FormatError(f"{self.times} is not a list of times and key frames", hint=_VERIFY)
+        return index
+
+    @contextmanager
+    def decoder(self) -> Iterator[VideoFile]:
+        """Yield a decoder that no other thread uses, which stays open for the next one."""
+        idle = _idle.setdefault(os.getpid(), [])
+        name = f"{self.sha256} {self.path}"
+        with _lock:
+            place = next((n for n in reversed(range(len(idle))) if idle[n][0] == name), None)
+            file = None if place is None else idle.pop(place)[1]
+        if file is None:
+            advice = "or leave the leaf out: keys=[…]"
+            file = VideoFile(self.path, self.index, threads=False, instead=advice)
+        yield file  # after an error it is not used again
+        with _lock:
+            idle.append((name, file))
+            closing = [idle.pop(0)[1] for _ in range(len(idle) - _OPEN)]
+        for old in closing:
+            old.close()
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Return the size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else None
+        if digest is None:  # Python 3.10
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return file.tell(), digest.hexdigest()
+
+
+class VideoColumn(EncodedColumn):
+    """A column of frames of videos `[n, *shape]`; see `EncodedColumn`.
+
+    In place of the bytes of an image, a row has 40 that identify its frame: the SHA-256 of the file
+    and the number of the frame.
+
+    Args:
+        files: The files.
+        frames: int32 `[R, 2]`: number of the file and of the frame.
+        kind: `video`, and the dtype and shape of a decoded frame.
+        where: Name for messages.
+        rows: Rows of `frames` that belong to the column; None: all.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[StoredVideo],
+        frames: NDArray[np.int32],
+        kind: tuple[str, str, tuple[int, ...]],
+        where: str = "a column",
+        rows: NDArray[np.int64] | range | None = None,
+    ) -> None:
+        self._files, self._frames = files, frames
+        self._describe(kind, where, range(len(frames)) if rows is None else rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VideoColumn, (*self.used(), self._kind, self._where)
+
+    @override
+    def having_rows(self, rows: NDArray[np.int64] | range) -> VideoColumn:
+        return VideoColumn(self._files, self._frames, self._kind, self._where, rows)
+
+    @override
+    def joined_with(self, others: Sequence[EncodedColumn]) -> VideoColumn:
+        numbers: dict[str, int] = {}
+        files: list[StoredVideo] = []
+        parts = []
+        for column in (self, *others):
+            some, frames = cast("VideoColumn", column).used()
+            for file in some:
+                if numbers.setdefault(file.sha256, len(files)) == len(files):
+                    files.append(file)
+            of = np.array([numbers[file.sha256] for file in some], np.int32)
+            parts.append(np.stack([of[frames[:, 0]], frames[:, 1]], axis=1))
+        return VideoColumn(files, np.concatenate(parts), self._kind, self._where)
+
+    @override
+    def in_memory(self) -> VideoColumn:
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """Share of the bytes of the files that these frames are."""
+        counts = np.unique(self.pairs()[:, 0], return_counts=True)
+        of = zip(*(part.tolist() for part in counts), strict=True)
+        return sum(self._files[n].size * rows // len(self._files[n].index) for n, rows in of)
+
+    def used(self) -> tuple[list[StoredVideo], NDArray[np.int32]]:
+        """Return the files of these rows, the first used first, and `frames` with their numbers."""
+        pairs = self.pairs()
+        numbers, first, of = np.unique(pairs[:, 0], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        renumbered = np.argsort(order).astype(np.int32)[of.reshape(-1)]
+        files = [self._files[n] for n in numbers[order].tolist()]
+        return files, np.stack([renumbered, pairs[:, 1]], axis=1)
+
+    def pairs(self) -> NDArray[np.int32]:
+        """Return the checked file and frame of each row `[n, 2]`; raises `FormatError`."""
+        pairs = np.asarray(self._frames[self._numbers])
+        files = pairs[:, 0]
+        wrong = (files < 0) | (files >= len(self._files)) | (pairs[:, 1] < 0)
+        if not wrong.any():
+            counts = np.zeros(len(self._files), np.int64)
+            for number in np.unique(files).tolist():
+                counts[number] = len(self._files[number].index)
+            wrong = pairs[:, 1] >= counts[files]
+        if wrong.any():
+            row = int(wrong.argmax())
+            file, frame = pairs[row].tolist()
+            has = (
+                f"which has {len(self._files[file].index)}" if 0 <= file < len(self._files) else ""
+            )
+            raise FormatError(
+                f"{self._name_row(row)} is said to be frame {frame} of video {file}, "
+                f"{has or f'and there are {len(self._files)} videos'}",
+                hint=_VERIFY,
+            )
+        return pairs
+
+    @override
+    def images(self) -> list[bytes]:
+        return [row.tobytes() for row in self._identities()]
+
+    @override
+    def runs(self) -> Iterator[NDArray[np.uint8]]:
+        yield self._identities().reshape(-1)
+
+    @override
+    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        ends = 40 * np.arange(1, len(self) + 1, dtype=np.int64)
+        return ends - 40, ends
+
+    def _identities(self) -> NDArray[np.uint8]:
+        pairs = self.pairs()
+        out = np.empty((len(pairs), 40), np.uint8)
+        of_files = b"".join(bytes.fromhex(file.sha256) for file in self._files)
+        out[:, :32] = np.frombuffer(of_files, np.uint8).reshape(-1, 32)[pairs[:, 0]]
+        out[:, 32:] = pairs[:, 1].astype("<i8").reshape(-1, 1).view(np.uint8)
+        return out
+
+    @override
+    def decode(self, places: Sequence[NDArray[Any]], threads: int | None = None) -> None:
+        pairs = self.pairs().astype(np.int64)
+        codes, of = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_inverse=True)
+        order, stops = np.argsort(of.reshape(-1), kind="stable"), np.cumsum(np.bincount(of.ravel()))
+        runs = self._runs_of(codes)
+
+        def decode_run(number: int) -> None:
+            first, stop = runs[number]
+            file = self._files[codes[first] >> 32]
+            with file.decoder() as decoder:
+                if (decoder.dtype, decoder.shape) != self._kind[1:]:
+                    raise FormatError(
+                        f"{file.path} has frames of {decoder.dtype} {list(decoder.shape)}, and "
+                        f"{self._where} of {self._kind[1]} {list(self._kind[2])}"
+                    )
+                frames = decoder.read(codes[first:stop] & 0xFFFFFFFF)
+                for code, pixels in enumerate(frames, first):
+                    for place in order[stops[code - 1] if code else 0 : stops[code]].tolist():
+                        np.copyto(places[place], pixels)
+
+        in_threads(decode_run, len(runs), threads)
+
+    def _runs_of(self, codes: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Cut ascending `file << 32 | frame` into runs that are decoded from the same key frame."""
+        begins = np.zeros(len(codes), bool)
+        files = codes >> 32
+        for first, stop in pairwise(
+            [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(codes)]
+        ):
+            if first < stop:
+                keys = np.flatnonzero(self._files[files[first]].index[:, 1])
+                gops = np.searchsorted(keys, codes[first:stop] & 0xFFFFFFFF, side="right")
+                begins[first] = True
+                begins[first + 1 : stop] = np.diff(gops) > 0
+        cuts = [*np.flatnonzero(begins).tolist(), len(codes)]
+        return list(pairwise(cuts))
+
+    @override
+    def check_headers(self) -> None:
+        self.pairs()
+
+    def check_decoding(self, step: int) -> None:
+        """Decode every `step`-th run from a key frame to the next; raises `FormatError`."""
+        pairs = self.pairs().astype(np.int64)
+        codes, first = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_index=True)
+        for begin, stop in self._runs_of(codes)[::step]:
+            for at in range(begin, stop, _CHECKED):
+                np.asarray(self[first[at : min(at + _CHECKED, stop)]])
+
+    def problem(self) -> str | None:
+        """Return what is wrong with a whole leaf of a dataset, or None; decodes nothing.
+
+        Times are compared with those of the packets, where PyAV is installed.
+        """
+        try:
+            self.pairs()
+            for file in self._files:
+                opened = VideoFile(file.path, threads=False)
+                opened.close()
+                if not np.array_equal(opened.index, file.index):
+                    return f"has other times in {file.times} than in {file.path}"
+                if (opened.dtype, opened.shape) != self._kind[1:]:
+                    return f"has frames of {opened.dtype} {list(opened.shape)} in {file.path}"
+        except MissingDependencyError:
+            return None
+        except FormatError as error:
+            return f"has a row that cannot be decoded: {error.message}"
+        return None
+
+
+class VideoWriter:
+    """Writes rows of a leaf of videos; the methods are those of a `Sink`.
+
+    Attributes:
+        linked: Digests of the files of videos so far.
+    """
+
+    def __init__(
+        self,
+        leaf: LeafSpec,
+        append: Callable[[str, Any], None],
+        link: Callable[[str, Path, Mapping[str, Any]], None],
+    ) -> None:
+        self.leaf, self._append, self._link = leaf, append, link
+        self.linked: dict[str, dict[str, Any]] = {}
+        self._numbers: dict[str, int] = {}
+        append(leaf.file, b"")
+
+    def append(self, rows: Any) -> None:
+        """Append the rows of a `VideoColumn`, and files that are new; raises `FormatError`."""
+        files, frames = rows.used()
+        for file in files:
+            number = self._numbers.setdefault(file.sha256, len(self._numbers))
+            name = video_name(self.leaf, number)
+            if name not in self.linked:
+                self.linked[name] = {"size": file.size, "sha256": file.sha256}
+                self._link(name, file.path, self.linked[name])
+                times = np.ascontiguousarray(file.index, "<i8")
+                digest = hashlib.sha256(times.tobytes()).hexdigest()
+                place = video_name(self.leaf, number, times=True)
+                self.linked[place] = {"size": times.nbytes, "sha256": digest}
+                self._append(place, times)
+        numbers = np.array([self._numbers[file.sha256] for file in files], "<i4")
+        self._append(
+            self.leaf.file, np.stack([numbers[frames[:, 0]], frames[:, 1]], 1).astype("<i4")
+        )
+
+
+def number_videos(
+    leaf: LeafSpec, parts: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> tuple[list[NDArray[np.int32]], dict[str, tuple[int, str]]]:
+    """Number the videos of a leaf that several parts have, by their digests; equal ones once.
+
+    Returns the new numbers of those of each part, and part and name of each new file.
+    """
+    numbers: dict[str, int] = {}
+    codes, sources = [], dict[str, tuple[int, str]]()
+    for part, digests in enumerate(parts):
+        of: list[int] = []
+        while (name := video_name(leaf, len(of))) in digests:
+            new = numbers.setdefault(digests[name]["sha256"], len(numbers))
+            if video_name(leaf, new) not in sources:
+                for times in (False, True):
+                    old = video_name(leaf, len(of), times=times)
+                    sources[video_name(leaf, new, times=times)] = part, old
+            of.append(new)
+        codes.append(np.array(of, np.int32))
+    return codes, sources
+
+
+def read_videos(
+    folder: Path, leaf: LeafSpec, digests: Mapping[str, Mapping[str, Any]]
+) -> list[StoredVideo]:
+    """Return the files of a leaf of a dataset directory, which its digests list."""
+    found: list[StoredVideo] = []
+    while (name := video_name(leaf, len(found))) in digests:
+        times = folder / video_name(leaf, len(found), times=True)
+        entry = digests[name]
+        found.append(StoredVideo(folder / name, int(entry["size"]), str(entry["sha256"]), times))
+    return found
