@@ -106,14 +106,13 @@ def write_copy(
         if not move:
             require_bytes(folder, entry.bytes, f"A copy of {entry.id}")
             if problem := check_digest(entry.path, entry.manifest):
-                raise _damage_error(entry.path / MANIFEST, problem)
+                raise _damage_error(entry.path, MANIFEST, problem)
         with progress.task(f"{'move' if move else 'copy'} {entry.id}", entry.bytes, "B") as bar:
             plain: set[str] = set()
             for file, digest in entry.manifest.digests.items():
-                source = entry.path / file
                 if problem := file_problem(entry.path, file, digest["size"], plain):
-                    raise _damage_error(source, problem)
-                place_file(source.resolve(), folder / file, digest, bar, move=move)
+                    raise _damage_error(entry.path, file, problem)
+                place_file(entry.path, file, folder, digest, bar, move=move)
         manifest = read_whole(entry.path / MANIFEST, MAX_BYTES)
         if target != entry.id:
             manifest = _manifest_of(entry, target, move=move).encode()
@@ -152,9 +151,13 @@ def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
 
 
 def place_file(
-    source: Path, target: Path, expected: Mapping[str, Any], bar: Task, *, move: bool
+    dataset: Path, name: str, folder: Path, expected: Mapping[str, Any], bar: Task, *, move: bool
 ) -> None:
-    """Link (`move`) or copy one file; raises `IntegrityError` if a copy has another digest."""
+    """Link (`move`) or copy a file of a dataset into another folder.
+
+    Raises `IntegrityError` if a copy has another digest.
+    """
+    source, target = (dataset / name).resolve(), folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if move:
         try:
@@ -173,11 +176,11 @@ def place_file(
         written.flush()
         os.fsync(written.fileno())
     if found.hexdigest() != expected["sha256"]:
-        raise _damage_error(source, "has another sha256 than in the manifest")
+        raise _damage_error(dataset, name, "has another sha256 than in the manifest")
 
 
-def _damage_error(file: Path, problem: str) -> IntegrityError:
+def _damage_error(dataset: Path, name: str, problem: str) -> IntegrityError:
     return IntegrityError(
-        f"{file} {problem}",
-        hint=f"`offline-data verify {shlex.quote(str(file.parent))}` shows what is damaged",
+        f"{dataset / name} {problem}",
+        hint=f"`offline-data verify {shlex.quote(str(dataset))}` shows what is damaged",
     )
