@@ -24,16 +24,15 @@ from offline_data.hints import FUNCTIONS, in_python
 from offline_data.ids import parse_id
 from offline_data.ingest import Options
 from offline_data.ingest.resolve import suggest_command
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
+from tests.toys.stored import write_stored
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root with the dataset `local:other`; offline."""
-    path = tmp_path / "root" / "local" / "other" / "1"
-    path.mkdir(parents=True)
-    write_toy(path, [toy_batch([3, 2])], dataset="local:other@1")
+    write_stored(tmp_path / "root", "local:other@1", toy_batch([3, 2]))
     monkeypatch.setenv("OFFLINE_DATA_HOME", str(tmp_path / "root"))
     monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
+from tests.toys.stored import write_stored
 
 TORCH = {"torch", "tensordict", "torchrl"}
 LATER = {
@@ -40,9 +41,7 @@ assert not any(codes), codes
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with the dataset `local:toy`."""
     folder: Path = tmp_path_factory.mktemp("root")
-    path = folder / "local" / "toy" / "1"
-    path.mkdir(parents=True)
-    write_toy(path, [toy_batch([3, 2], text=True)])
+    write_stored(folder, "local:toy@1", toy_batch([3, 2], text=True))
     return folder
 
 

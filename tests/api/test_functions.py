@@ -16,8 +16,9 @@ import offline_data
 from offline_data.config import Settings
 from offline_data.errors import IntegrityError, NotFoundError, OfflineError, UsageError
 from offline_data.progress import SilentProgress
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
+from tests.toys.stored import write_stored
 
 LENGTHS = [3, 1, 2]
 
@@ -26,10 +27,8 @@ LENGTHS = [3, 1, 2]
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root with `local:toy` of 6 rows and `local:zoo/large` of 40."""
     folder = tmp_path / "root"
-    write_toy(folder / "local" / "toy" / "1", [toy_batch(LENGTHS)])
-    write_toy(
-        folder / "local" / "zoo" / "large" / "1", [toy_batch([40])], dataset="local:zoo/large@1"
-    )
+    write_stored(folder, "local:toy@1", toy_batch(LENGTHS))
+    write_stored(folder, "local:zoo/large@1", toy_batch([40]))
     monkeypatch.setenv("OFFLINE_DATA_HOME", str(folder))
     monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
     return folder

@@ -9,7 +9,8 @@ import torch
 import offline_data
 from offline_data.buffers.load import load_dataset, open_dataset
 from offline_data.errors import InvalidIdError, NotFoundError, UsageError
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
+from tests.toys.stored import write_stored
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +18,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with two revisions of a dataset, of 3 and 5 transitions."""
     root = tmp_path_factory.mktemp("root")
     for revision, lengths in (("a1", [3]), ("b2", [3, 2])):
-        folder = root / "local" / "toy" / revision
-        write_toy(folder, [toy_batch(lengths)], dataset=f"local:toy@{revision}")
+        write_stored(root, f"local:toy@{revision}", toy_batch(lengths))
     return root
 
 

@@ -13,6 +13,7 @@ from offline_data.checks import Finding
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
 from offline_data.episodes import EpisodeBatch
+from tests.toys.stored import write_stored
 
 Write: TypeAlias = Callable[..., Path]
 """`write(batch, layout="compact", **fields of the manifest)` returns a dataset directory."""
@@ -51,6 +52,16 @@ def changed(batch: EpisodeBatch, **tables: Any) -> EpisodeBatch:
         if name in {"steps", "observations", "episodes"}
     }
     return replace(batch, **{**tables, **columns})
+
+
+def write_clean_and_bad(root: Path) -> Path:
+    """Write `local:clean` and `local:bad`, which has one NaN and a constant feature, to a root."""
+    seen = clean_batch().observations["observation",].copy()
+    seen[14, 1], seen[:, 0] = np.nan, 7
+    write_stored(root, "local:clean@1", clean_batch())
+    bad = changed(clean_batch(), observations={("observation",): seen})
+    write_stored(root, "local:bad@1", bad)
+    return root
 
 
 def found(

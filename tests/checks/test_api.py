@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import offline_data
@@ -18,8 +17,7 @@ from offline_data.config import Settings
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import parse_id
 from offline_data.testing import assert_clean
-from offline_data.testing.toy import write_toy
-from tests.checks.planted import Write, changed, clean_batch
+from tests.checks.planted import Write, clean_batch, write_clean_and_bad
 
 VALUES = ["RL02"]
 
@@ -27,15 +25,7 @@ VALUES = ["RL02"]
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with `local:clean` and `local:bad`, which has one NaN and a constant feature."""
-    folder: Path = tmp_path_factory.mktemp("checked")
-    seen = clean_batch().observations["observation",].copy()
-    seen[14, 1], seen[:, 0] = np.nan, 7
-    bad = changed(clean_batch(), observations={("observation",): seen})
-    for name, batch in (("clean", clean_batch()), ("bad", bad)):
-        path = folder / "local" / name / "1"
-        path.mkdir(parents=True)
-        write_toy(path, [batch], dataset=f"local:{name}@1")
-    return folder
+    return write_clean_and_bad(tmp_path_factory.mktemp("checked"))
 
 
 def test_ids_paths_and_loaded_datasets(root: Path) -> None:

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
 from tests.ingest.here import convert_here
+from tests.toys.stored import write_stored
 
 RUN = "from offline_data_cli.main import run; run()"
 """The program, for the few tests that need a process of their own."""
@@ -141,9 +142,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Terminal]:
 def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with the dataset `local:toy@1` of 5 transitions in 2 episodes; not to be written."""
     root: Path = tmp_path_factory.mktemp("toy") / "root"
-    path = root / "local" / "toy" / "1"
-    path.mkdir(parents=True)
-    write_toy(path, [toy_batch([3, 2], text=True)])
+    write_stored(root, "local:toy@1", toy_batch([3, 2], text=True))
     return root
 
 

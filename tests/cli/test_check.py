@@ -14,25 +14,17 @@ from pathlib import Path
 import pytest
 
 from offline_data.checks.reference import reference_page, rule_texts
-from offline_data.testing.toy import write_toy
 from offline_data_cli.main import main
-from tests.checks.planted import changed, clean_batch
+from tests.checks.planted import clean_batch, write_clean_and_bad
 from tests.cli.conftest import RUN, Cli, Terminal
+from tests.toys.stored import write_stored
 
 ONLY = ("--select", "RL02")
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("checked")
-    seen = clean_batch().observations["observation",].copy()
-    seen[14, 1], seen[:, 0] = float("nan"), 7
-    bad = changed(clean_batch(), observations={("observation",): seen})
-    for name, batch in (("clean", clean_batch()), ("bad", bad)):
-        path = folder / "local" / name / "1"
-        path.mkdir(parents=True)
-        write_toy(path, [batch], dataset=f"local:{name}@1")
-    return folder
+    return write_clean_and_bad(tmp_path_factory.mktemp("checked"))
 
 
 @pytest.fixture(autouse=True)
@@ -154,9 +146,7 @@ def test_a_baseline(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert ran.code == 0
     assert ran.out == "no findings in 2 datasets, by 4 rules; 2 in the baseline\n"
     shutil.rmtree(tmp_path / "root" / "local" / "bad")
-    path = tmp_path / "root" / "local" / "bad" / "2"
-    path.mkdir(parents=True)
-    write_toy(path, [clean_batch()], dataset="local:bad@2")
+    write_stored(tmp_path / "root", "local:bad@2", clean_batch())
     ran = cli("check", "--all", *ONLY, "--baseline", "known.json")
     known = folder / "known.json"
     assert f"no longer found: 2 of the baseline (to update it: --write-baseline {known})" in ran.err

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from offline_data.errors import NotFoundError
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
+from tests.toys.stored import write_stored
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -178,8 +179,7 @@ def put(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device", "circle"])
 def test_files_that_are_none(cli: Cli, toy: Path, tmp_path: Path, kind: str) -> None:
-    other = tmp_path / "root" / "local" / "other" / "1"
-    write_toy(other, [toy_batch([1])], dataset="local:other@1")
+    other = write_stored(tmp_path / "root", "local:other@1", toy_batch([1]))
     put(other / "manifest.json", kind)
     ran = cli("list")
     assert ran.code == 0

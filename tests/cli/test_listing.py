@@ -14,8 +14,9 @@ from offline_data.reports import catalog, environment
 from offline_data.reports.catalog import CatalogDataset
 from offline_data.reports.listing import Listing
 from offline_data.sources.registry import source_names
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from offline_data_cli.commands import demo
+from tests.toys.stored import write_stored
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -27,9 +28,7 @@ HOST = "http://host.example/"
 def three(tmp_path: Path) -> list[str]:
     """Three datasets here; their ids, from the smallest to the largest."""
     for dataset, lengths in (("local:b/two", [9, 9]), ("d4rl:c", [2]), ("local:a", [500])):
-        folder = tmp_path / "root" / dataset.replace(":", "/") / "1"
-        folder.mkdir(parents=True)
-        write_toy(folder, [toy_batch(lengths)], dataset=f"{dataset}@1")
+        write_stored(tmp_path / "root", f"{dataset}@1", toy_batch(lengths))
     return ["d4rl:c@1", "local:b/two@1", "local:a@1"]
 
 

@@ -10,10 +10,11 @@ import pytest
 from offline_data import errors
 from offline_data.config import Settings
 from offline_data.reports import environment
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from offline_data_cli.app import command_tree
 from offline_data_cli.main import EXIT_CODES, exit_code
 from tests.cli.conftest import Cli, program
+from tests.toys.stored import write_stored
 
 CODES = {
     errors.OfflineDataError: 1,
@@ -146,8 +147,7 @@ def test_ctrl_c(cli: Cli, failing: list[BaseException]) -> None:
 
 def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
     for revision in ("1", "2"):
-        folder = tmp_path / "root" / "local" / "toy" / revision
-        write_toy(folder, [toy_batch([2])], dataset=f"local:toy@{revision}")
+        folder = write_stored(tmp_path / "root", f"local:toy@{revision}", toy_batch([2]))
     (folder / "manifest.json").write_text("{")
     ran = program("info", "local:toy", "--json")
     assert (ran.code, ran.json["id"]) == (0, "local:toy@1")

@@ -19,9 +19,10 @@ from offline_data.preprocess import plan as planning
 from offline_data.preprocess.steps.registry import parse_step, step_names
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
 from tests.cli.conftest import Cli, Ran, Terminal
+from tests.toys.stored import write_stored
 
 FUNCTIONS = """
 from pathlib import Path
@@ -267,9 +268,7 @@ def test_a_function_that_fails(cli: Cli, toy: Path, functions: Path) -> None:
 def test_ctrl_c_and_resume(
     tmp_path: Path, functions: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "root" / "local" / "long" / "1"
-    path.mkdir(parents=True)
-    write_toy(path, [toy_batch([4] * 6)], dataset="local:long@1")
+    path = write_stored(tmp_path / "root", "local:long@1", toy_batch([4] * 6))
     line = ("preprocess", "local:long", "--fn", "functions.py:interrupted", "--out", "x",
             "--chunk-rows", "4")  # fmt: skip
     run_tasks = engine.Run.run_tasks
@@ -369,9 +368,7 @@ _PLANNED = ("preprocess", "local:five", "--step", "clip:action,low=-3002", "--ou
 @pytest.fixture
 def plan(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a plan of 3 tasks."""
-    parent = tmp_path / "root" / "local" / "five" / "1"
-    parent.mkdir(parents=True)
-    write_toy(parent, [toy_batch(LENGTHS)], dataset="local:five@1")
+    write_stored(tmp_path / "root", "local:five@1", toy_batch(LENGTHS))
     monkeypatch.setattr(planning, "GROUP_BYTES", 200)
     monkeypatch.chdir(tmp_path)
     ran = cli(*_PLANNED, "--chunk-rows", "8", "--plan-only", "--plan", "plan.json", "--json")

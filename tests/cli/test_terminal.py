@@ -17,7 +17,7 @@ from offline_data.reports.info import entry_info
 from offline_data.store.library import entry_at, find
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from offline_data_cli.app import command_tree
 from offline_data_cli.commands.environment import Shell
 from offline_data_cli.complete import SCRIPTS
@@ -26,6 +26,7 @@ from offline_data_cli.main import main
 from offline_data_cli.progress import Bars
 from tests.cli.conftest import RUN, Cli, Terminal
 from tests.toys.d4rl import write_d4rl_hdf5
+from tests.toys.stored import write_stored
 
 
 def _commands() -> dict[str, Any]:
@@ -57,9 +58,7 @@ def test_in_a_terminal_it_asks_which(terminal: Callable[..., Terminal], toy: Pat
 
 
 def test_only_a_whole_name_is_deleted_or_renamed(cli: Cli, toy: Path) -> None:
-    folder = toy.parents[1] / "some" / "toy2" / "1"
-    folder.mkdir(parents=True)
-    write_toy(folder, [toy_batch([2])], dataset="local:some/toy2@1")
+    folder = write_stored(toy.parents[2], "local:some/toy2@1", toy_batch([2]))
     assert cli("path", "toy2").out == f"{folder}\n"
     for line in (("rm", "toy2", "--yes"), ("rename", "toy2", "b")):
         ran = cli(*line)
@@ -121,9 +120,7 @@ def test_a_damaged_dataset_is_not_copied(cli: Cli, toy: Path) -> None:
 
 
 def test_filter_and_split_share_the_episodes(cli: Cli, tmp_path: Path) -> None:
-    folder = tmp_path / "root" / "local" / "ten" / "1"
-    folder.mkdir(parents=True)
-    write_toy(folder, [toy_batch(range(1, 11))], dataset="local:ten@1")
+    folder = write_stored(tmp_path / "root", "local:ten@1", toy_batch(range(1, 11)))
     kept = cli("filter", "ten", "length > 7", "--out", "long", "--json").json
     assert (kept[0]["episodes"], kept[0]["transitions"]) == (3, 8 + 9 + 10)
     made = cli("split", "ten", "a=0.7", "b=0.3", "--seed", "1", "--json").json

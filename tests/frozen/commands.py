@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.sources.registry import source_names
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
+from tests.toys.stored import write_stored
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -83,9 +84,7 @@ def prepare(folder: Path) -> None:
     from tests.toys.minari import toy_episode, write_minari
 
     for name, lengths in (("toy", [3, 2]), ("other", [3, 4])):
-        place = folder / "root" / "local" / name / "1"
-        place.mkdir(parents=True)
-        write_toy(place, [toy_batch(lengths, text=True)], dataset=f"local:{name}@1")
+        write_stored(folder / "root", f"local:{name}@1", toy_batch(lengths, text=True))
     write_minari(folder / "raw-v0", [toy_episode(e, 3 + e) for e in range(2)])
     (folder / "config.toml").touch()
     (folder / "datasets.toml").write_text('[datasets]\nmine = "local:toy"\n')

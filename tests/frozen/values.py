@@ -220,7 +220,6 @@ def converted(name: str, folder: Path) -> Digests:
 def _toy(folder: Path, name: str = "toy", first: int = 0) -> Any:
     path = folder / "root" / "local" / name / "1"
     if not path.exists():
-        path.mkdir(parents=True)
         lengths = [7, 3, 12, 1, 9, 5][first:]
         write_toy(path, [toy_batch(lengths)], dataset=f"local:{name}@1", audit="none")
     return path

@@ -29,12 +29,13 @@ from offline_data.project.lockfile import read_lock
 from offline_data.sources.base import Release, RemoteFile
 from offline_data.sources.d4rl import D4RL
 from offline_data.store.library import entry_at, list_datasets
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from tests.project.conftest import HOPPER, HOST, SHARDS
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.servers import FileServer
 from tests.toys.sharded import PUBLISHED, served
+from tests.toys.stored import write_stored
 
 Project = Callable[..., Path]
 HOP = 'hop = "d4rl:hopper-medium-v2"'
@@ -236,15 +237,14 @@ def test_without_a_network(offline: Settings, project: Project) -> None:
 
 
 def test_a_local_dataset(offline: Settings, elsewhere: Settings, project: Project) -> None:
-    path = offline.root / "local" / "mine" / "1"
-    write_toy(path, [toy_batch([3, 2], text=True)], dataset="local:mine@1")
+    path = write_stored(offline.root, "local:mine@1", toy_batch([3, 2], text=True))
     file = project('mine = "local:mine"')
     lock(file, offline)
     assert sync(file, offline, locked=True) == [("mine", "none")]
     with pytest.raises(NotFoundError, match="mine: There is no local:mine@1"):
         sync(file, elsewhere, locked=True)
     shutil.rmtree(path)
-    write_toy(path, [toy_batch([3, 2, 1], text=True)], dataset="local:mine@1")
+    write_stored(offline.root, "local:mine@1", toy_batch([3, 2, 1], text=True))
     with pytest.raises(IntegrityError) as caught:
         sync(file, offline, locked=True)
     for difference in ("6 transitions, not 5", "3 episodes, not 2", "its content is sha256:"):

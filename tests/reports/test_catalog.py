@@ -12,7 +12,8 @@ from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId
 from offline_data.reports import catalog
 from offline_data.sources.base import CatalogEntry
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
+from tests.toys.stored import write_stored
 
 
 @dataclass
@@ -72,12 +73,6 @@ def online(settings: Settings) -> Settings:
     return replace(settings, offline=False)
 
 
-def _put_here(settings: Settings, source: str, name: str) -> None:
-    path = settings.root / source / name / "1"
-    path.mkdir(parents=True)
-    write_toy(path, [toy_batch([2])], dataset=f"{source}:{name}@1")
-
-
 def _ids(datasets: Sequence[catalog.CatalogDataset]) -> list[str]:
     return [dataset.id for dataset in datasets]
 
@@ -95,7 +90,7 @@ def test_a_remote_is_asked_for_its_list(fakes: dict[str, FakeSource], online: Se
 def test_the_packaged_list_stands_in_and_says_so(
     fakes: dict[str, FakeSource], online: Settings, settings: Settings
 ) -> None:
-    _put_here(settings, "d4rl", "ant-medium-v2")
+    write_stored(settings.root, "d4rl:ant-medium-v2@1", toy_batch([2]))
     listing = catalog.list_remote(None, settings)
     assert _ids(listing.datasets) == ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"]
     assert [dataset.here for dataset in listing.datasets] == [False, True]
@@ -138,7 +133,7 @@ def test_the_cheapest_list_that_knows_is_the_last_asked(
 def test_search_wants_every_word(
     fakes: dict[str, FakeSource], settings: Settings, query: str, ids: list[str]
 ) -> None:
-    _put_here(settings, "local", "kept")
+    write_stored(settings.root, "local:kept@1", toy_batch([2]))
     assert _ids(catalog.search(query, settings).datasets) == ids
     assert all(fake.asked == [] for fake in fakes.values())
 

@@ -24,6 +24,7 @@ from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.stored import write_stored
 
 LENGTHS = [4, 1, 7, 3]
 UNKNOWN = (1, 3)
@@ -47,10 +48,7 @@ def _batch() -> EpisodeBatch:
 @pytest.fixture(params=LAYOUTS, scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     layout: LayoutName = request.param
-    path: Path = tmp_path_factory.mktemp(layout) / "local" / "toy" / "1"
-    path.mkdir(parents=True)
-    write_toy(path, [_batch()], layout=layout)
-    return path
+    return write_stored(tmp_path_factory.mktemp(layout), "local:toy@1", _batch(), layout=layout)
 
 
 def _whole() -> dict[str, NDArray[np.generic]]:

@@ -11,9 +11,10 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.store.library import Entry, entry_at
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.testing.toy import toy_batch
 from tests.ingest.here import conversions_start_no_process
 from tests.toys.hub import TOKEN, WritableHub
+from tests.toys.stored import write_stored
 
 __all__ = ["conversions_start_no_process"]
 
@@ -44,8 +45,5 @@ def elsewhere(here: Settings, tmp_path: Path) -> Settings:
 @pytest.fixture
 def toy(here: Settings) -> Entry:
     """`local:toy`: text, images, an episode without a last observation; no licence."""
-    folder = here.root / "local/toy/1"
-    folder.parent.mkdir(parents=True)
     batch = toy_batch([3, 1, 40], text=True, images=True, unknown_final=(1,))
-    write_toy(folder, [batch], dataset="local:toy@1")
-    return entry_at(folder)
+    return entry_at(write_stored(here.root, "local:toy@1", batch))

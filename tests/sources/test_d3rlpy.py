@@ -18,6 +18,7 @@ from offline_data.sources.d3rlpy import D3rlpy
 from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.stored import read_shards
 
 LENGTHS = (4, 1, 6)
 TERMINATED = (True, False, True)
@@ -182,13 +183,8 @@ def test_files_that_do_not_fit(tmp_path: Path, what: str) -> None:
     write, columns, message = BAD[what]
     path = write(tmp_path / "x.h5", **columns)
     with pytest.raises(FormatError, match=message) as found:
-        read_all(path)
+        read_shards(D3rlpy(), Release("x", "1", local=path))
     assert "x.h5" in found.value.message
-
-
-def read_all(path: Path) -> list[Any]:
-    dataset = D3rlpy().open(Release("x", "1", local=path), path)
-    return [batch for shard in dataset.shards() for batch in dataset.read(shard)]
 
 
 def test_damaged_files_are_errors(tmp_path: Path) -> None:
@@ -197,4 +193,4 @@ def test_damaged_files_are_errors(tmp_path: Path) -> None:
     for at in rng.choice(len(whole), 60, replace=False).tolist():
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
         with suppress(OfflineDataError):
-            read_all(path)
+            read_shards(D3rlpy(), Release("x", "1", local=path))

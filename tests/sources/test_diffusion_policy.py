@@ -11,13 +11,13 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import FormatError
-from offline_data.ingest import Options, convert
 from offline_data.sources.base import Release
 from offline_data.sources.diffusion_policy import DiffusionPolicy
 from offline_data.sources.registry import source_accepting
-from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.store.reader import DatasetReader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.diffusion_policy import LENGTHS, toy_arrays, umi_arrays, write_zarr, write_zip
+from tests.toys.stored import convert_and_open
 
 
 class TestFolder(SourceContract):
@@ -39,7 +39,7 @@ class TestPublishedZip(SourceContract):
 
 def stored(path: Path, settings: Settings, **options: Any) -> DatasetReader:
     assert source_accepting(path).name == "diffusion_policy"
-    return open_reader(convert(path, "toy", settings, Options(audit="all", **options)).path)
+    return convert_and_open(path, settings, **options)
 
 
 def check(arrays: dict[str, Any], reader: DatasetReader) -> None:

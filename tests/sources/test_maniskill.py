@@ -15,13 +15,14 @@ import pytest
 from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
+from offline_data.ingest import Options, download
 from offline_data.sources.maniskill import ManiSkill
 from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.maniskill import ENV_INFO, toy_trajectory, write_maniskill
 from tests.toys.servers import HubServer
+from tests.toys.stored import convert_and_open
 
 ENDS = {0: (4, "terminated"), 2: (1, "truncated"), 10: (6, "early"), 11: (3, "none")}
 
@@ -39,7 +40,7 @@ class TestManiSkill(SourceContract):
 
 def stored(path: Path, settings: Settings, **options: Any) -> DatasetReader:
     assert source_accepting(path).name == "maniskill"
-    return open_reader(convert(path, "toy", settings, Options(audit="all", **options)).path)
+    return convert_and_open(path, settings, **options)
 
 
 def check(path: Path, reader: DatasetReader) -> None:

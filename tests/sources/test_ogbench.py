@@ -25,6 +25,7 @@ from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.servers import FileServer
+from tests.toys.stored import read_shards
 
 ROWS = (4, 2, 6, 3)
 
@@ -352,13 +353,8 @@ def test_files_that_do_not_fit(tmp_path: Path, what: str) -> None:
     change, message = BAD[what]
     path = write_ogbench(tmp_path / "x.npz", change(toy_arrays("antmaze", ROWS)))
     with pytest.raises(FormatError, match=message) as found:
-        read_all(path)
+        read_shards(OGBench(), Release("x", "1", local=path))
     assert "x.npz" in found.value.message
-
-
-def read_all(path: Path) -> list[Any]:
-    dataset = OGBench().open(Release("x", "1", local=path), path)
-    return list(dataset.read(dataset.shards()[0]))
 
 
 def test_damaged_and_lying_members(tmp_path: Path) -> None:
@@ -368,7 +364,7 @@ def test_damaged_and_lying_members(tmp_path: Path) -> None:
         at = archive.getinfo("observations.npy").header_offset + 100
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
     with pytest.raises(FormatError, match=r"x\.npz, array 'observations'"):
-        read_all(path)
+        read_shards(OGBench(), Release("x", "1", local=path))
 
 
 def test_real_files(realdata: Path, tmp_path: Path, settings: Settings) -> None:

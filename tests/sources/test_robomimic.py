@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tests.toys.robomimic import (
     write_libero,
 )
 from tests.toys.servers import FileServer, HubServer
+from tests.toys.stored import convert_and_open, read_shards
 
 NUMBERS = (0, 2, 10, 1)
 STANFORD = "http://downloads.cs.stanford.edu/downloads/rt_benchmark"
@@ -83,9 +85,8 @@ def mimicgen_demo(number: int, rows: int) -> dict[str, Any]:
     return demo | {"datagen_info/object_poses/cube": poses, "src_demo_inds": np.arange(2)}
 
 
-def converted(path: Path, settings: Settings, **options: Any) -> DatasetReader:
-    stored = convert(path, "toy", settings, Options(audit="all", force=True, **options))
-    return open_reader(stored.path)
+read_all = partial(read_shards, Robomimic())
+converted = partial(convert_and_open, force=True)
 
 
 def texts(settings: Settings, column: str) -> Any:
@@ -457,12 +458,6 @@ def write_file(path: Path, demos: dict[int, Any]) -> Path:
                 else:
                     group[name] = value
     return path
-
-
-def read_all(release: Release) -> list[Any]:
-    assert release.local is not None
-    dataset = Robomimic().open(release, release.local)
-    return [batch for shard in dataset.shards() for batch in dataset.read(shard)]
 
 
 def test_files_without_observations(tmp_path: Path, settings: Settings) -> None:

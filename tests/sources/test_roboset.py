@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,10 @@ from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.toy import write_toy
 from tests.toys.roboset import toy_trial, write_roboset, write_trials
 from tests.toys.servers import HubServer
+from tests.toys.stored import read_shards
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    pass
 
 NAME = "FK1-v4(human)/human_demos_by_task/FK1_Knob1OnRandom_v2d-v4"
 PLACEHOLDERS = {"env_infos/proprio_dict", "env_infos/state/act"}
@@ -45,10 +47,7 @@ class TestContract(SourceContract):
         return SourceCase(RoboSet(), RoboSet().plan_shards(Release(NAME, "3f2a", files)), raw)
 
 
-def read_all(release: Release) -> list[EpisodeBatch]:
-    assert release.local is not None
-    dataset = RoboSet().open(release, release.local)
-    return [batch for shard in dataset.shards() for batch in dataset.read(shard)]
+read_all = partial(read_shards, RoboSet())
 
 
 def written(path: Path, folder: Path) -> DatasetReader:

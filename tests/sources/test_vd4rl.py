@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ from offline_data.episodes.fields import next_of
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.sources.base import Release, SourceInfo
+from offline_data.ingest import Options, download
+from offline_data.sources.base import Release
 from offline_data.sources.registry import iter_sources
 from offline_data.sources.vd4rl import VD4RL
 from offline_data.sources.vd4rl.hdf5 import UNFINISHED, series_of
@@ -30,11 +31,10 @@ from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.toy import write_toy
 from tests.toys.servers import HubServer
+from tests.toys.stored import convert_and_open, read_shards
 from tests.toys.vd4rl import toy_rows, write_vd4rl_hdf5, write_vd4rl_npz
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
-
     Rows = dict[str, np.ndarray[Any, Any]]
 
 NAME = "main/walker_walk/random/64px"
@@ -62,19 +62,12 @@ class TestHdf5(SourceContract):
 # ---- every value, after the disk -------------------------------------------------------------
 
 
-def converted(path: Path, settings: Settings, **options: Any) -> DatasetReader:
-    return open_reader(convert(path, "mine", settings, Options(audit="all", **options)).path)
-
-
-def read_all(release: Release) -> tuple[SourceInfo, list[EpisodeBatch]]:
-    assert release.local is not None
-    dataset = VD4RL().open(release, release.local)
-    return dataset.info, [batch for shard in dataset.shards() for batch in dataset.read(shard)]
+read_all = partial(read_shards, VD4RL())
 
 
 def written(path: Path, folder: Path) -> DatasetReader:
     """Write the episodes of a file or folder to a dataset, in this process."""
-    _, batches = read_all(VD4RL().release_of(path, "mine"))
+    batches = read_all(VD4RL().release_of(path, "mine"))
     write_toy(folder / "written", batches)
     return open_reader(folder / "written")
 
@@ -162,7 +155,7 @@ def test_faithful_files(realdata: Path, settings: Settings, tmp_path: Path) -> N
     folder = realdata / "fixtures_generated/vd4rl/main/walker_walk/random"
     kept = {"image", "action", "reward", "discount", "is_terminal"}
     rows = [load(path) for path in sorted((folder / "64px").iterdir())]
-    reader = converted(folder / "64px", settings)
+    reader = convert_and_open(folder / "64px", settings)
     assert_episodes(reader, [{k: v for k, v in one.items() if k in kept} for one in rows])
     assert [leaf["key"] for leaf in reader.manifest.dropped] == [
         "orientations", "height", "velocity"
@@ -179,7 +172,9 @@ def test_files_of_one_set_with_other_arrays(tmp_path: Path) -> None:
     path = sorted(folder.iterdir())[2]
     rows = load(path) | {"seed": np.array(3), "names": np.array(["a"] * 5)}
     np.savez(path, **rows | {"reward": rows["reward"].astype(np.float64)})
-    info, (batch,) = read_all(VD4RL().release_of(folder, "mine"))
+    release = VD4RL().release_of(folder, "mine")
+    info = VD4RL().open(release, folder).info
+    (batch,) = read_all(release)
     reasons = {leaf.key: leaf.reason for leaf in info.dropped}
     assert reasons["height"] == "It is in 2 of the 3 files; what all have is kept."
     assert reasons["seed"] == "It has shape [], and 'image' has 5 rows."
@@ -207,7 +202,7 @@ def test_another_convention_of_rows_is_said(tmp_path: Path, kind: str) -> None:
         np.savez(path, **rows)  # type: ignore[arg-type]
     else:
         write_hdf5(path, rows, [0, 1, 1, 1, 1])
-    _, (batch,) = read_all(VD4RL().release_of(path, "mine"))
+    (batch,) = read_all(VD4RL().release_of(path, "mine"))
     notes = batch.notes
     assert ODD_FIRST_ROW in notes
     assert (UNFINISHED in notes) == (kind == "hdf5")
@@ -283,7 +278,9 @@ def test_bad_npz_files(tmp_path: Path, bad: str) -> None:
         read_all(release)
     assert victim.name in caught.value.message
     assert "--skip-bad-episodes" in (caught.value.shell_hint or "")
-    info, (batch,) = read_all(replace(release, skip_bad_episodes=True))
+    skipping = replace(release, skip_bad_episodes=True)
+    info = VD4RL().open(skipping, folder).info
+    (batch,) = read_all(skipping)
     assert batch.lengths.tolist() == [5, 4]
     np.testing.assert_array_equal(batch.steps["action",][5:], toy_rows(2, 4)["action"][1:])
     (skipped,) = (*info.skipped, *batch.skipped)
@@ -296,9 +293,9 @@ def test_bad_files_are_left_out_or_nothing_is_written(tmp_path: Path, settings: 
     one_flag_more(files[0])
     damaged(files[2])
     with pytest.raises(FormatError, match="'is_first' has"):
-        converted(folder, settings)
+        convert_and_open(folder, settings)
     assert not list(settings.root.rglob("manifest.json"))
-    reader = converted(folder, settings, skip_bad_episodes=True)
+    reader = convert_and_open(folder, settings, skip_bad_episodes=True)
     assert_episodes(reader, [toy_rows(1, 3), toy_rows(3, 2)])
     assert [Path(one["where"]).name for one in reader.manifest.skipped] == [
         files[0].name, files[2].name
@@ -321,7 +318,7 @@ def test_bad_hdf5_files(tmp_path: Path) -> None:
     (folder / "0.hdf5").write_bytes((other / "0.hdf5").read_bytes())  # it ends with an episode
     assert "1.hdf5 rows 0 to 2: 1.hdf5 begins inside an episode" in error(folder)
     release = replace(VD4RL().release_of(folder, "mine"), skip_bad_episodes=True)
-    _, (batch,) = read_all(release)
+    (batch,) = read_all(release)
     assert batch.lengths.tolist() == [3]
     assert [one.where for one in batch.skipped] == ["1.hdf5 rows 0 to 2"]
     edits: list[tuple[str, Any, str]] = [
@@ -362,7 +359,7 @@ def test_a_damaged_chunk_leaves_out_its_episodes_only(tmp_path: Path) -> None:
     release = VD4RL().release_of(path, "mine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("offline_data.sources.vd4rl.hdf5.BLOCK", 1)
-        _, (batch,) = read_all(replace(release, skip_bad_episodes=True))
+        (batch,) = read_all(replace(release, skip_bad_episodes=True))
     assert len(batch.lengths) == 38
     where = ["0.hdf5 rows 100 to 109", "0.hdf5 rows 110 to 119"]
     assert [one.where for one in batch.skipped] == where
@@ -494,7 +491,7 @@ def test_pixels_as_tensors(tmp_path: Path) -> None:
     write_vd4rl_npz(tmp_path / NAME)
     write_vd4rl_hdf5(tmp_path / wide)
     for name in (NAME, wide):
-        _, batches = read_all(VD4RL().release_of(tmp_path / name, "mine"))
+        batches = read_all(VD4RL().release_of(tmp_path / name, "mine"))
         write_toy(tmp_path / "vd4rl" / name / "r1", batches, dataset=f"vd4rl:{name}@r1")
 
     def make(name: str, **options: Any) -> offline_data.VD4RLExperienceReplay:

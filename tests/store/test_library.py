@@ -18,12 +18,11 @@ from offline_data.store.library import entry_at, find, list_datasets, locate, re
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.stored import write_stored
 
 
 def put(root: Path, text: str, created: str = "", *, partial: bool = False) -> Path:
-    dataset = parse_id(text)
-    folder = root / dataset.folder / str(dataset.revision)
-    write_toy(folder, [toy_batch([2])], dataset=text)
+    folder = write_stored(root, text, toy_batch([2]))
     options = {"episodes": [0, 1] if partial else None}
     manifest = replace(read_manifest(folder), created=created, converter={"options": options})
     (folder / MANIFEST).write_text(dump_manifest(manifest))
@@ -68,8 +67,8 @@ def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) ->
         assert revision(settings, f"local:of-{last}") == last
         made = []
         for name in (first, last):
-            folder, dataset = settings.root / "local" / f"b-{last}" / name, f"local:b-{last}@{name}"
-            made.append(write_toy(folder, [toy_batch([1])], dataset=dataset).created)
+            folder = write_stored(settings.root, f"local:b-{last}@{name}", toy_batch([1]))
+            made.append(read_manifest(folder).created)
         assert made[0] < made[1]
         assert revision(settings, f"local:b-{last}") == last
 
