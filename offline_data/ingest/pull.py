@@ -48,7 +48,8 @@ def publish_pulled(
         copied = sum(int(one["size"]) for name, one in manifest.digests.items() if not own[name])
         require_bytes(folder, copied, f"A copy of {build.release.name}")
         for name, digest in manifest.digests.items():
-            place_file(raw, name, folder, digest, bar, move=own[name])
+            source = (raw / name).resolve()
+            place_file(source, folder / name, digest, bar, move=own[name])
         # first as it was pushed, so that its own digest is compared, too
         write_durably(folder / MANIFEST, (raw / MANIFEST).read_bytes())
         if problems := verify(folder, progress):

@@ -101,18 +101,20 @@ def write_copy(
     """
     from offline_data.store.reader import file_problem  # imports numpy
 
+    hint = f"`offline-data verify {shlex.quote(str(entry.path))}` shows what is damaged"
     with disk_errors(folder):
         folder.mkdir()
         if not move:
             require_bytes(folder, entry.bytes, f"A copy of {entry.id}")
             if problem := check_digest(entry.path, entry.manifest):
-                raise _damage_error(entry.path, MANIFEST, problem)
+                raise IntegrityError(f"{entry.path / MANIFEST} {problem}", hint=hint)
         with progress.task(f"{'move' if move else 'copy'} {entry.id}", entry.bytes, "B") as bar:
             plain: set[str] = set()
             for file, digest in entry.manifest.digests.items():
+                source = entry.path / file
                 if problem := file_problem(entry.path, file, digest["size"], plain):
-                    raise _damage_error(entry.path, file, problem)
-                place_file(entry.path, file, folder, digest, bar, move=move)
+                    raise IntegrityError(f"{source} {problem}", hint=hint)
+                place_file(source.resolve(), folder / file, digest, bar, move=move, hint=hint)
         manifest = read_whole(entry.path / MANIFEST, MAX_BYTES)
         if target != entry.id:
             manifest = _manifest_of(entry, target, move=move).encode()
@@ -151,13 +153,18 @@ def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
 
 
 def place_file(
-    dataset: Path, name: str, folder: Path, expected: Mapping[str, Any], bar: Task, *, move: bool
+    source: Path,
+    target: Path,
+    expected: Mapping[str, Any],
+    bar: Task,
+    *,
+    move: bool,
+    hint: str | None = None,
 ) -> None:
-    """Link (`move`) or copy a file of a dataset into another folder.
+    """Link (`move`) or copy one file.
 
-    Raises `IntegrityError` if a copy has another digest.
+    Raises `IntegrityError` with `hint` if a copy has another digest.
     """
-    source, target = (dataset / name).resolve(), folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if move:
         try:
@@ -176,11 +183,4 @@ def place_file(
         written.flush()
         os.fsync(written.fileno())
     if found.hexdigest() != expected["sha256"]:
-        raise _damage_error(dataset, name, "has another sha256 than in the manifest")
-
-
-def _damage_error(dataset: Path, name: str, problem: str) -> IntegrityError:
-    return IntegrityError(
-        f"{dataset / name} {problem}",
-        hint=f"`offline-data verify {shlex.quote(str(dataset))}` shows what is damaged",
-    )
+        raise IntegrityError(f"{source} has another sha256 than in the manifest", hint=hint)
