@@ -22,6 +22,9 @@ ACTION_ROOTS = frozenset({"action", "input_ids", "chosen_data", "rejected_data"}
 RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", "episode"})
 """First parts of keys that TED reserves, so that no observation column can have them."""
 
+EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
+"""Columns of every episode table; no source can give another column of such a name."""
+
 
 @dataclass(frozen=True, order=True)
 class Dropped:

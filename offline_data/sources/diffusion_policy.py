@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from offline_data.config import Settings
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import with_final_rows
-from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, check_key
+from offline_data.episodes.fields import EPISODE_COLUMNS, TERMINATED, TRUNCATED, Key, check_key
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
 from offline_data.files import is_file, is_folder
@@ -146,10 +146,10 @@ def _describe(
                 )
             key = ("action",) if rest == ["action"] else check_key(("observation", *rest))
             columns[key] = name
-        elif root == "meta" and rows == len(ends):
+        elif root == "meta" and rows == len(ends) and rest[0] not in EPISODE_COLUMNS:
             episodes[check_key(tuple(rest))] = name
         else:
-            dropped.append(Dropped(place, "It has no row for each step or episode."))
+            dropped.append(Dropped(place, "It has no row for each step or episode, or a name with another use."))
     lost = [one.key for one in dropped if one.key.startswith("data/")]
     holes = [name.removeprefix(folder) for name in columns.values() if arrays[name].absent_chunks]
     said = {

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.episodes.fields import (
+    DONE,
+    EPISODE_COLUMNS,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    join_key,
+    next_of,
+)
 from offline_data.errors import (
     AccessError,
     FormatError,
@@ -43,8 +51,6 @@ from offline_data.strict_json import read_json, shown
 
 MAX_TEXT_BYTES = 1 << 30
 """Bytes of the largest `text.json` that is read; a conversion holds all its words in memory, too."""
-
-_OWN_EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
 
 
 class DatasetReader:
@@ -224,7 +230,7 @@ class DatasetReader:
         extras = {
             key: self.as_text(key, np.array(column[first:stop]), EPISODES)
             for key, column in self.episodes.items()
-            if key[0] not in _OWN_EPISODE_COLUMNS
+            if key[0] not in EPISODE_COLUMNS
         }
         final = np.array(self.episodes[("final_observation",)][first:stop])
         return EpisodeBatch(lengths.copy(), steps, observations, final, extras)

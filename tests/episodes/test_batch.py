@@ -112,6 +112,7 @@ REWARD: Key = ("next", "reward")
         ({"steps": changed(("info", "w"), np.array(["a"] * 3))}, "has dtype <U1"),
         ({"observations": {OBSERVATION: np.zeros(3)}}, "has 3 rows, expected 5"),
         ({"observations": {("next", "x"): np.zeros(5)}}, "cannot be named 'next/x'"),
+        ({"episodes": {("start",): np.zeros(2)}}, "cannot be named 'start'"),
         ({"observations": {("done",): np.zeros(5)}}, "cannot be named 'done'"),
         ({"episodes": {("id",): np.zeros(3)}}, "has 3 rows, expected 2"),
     ],

@@ -117,6 +117,16 @@ def test_columns_of_episodes_and_lost_chunks(tmp_path: Path, settings: Settings)
     assert any("fill value: data/state." in note for note in reader.manifest.notes)
 
 
+def test_columns_of_episodes_with_names_that_have_another_use(
+    tmp_path: Path, settings: Settings
+) -> None:
+    arrays = {**toy_arrays(), "meta/start": np.array([5, 6, 7, 8])}
+    reader = stored(write_zarr(tmp_path / "x.zarr", arrays), settings)
+    check(arrays, reader)
+    assert reader.starts.tolist() == [0, 4, 5, 11]
+    assert [dropped.key for dropped in reader.manifest.dropped_leaves] == ["meta/start"]
+
+
 def test_a_damaged_chunk_is_named_or_skipped(tmp_path: Path, settings: Settings) -> None:
     path = write_zarr(tmp_path / "x.zarr", toy_arrays())
     (path / "data/state/2.0").write_bytes(b"short")
