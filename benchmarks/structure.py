@@ -46,7 +46,7 @@ BUDGETS = {
     "offline_data/readers": 4_590,
     "offline_data/reports": 2_650,
     "offline_data/share": 400,
-    "offline_data/sources": 12_100,
+    "offline_data/sources": 12_730,
     "offline_data/store": 5_150,
     "offline_data/testing": 940,
     "offline_data/text": 3_340,

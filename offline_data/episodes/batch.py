@@ -178,7 +178,9 @@ def _check_column(key: Key, column: NDArray[np.generic], rows: int, what: str) -
     if what == "observation" and key[0] in RESERVED_ROOTS:
         raise FormatError(f"An observation leaf cannot be named {join_key(key)!r}")
     if what == "episode" and key[0] in EPISODE_COLUMNS:
-        raise FormatError(f"A column of episodes cannot be named {join_key(key)!r}: it has another use")
+        raise FormatError(
+            f"A column of episodes cannot be named {join_key(key)!r}: it has another use"
+        )
     if column.ndim < 1 or len(column) != rows:
         found = column.shape[0] if column.ndim else "no"
         raise FormatError(f"{what} leaf {join_key(key)!r} has {found} rows, expected {rows}")

@@ -104,7 +104,7 @@ def plan_convert(
         job.destination,
         existing,
         None if older is None else older.id,
-        len(sizes),
+        sum(file.get("count", 1) for file in job.files),
         sum(sizes),
         opened.transitions,
         opened.episodes,

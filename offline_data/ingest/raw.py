@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Event
 from typing import Any
 
@@ -22,6 +22,8 @@ from offline_data.ingest.build import StrictError
 from offline_data.progress import Progress
 from offline_data.sources.base import Release, Shard
 
+_MOST_LISTED = 10_000
+"""Maximum number of local raw files that a manifest lists one by one."""
 _TRIES = 3
 """Attempts: another shard with the same file may free it before it is linked here."""
 
@@ -92,7 +94,10 @@ def describe_file(file: FetchedFile) -> dict[str, Any]:
 
 
 def local_files(path: Path) -> tuple[dict[str, Any], ...]:
-    """Return the manifest's entries of local raw files: names and sizes, no digests."""
+    """Return the manifest's entries of local raw files: names and sizes, no digests.
+
+    Of many files, those of one folder and suffix are one entry, `training/*.npz`, with their `count`.
+    """
     if path.is_file():
         names = {path.name: path}
     else:
@@ -100,10 +105,20 @@ def local_files(path: Path) -> tuple[dict[str, Any], ...]:
         names = {file.relative_to(path).as_posix(): file for file in found}
     if not names:
         raise NotFoundError(f"{path} holds no files")
-    return tuple(
+    entries = [
         {"path": name, "url": None, "size": file.stat().st_size, "sha256": None}
         for name, file in names.items()
-    )
+    ]
+    if len(entries) <= _MOST_LISTED:
+        return tuple(entries)
+    merged: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        place = PurePosixPath(str(entry["path"]))
+        name = place.with_name(f"*{place.suffix}").as_posix()
+        one = merged.setdefault(name, {**entry, "path": name, "size": 0, "count": 0})
+        one["size"] += entry["size"]
+        one["count"] += 1
+    return tuple(merged.values())
 
 
 @contextmanager

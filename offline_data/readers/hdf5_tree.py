@@ -263,6 +263,19 @@ def attribute_names(group: Any) -> list[bytes]:
     return names
 
 
+def read_attributes(group: Any, wanted: frozenset[str] | None = None) -> dict[str, Any]:
+    """Return the attributes of a low-level group, or those of `wanted`; raises `FormatError`."""
+    found: dict[str, Any] = {}
+    names = {name.decode(errors="replace") for name in attribute_names(group)}
+    for name in sorted(names if wanted is None else wanted & names):
+        try:
+            value = h5().Group(group).attrs[name]
+            found[name] = value.decode() if isinstance(value, bytes) else value
+        except (KeyError, OSError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            raise FormatError(f"its attribute {name!r} cannot be read: {error}") from error
+    return found
+
+
 def number_attribute(group: Any, name: str) -> int | float:
     """Read an attribute of a low-level group that is one number; integers of any width are exact.
 

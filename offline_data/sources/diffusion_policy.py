@@ -149,7 +149,11 @@ def _describe(
         elif root == "meta" and rows == len(ends) and rest[0] not in EPISODE_COLUMNS:
             episodes[check_key(tuple(rest))] = name
         else:
-            dropped.append(Dropped(place, "It has no row for each step or episode, or a name with another use."))
+            dropped.append(
+                Dropped(
+                    place, "It has no row for each step or episode, or a name with another use."
+                )
+            )
     lost = [one.key for one in dropped if one.key.startswith("data/")]
     holes = [name.removeprefix(folder) for name in columns.values() if arrays[name].absent_chunks]
     said = {

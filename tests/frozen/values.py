@@ -21,10 +21,12 @@ from tests.sources.test_d3rlpy import write_dump, write_flat
 from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.toys.agilerl import write_agilerl
 from tests.toys.atari import write_replay_log
+from tests.toys.calvin import write_calvin
 from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.diffusion_policy import toy_arrays as toy_zarr
 from tests.toys.diffusion_policy import write_zarr
 from tests.toys.gen_dgrl import toy_files, write_archive
+from tests.toys.katakomba import toy_game, write_katakomba
 from tests.toys.lerobot import write_lerobot
 from tests.toys.maniskill import toy_trajectory, write_maniskill
 from tests.toys.minari import toy_episode, write_minari
@@ -116,6 +118,7 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     ),
     "agilerl": ("agilerl", write_agilerl, {}),
     "atari_dqn": ("atari_dqn", _atari, {}),
+    "calvin": ("calvin", write_calvin, {}),
     "diffusion_policy": (
         "diffusion_policy",
         lambda to: write_zarr(to / "x.zarr", toy_zarr()),
@@ -123,6 +126,11 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     ),
     "dsrl": ("dsrl", lambda to: write_dsrl(to / "x.hdf5", flat_arrays()), {}),
     "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),
+    "katakomba": (
+        "katakomba",
+        lambda to: write_katakomba(to / "x.hdf5", {n: toy_game(n, 2 + n) for n in (1, 2, 12)}),
+        {},
+    ),
     "neorl": ("neorl", lambda to: write_neorl(to / "x.npz", flat_arrays()), {}),
     "ogbench": (
         "ogbench",

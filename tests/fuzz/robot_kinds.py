@@ -1,4 +1,4 @@
-"""Hostile files of robots: ManiSkill's HDF5 and JSON, replay buffers in zarr."""
+"""Hostile files of robots and games: ManiSkill, zarr, CALVIN's folders, Katakomba."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 
 from tests.fuzz.mutations import spoil_bytes, spoil_json_file
 from tests.fuzz.source_kinds import REFUSED, Leaves, Truth, after_hdf5, source_kind
+from tests.toys.calvin import RANGES, SAID, toy_step, write_calvin
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr, write_zip
+from tests.toys.katakomba import toy_game, write_katakomba
 from tests.toys.maniskill import toy_trajectory, write_maniskill
 
 
@@ -132,7 +134,86 @@ def _buffer(
     return found
 
 
+def _make_calvin(random: Random, folder: Path) -> Truth:
+    path = write_calvin(folder / "in")
+    steps = [n for first, last in RANGES for n in range(first, last + 1)]
+    what = random.choice(("none", "step", "step", "absent", "link", "ranges", "words", "bytes"))
+    step = path / f"episode_{random.choice(steps):07d}.npz"
+    odd = (0, -1, 1, 7, 2**31, 2**62, -(2**63), 2**63 - 1)
+    if what == "step":
+        arrays = toy_step(int(step.stem[8:]))
+        name = random.choice(sorted(arrays))
+        others = (None, np.zeros(3), np.float64(1), arrays[name][:-1], arrays[name].astype("f2"))
+        arrays[name] = random.choice(others)
+        np.savez(step, **{key: one for key, one in arrays.items() if one is not None})
+    elif what == "absent":
+        step.unlink()
+    elif what == "link":
+        step.rename(folder / "secret")
+        step.symlink_to(folder / "secret")
+        return Truth(known=False)
+    elif what == "ranges":
+        ranges = np.array(RANGES)
+        ranges.flat[random.randrange(ranges.size)] = random.choice(odd)
+        np.save(path / "ep_start_end_ids.npy", ranges)
+        return Truth(known=False)
+    elif what == "words":
+        said = [list(one) for one in SAID]
+        random.choice(said)[random.randrange(2)] = random.choice(odd)
+        shutil.rmtree(path)
+        write_calvin(path, said=said)
+    elif what == "bytes":
+        spoiled = random.choice(sorted(one for one in path.rglob("*") if one.is_file()))
+        spoiled.write_bytes(spoil_bytes(random, spoiled.read_bytes()))
+        return Truth(known=False)
+    refused = what in {"step", "absent"}
+    found: list[tuple[Leaves | None, bool]] = []
+    for first, last in RANGES:
+        rows = [toy_step(number) for number in range(first, last + 1)]
+        leaves: Leaves = {
+            ("action",): np.stack([row["actions"] for row in rows]),
+            ("observation", "robot_obs"): np.stack([row["robot_obs"] for row in rows]),
+            ("observation", "rgb_static"): np.stack([row["rgb_static"] for row in rows]),
+        }
+        found.append((REFUSED, False) if refused else (leaves, False))
+    return Truth(found, changed=what != "none")
+
+
+def _make_katakomba(random: Random, folder: Path) -> Truth:
+    numbers = random.sample(range(200), random.randint(1, 3))
+    games = {number: toy_game(number, random.randint(1, 5)) for number in numbers}
+    path = write_katakomba(folder / "in.hdf5", games)
+    return after_hdf5(random, folder, [path], _games)
+
+
+def _games(files: list[Path]) -> list[Leaves]:
+    """Read games by h5py."""
+    import h5py
+
+    found: list[Leaves] = []
+    with h5py.File(files[0]) as file:
+        for name in sorted((name for name in file if name.isdecimal()), key=int):
+            game: Any = file[name]
+            if len(game["dones"]) != len(game["actions"]):
+                raise ValueError(name)
+            done = game["dones"][()] != 0
+            ended = np.arange(len(done)) == len(done) - 1
+            found.append(
+                {
+                    ("action",): game["actions"][()],
+                    ("episodes", "game"): int(name),
+                    ("next", "reward"): game["rewards"][()],
+                    ("next", "terminated"): ended & done,
+                    ("next", "truncated"): ended & ~done,
+                    ("observation", "tty_chars"): game["tty_chars"][()],
+                }
+            )
+    return found
+
+
 ROBOT_KINDS = (
+    source_kind("calvin", "calvin", _make_calvin),
+    source_kind("katakomba", "katakomba", _make_katakomba),
     source_kind("maniskill", "maniskill", _make_maniskill),
     source_kind("zarr", "diffusion_policy", _make_zarr),
 )

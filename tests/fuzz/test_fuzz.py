@@ -20,6 +20,8 @@ ONE_EACH = (
     "robomimic",
     "lerobot",
     "maniskill",
+    "calvin",
+    "katakomba",
     "zarr",
     "roboset",
     "openml",

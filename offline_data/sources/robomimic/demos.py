@@ -39,10 +39,10 @@ from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.options import Alignment
 from offline_data.sources.robomimic.file import (
+    ATTRIBUTES,
     POSITIONS,
     DemoFile,
     parse_attribute,
-    read_attributes,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class DemoFiles(RawDataset):
             raise FormatError(f"it is a link to {link!r}, which is not followed")
         try:
             group = hdf5_tree.open_group(file.data, (name,))
-            attributes = read_attributes(group)
+            attributes = hdf5_tree.read_attributes(group, ATTRIBUTES)
             columns, initial, dropped = _read_columns(group)
         except OSError as error:
             raise FormatError(f"it cannot be read: {error}") from error

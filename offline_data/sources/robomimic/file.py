@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, UsageError
 from offline_data.readers import hdf5_tree
-from offline_data.readers.hdf5 import h5, open_hdf5
+from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.options import Alignment
 from offline_data.sources.robomimic.alignment import find_alignment
 from offline_data.strict_json import parse_json
@@ -61,18 +61,6 @@ def kind_of(path: Path) -> str | None:
         return "mimicgen" if "datagen_info" in file.names else "robomimic"
 
 
-def read_attributes(group: Any, wanted: frozenset[str] = ATTRIBUTES) -> dict[str, Any]:
-    """Return the attributes of a low-level group that are there; raises `FormatError`."""
-    found: dict[str, Any] = {}
-    for name in sorted(wanted & _attribute_names(group)):
-        try:
-            value = h5().Group(group).attrs[name]
-            found[name] = value.decode() if isinstance(value, bytes) else value
-        except (KeyError, OSError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-            raise FormatError(f"its attribute {name!r} cannot be read: {error}") from error
-    return found
-
-
 def parse_attribute(value: Any, name: str) -> dict[str, Any]:
     """Return an attribute that is a JSON object; raises `FormatError`."""
     found = parse_json(value, name, finite=True) if isinstance(value, str) else None
@@ -110,7 +98,7 @@ class DemoFile:
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """`env_args` and `problem_info` of the file, as far as they are there."""
-        found = read_attributes(self.data, frozenset({"env_args", "problem_info"}))
+        found = hdf5_tree.read_attributes(self.data, frozenset({"env_args", "problem_info"}))
         return {k: parse_attribute(v, f"{self.name}, attribute {k!r}") for k, v in found.items()}
 
     @cached_property
