@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
@@ -374,14 +375,11 @@ class BatchSource(Saves, Generic[Batch]):
             if size != self._batch_size:
                 draw, future = self._draw(size), None
             else:
-                draw, future = self._ahead.take(self._next_draw, self._make)
+                draw, future = self._ahead.take(partial(self._draw, size), self._make)
             if future is None and getattr(self._storage, "needs_io", False):
                 self._look_ahead(draw, size)
             gathered = self._gather(draw.rows) if future is None else None
         return draw, self._finish(draw, gathered) if future is None else future.result()
-
-    def _next_draw(self) -> Draw:
-        return self._draw(self._batch_size or self._size(None))
 
     def _draw(self, size: int) -> Draw:
         rows, info = self._sampler.sample(self._storage, size)
@@ -406,14 +404,16 @@ class BatchSource(Saves, Generic[Batch]):
     def _gather(self, rows: Tensor, *, indexed: bool = False) -> Any:
         if self._collates and isinstance(self._storage, ListStorage):
             return self._storage.get(rows)
-        batch = self._with_derived(self._derived, self._storage.gather(rows), rows)
+        batch = self._storage.gather(rows)
+        if self._derived:
+            batch = self._with_derived(self._derived, batch, rows)
         if not (self._indexed or indexed) and isinstance(batch, TensorDictBase):
             batch.pop(INDEX)
         return batch
 
     def _with_derived(self, functions: Iterable[Derived], batch: Any, rows: Tensor) -> Any:
         storage: Any = self._storage
-        if functions and isinstance(storage, GrowingStorage):
+        if isinstance(storage, GrowingStorage):
             if self._in_time is None or self._in_time[0] is not storage:
                 self._in_time = storage, InTime(storage)
             storage = self._in_time[1]

@@ -492,7 +492,7 @@ class ReplayBuffer(BatchSource[Batch]):
         if not (self._sampler.keeps_together and _has(draw, rows)):
             return draw
         try:
-            instead = self._next_draw()
+            instead = self._draw(self._size(None))
         except UsageError:  # it is raised again when a batch is requested
             return None
         return instead._replace(last=draw.last or instead.last)

@@ -337,6 +337,19 @@ def test_empty_cells_and_missing_names() -> None:
     assert later == 3
 
 
+def test_equal_constants_need_not_be_one_object() -> None:
+    """Classes that were pickled by value get functions with constants of their own."""
+    pair, equal = (1, (2,)), (1, (int("2"),))
+    letters, same = frozenset("ab"), frozenset("ba")
+    assert pair is not equal
+    assert letters is not same
+    assert digest_of([pair, pair]) == digest_of([pair, equal])
+    assert digest_of([letters, letters]) == digest_of([letters, same])
+    around: tuple[list[Any]] = ([],)
+    around[0].append(around)
+    assert digest_of(around) == digest_of(around)
+
+
 def test_the_generators_of_all_do_not_count() -> None:
     """Their state is the process's, and every row begins with its own."""
     found = []

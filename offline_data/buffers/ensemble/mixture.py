@@ -493,7 +493,9 @@ class RowMixture(Saves):
         if isinstance(draw, MixtureDraw):
             return member._make(draw)
         with member._lock:
-            batch = member._with_derived(self._derived, member._gather(draw.rows), draw.rows)
+            batch = member._gather(draw.rows)
+            if self._derived:
+                batch = member._with_derived(self._derived, batch, draw.rows)
         return member._finish(draw, batch)
 
     def _is_stored(self, number: int, draw: Any) -> bool:
