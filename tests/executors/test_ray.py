@@ -542,15 +542,28 @@ def test_it_is_said_what_was_lost(name: str, words: str) -> None:
 LENGTHS = [7, 3, 12, 1, 9, 5, 8, 4] * 3
 
 
-def doubling(home: Path, *, die: bool) -> Callable[[Any], Any]:
-    """Make a function of a row that says where it ran, and ends its process once in the middle."""
+def doubling(home: Path, lost: str | None = None, *, dies: bool = False) -> Callable[[Any], Any]:
+    """Make a function of a row that says where it ran.
+
+    If it `dies`, it ends its process once; on the node `lost` it never returns, and elsewhere it waits
+    until that node has a task.
+    """
+    driver = os.getpid()
 
     def fn(td: Any) -> Any:
         (home / f"ran-{os.getpid()}").touch()
-        killed = home / "killed"
-        if die and int(td["index"]) == 60 and not killed.exists():
-            killed.touch()
+        ended = home / "ended"
+        if dies and int(td["index"]) == 60 and not ended.exists():
+            ended.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if lost is not None and os.getpid() != driver and not ended.exists():
+            import ray
+
+            if ray.get_runtime_context().get_node_id() == lost:
+                ended.touch()
+                time.sleep(600)
+            while not ended.exists():
+                time.sleep(0.01)
         td["next", "reward"] = td["next", "reward"] * 2
         td["action"] = td["action"] + 1
         return td
@@ -563,18 +576,26 @@ def digests(path: Path) -> Any:
 
 
 @on_ray
-def test_two_nodes_and_a_killed_worker_give_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", ["worker", "node"])
+def test_a_recipe_on_nodes_gives_the_same_bytes_whatever_is_lost(tmp_path: Path, loss: str) -> None:
     parent = tmp_path / "parent"
     write_toy(parent, [toy_batch(LENGTHS, text=True, images=True, unknown_final=(1,))])
     dataset = offline_data.open_dataset(parent)
     here, there = tmp_path / "here", tmp_path / "there"
     for home in (here, there):
         home.mkdir()
-    dataset.preprocess(doubling(here, die=False), dest=tmp_path / "a", root=tmp_path)
+    dataset.preprocess(doubling(here), dest=tmp_path / "a", root=tmp_path)
     notes = Notes()
-    with two_nodes() as cluster:
+    with two_nodes() as cluster, cluster.another_node() as added, ThreadPoolExecutor(1) as pool:
+
+        def lose_node() -> None:
+            if loss == "node":
+                assert becomes((there / "ended").exists)
+                added.lose()
+
+        losing = pool.submit(lose_node)
         dataset.preprocess(
-            doubling(there, die=True),
+            doubling(there, added.id if loss == "node" else None, dies=loss == "worker"),
             dest=tmp_path / "b",
             root=tmp_path,
             vectorize=False,
@@ -582,10 +603,11 @@ def test_two_nodes_and_a_killed_worker_give_the_same_bytes(tmp_path: Path) -> No
             engine=RayExecutor(cluster.address),
             progress=notes,
         )
-    assert (there / "killed").exists()
-    assert any("SIGKILL" in note or "died" in note or "killed" in note for note in notes.notes)
+        losing.result()
+    assert (there / "ended").exists()
+    assert any(f"a Ray {loss}" in note for note in notes.notes), notes.notes
     workers = {path.name for path in there.glob("ran-*")} - {f"ran-{os.getpid()}"}
-    assert len(workers) >= 2  # the one that was killed, and others; not this process
+    assert len(workers) >= 2  # the one that was lost, and others; not this process
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
     assert verify(tmp_path / "b") == ()
     manifest = open_reader(tmp_path / "b").manifest

@@ -44,6 +44,16 @@ def test_a_dataset_appears_whole(settings: Settings) -> None:
     assert list(settings.staging.iterdir()) == []
 
 
+def test_a_finished_build_changes_nothing(settings: Settings, tmp_path: Path) -> None:
+    """The next step is requested before the answer to the last one is read."""
+    job = BuildJob(parse_id("local:toy@1"), "toy", "compact", tmp_path / "published")
+    with DatasetBuild(ToyRaw((2, 3)), job, Options(), 1, tmp_path) as begun:
+        assert sum(iter(begun.step, 0)) == 2
+        before = {path: path.stat() for path in tmp_path.rglob("*")}
+        assert begun.step() == 0
+        assert {path: path.stat() for path in tmp_path.rglob("*")} == before
+
+
 def test_a_source_that_breaks_half_way_leaves_nothing(settings: Settings) -> None:
     with pytest.raises(FormatError, match="episode 7 is broken"):
         make(ToyRaw((2,) * 9, fails_at=7), settings)

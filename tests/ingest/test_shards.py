@@ -103,7 +103,7 @@ def check(stored: Stored, episodes: Sequence[int]) -> None:
     lengths = [toy_length(number) for number in episodes]
     expected = [toy_batch([n], first_episode=e) for e, n in zip(episodes, lengths, strict=True)]
     reader = open_reader(stored.path)
-    found = reader.episode_batch(0, len(episodes))
+    found = reader.episode_batch(0, reader.episode_count)
     np.testing.assert_array_equal(found.lengths, lengths)
     np.testing.assert_array_equal(found.episodes["id",], episodes)
     assert found.episodes["task",].tolist() == [f"task {number % 5}" for number in episodes]

@@ -11,7 +11,7 @@ import pytest
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.errors import AuditError
 from offline_data.reports.info import compared_with_source
-from offline_data.store import audit
+from offline_data.store import audit, writer
 from offline_data.store.audit import Audit
 from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.tables import LayoutWriter
@@ -59,6 +59,21 @@ def test_a_wrong_value_on_disk_refuses_to_publish(
     broken(monkeypatch, table, key, kind)
     with pytest.raises(AuditError, match="/".join(key)):
         write_toy(tmp_path / "d", [toy_batch([30, 20, 1])], layout=layout, audit=0.01)
+    assert not (tmp_path / "d" / MANIFEST).exists()
+
+
+def test_a_wrong_episode_table_refuses_to_publish(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever is audited: the table is small."""
+    whole = writer.encoded
+
+    def encoded(table: str, column: Any, values: Any, words: Any) -> Any:
+        return whole(table, column, values + (column.key == ("length",)), words)
+
+    monkeypatch.setattr(writer, "encoded", encoded)
+    with pytest.raises(AuditError, match="episode column 'length'"):
+        write_toy(tmp_path / "d", [toy_batch([30, 20, 1])], audit="none")
     assert not (tmp_path / "d" / MANIFEST).exists()
 
 

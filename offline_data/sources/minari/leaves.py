@@ -156,6 +156,8 @@ def seed_of(number: float) -> tuple[int, tuple[str, ...]]:
     Example:
         >>> seed_of(4.0)[0], seed_of(2**64 - 3)[0], seed_of(3.7)[0], seed_of(2**64)[0]
         (4, -3, -1, -1)
+        >>> [seed_of(number)[0] == number for number in (2**63 - 1, 2**63, -(2**63))]
+        [True, False, True]
     """
     whole = isinstance(number, int) or number.is_integer()
     if not whole or not -(2**63) <= number < 2**64:
