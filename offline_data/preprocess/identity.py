@@ -165,13 +165,19 @@ class _Walk:
         self._sha = hashlib.sha256()
 
     def add(self, value: Any) -> None:
-        """Add a value, or a reference if it was added before."""
+        """Add a value, or a reference if it was added before.
+
+        Constants are added each time: which equal ones are one object depends on how the code was
+        loaded.
+        """
         if type(value) in _PLAIN:
             self._say(f"plain {type(value).__name__}", repr(value))
         elif id(value) in self._shared:
             self._say("shared", type(value).__name__)
         elif isinstance(value, types.ModuleType):
             self._module(value)
+        elif type(value) in (tuple, frozenset):
+            self._how(value)(value)
         elif id(value) in self._seen:
             self._say("seen", str(self._seen[id(value)]))
         else:
