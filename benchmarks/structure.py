@@ -251,7 +251,8 @@ def sizes() -> dict[str, list[int]]:
 
 def participles() -> list[str]:
     """Return functions and classes named by a participle alone, which says not what they do."""
-    pattern = re.compile(r"_?(\w+ed|made|told|found|given|kept|chosen|there|one|held|shown|known)")
+    words = "made|told|found|given|kept|chosen|there|one|held|shown|known"
+    pattern = re.compile(rf"_?([A-Za-z][a-z]+ed|{words})")
     return [
         f"{module_of(path)}.{node.name}"
         for path in product_files()

@@ -115,9 +115,9 @@ def download(
         data = {"id": str(dataset), "raw": folder}
         return Result([data], (card(data, "id raw_files=raw"),), (str(dataset),))
 
-    from offline_data.store.library import requested
+    from offline_data.store.library import requested_id
 
-    ids = [requested(dataset_id(context, text), context.settings.root) for text in datasets]
+    ids = [requested_id(dataset_id(context, text), context.settings.root) for text in datasets]
     if len(ids) == 1:
         return handle(ids[0])
     results = []

@@ -123,9 +123,9 @@ def download(
         only=only,
         text=ingest.pinned_text(text, chosen),
     )
-    from offline_data.store.library import requested, text_of
+    from offline_data.store.library import requested_id, text_of
 
-    dataset = id if isinstance(id, DatasetId) else requested(text_of(id), chosen.root)
+    dataset = id if isinstance(id, DatasetId) else requested_id(text_of(id), chosen.root)
     return ingest.download(dataset, chosen, options, progress_of(progress), executor=executor)
 
 

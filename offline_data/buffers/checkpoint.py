@@ -240,15 +240,15 @@ def _bytes_of(path: Path, stated: tuple[int, str] | None) -> Tensor:
     return words
 
 
-def owned(tree: Any) -> Any:
+def copy_mapped(tree: Any) -> Any:
     """Return a tree with copied tensors that no longer map the file they were read from."""
     # For one, `Generator.set_state` crashes on tensors that start within another tensor's storage.
     if isinstance(tree, torch.Tensor | TensorDictBase):
         return tree.clone()
     if isinstance(tree, dict):
-        return {key: owned(item) for key, item in tree.items()}
+        return {key: copy_mapped(item) for key, item in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(owned(item) for item in tree)
+        return type(tree)(copy_mapped(item) for item in tree)
     return tree
 
 
@@ -257,7 +257,7 @@ def owned_state(state: Any) -> Any:
     if not isinstance(state, dict):
         return state  # damaged, as loading says
     kept = ("storage", "members")
-    found = {key: item if key in kept else owned(item) for key, item in state.items()}
+    found = {key: item if key in kept else copy_mapped(item) for key, item in state.items()}
     if isinstance(members := state.get("members"), list):
         found["members"] = [*map(owned_state, members)]
     return found

@@ -48,7 +48,7 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
     def add(self, data: Any) -> Any:
         """Write one row and its priority, if any; see `ReplayBuffer.add`."""
         row = super().add(data)
-        if isinstance(row, int) and self._prioritized:
+        if isinstance(row, int) and self._has_priorities:
             self._take_priority([data], torch.tensor([row]))
         elif isinstance(row, torch.Tensor) and row.numel():
             self._take_priority(data, row)
@@ -73,7 +73,7 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
         Raises:
             UsageError: No `index` or `priority_key`, or an invalid priority.
         """
-        if not self._prioritized:
+        if not self._has_priorities:
             return
         data = data if data.batch_dims else data.unsqueeze(0)
         index = data.get("index", None)
@@ -86,11 +86,11 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
         self._take_priority(data, index.reshape(len(index), -1)[:, 0])
 
     @property
-    def _prioritized(self) -> bool:
+    def _has_priorities(self) -> bool:
         return type(self._sampler).update_priority is not Sampler.update_priority
 
     def _take_priority(self, data: Any, rows: Tensor) -> None:
-        if not self._prioritized:
+        if not self._has_priorities:
             return
         if isinstance(data, list | tuple):
             has = [isinstance(row, TensorDictBase) and self.priority_key in row for row in data]

@@ -101,7 +101,9 @@ def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()
         return replace(first, skipped=(*first.skipped, *skipped))
 
     def join_columns(of: Callable[[EpisodeBatch], Mapping[Key, Any]]) -> dict[Key, Any]:
-        return {key: joined([of(batch)[key] for batch in batches]) for key in of(first)}
+        return {
+            key: concatenate_columns([of(batch)[key] for batch in batches]) for key in of(first)
+        }
 
     return EpisodeBatch(
         np.concatenate([batch.lengths for batch in batches]),
@@ -116,7 +118,7 @@ def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()
     )
 
 
-def joined(columns: list[Any]) -> Any:
+def concatenate_columns(columns: list[Any]) -> Any:
     """Return the rows of columns of one kind, arrays or encoded images, one after the other."""
     join = getattr(columns[0], "joined_with", None)  # an `EncodedColumn`
     return np.concatenate(columns) if join is None else join(columns[1:])

@@ -129,7 +129,7 @@ class RayExecutor:
         if not tasks:
             return
         cpus = self.workers and self.workers * self.worker_threads
-        with connected(ray, self.address, cpus=cpus, namespace=self.namespace) as is_ours:
+        with connect(ray, self.address, cpus=cpus, namespace=self.namespace) as is_ours:
             # Never more than a node has, or no task would start.
             nodes = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
             reserved = min(self.worker_threads, int(max(nodes, default=0)) or self.worker_threads)
@@ -229,7 +229,7 @@ def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: o
 
 
 @contextmanager
-def connected(
+def connect(
     ray: Any, address: str | None, *, cpus: int | None, namespace: str | None
 ) -> Iterator[bool]:
     """Connect to Ray for a block; yields whether it was started for it.

@@ -133,7 +133,7 @@ class DatasetBuild:
         folder: Path,
         shard: Shard | None = None,
     ) -> None:
-        from offline_data.store.writer import Announced, DatasetWriter
+        from offline_data.store.writer import AnnouncedSize, DatasetWriter
 
         self._strict = options.strict
         if options.strict:
@@ -152,11 +152,11 @@ class DatasetBuild:
             self.episodes = one.episodes if options.episodes is None else None
             self._batches = read_shard(raw, one, options.episodes)
         if options.images == "raw":
-            self._batches = decoded(self._batches)
-        announced = Announced(episodes=self.episodes)
+            self._batches = decode_images(self._batches)
+        announced = AnnouncedSize(episodes=self.episodes)
         if options.episodes is None and len(shards) == 1:
             raw_bytes = sum(file.get("size") or 0 for file in job.files) or None
-            announced = Announced(raw.info.transitions, raw.info.episodes, raw_bytes)
+            announced = AnnouncedSize(raw.info.transitions, raw.info.episodes, raw_bytes)
         self._writer = DatasetWriter(
             folder,
             _header(raw, job, options),
@@ -314,7 +314,7 @@ def read_shard(
         raise NoEpisodesError.among(seen, skipped, episodes)
 
 
-def decoded(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:
+def decode_images(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:
     """Yield the episodes of batches with pixels in place of JPEG and PNG images.
 
     Pixels take far more memory: a batch is cut to pieces of about `PART_BYTES`, whole episodes each.

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from offline_data.errors import OfflineDataError
 from offline_data.ingest.build import BuildJob, DatasetBuild, as_random_access, read_pieces
-from offline_data.ingest.parsing import ParsedDataset, blaming, died
+from offline_data.ingest.parsing import ParsedDataset, blaming, crash_error
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.limits import limit_memory
 from offline_data.processes.protocol import pack_importable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Opened:
+class RawDescription:
     """Description of opened raw data."""
 
     shards: Sequence[Shard]
@@ -66,12 +66,12 @@ class Conversion:
             source = get_source(adapter) if adapter else source_accepting(self.path)
             return source.name, source.release_of(self.path, name)
 
-    def open(self, opened: Callable[[Path], RawDataset]) -> Opened:
+    def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it."""
         limit_memory()
         self._raw = ParsedDataset(self.path, opened)
         info = self._raw.info
-        return Opened(
+        return RawDescription(
             self._raw.shards(), info.transitions, info.episodes, info.warnings, self._raw.helper
         )
 
@@ -141,13 +141,13 @@ class ConversionProcess:
         described: tuple[str, Release] = self._receive()
         return described
 
-    def open(self, opened: Callable[[Path], RawDataset]) -> Opened:
+    def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it by an importable function, like `partial(open_release, adapter, release)`.
 
         Raises `FormatError` if it is not of the source's format.
         """
         self._child.send(("open", opened))
-        found: Opened = self._receive()
+        found: RawDescription = self._receive()
         self.warnings, self._helper = found.warnings, found.helper
         return found
 
@@ -210,7 +210,7 @@ class ConversionProcess:
         try:
             return self._child.receive()
         except ChildDiedError:
-            raise died(self.path, self._child.ending, self._helper) from None
+            raise crash_error(self.path, self._child.ending, self._helper) from None
 
 
 def finish_and_publish(

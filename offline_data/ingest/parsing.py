@@ -51,7 +51,7 @@ def blaming(path: Path) -> Iterator[None]:
         ) from error
 
 
-def died(path: Path, ending: str, helper: str = "") -> OfflineDataError:
+def crash_error(path: Path, ending: str, helper: str = "") -> OfflineDataError:
     """Return the error for a process that crashed while reading a file with `RawDataset.helper`."""
     if ending.rpartition(" ")[2] in _CRASHES:
         files = f"{path}, or {helper}," if helper else str(path)
@@ -114,4 +114,4 @@ class ParsedDataset(RandomAccess):
                 try:
                     yield reader.receive()
                 except ChildDiedError:
-                    raise died(self.path, reader.ending) from None
+                    raise crash_error(self.path, reader.ending) from None

@@ -184,7 +184,7 @@ class _ShardWork(PlannedWork):
         self.plan: ShardPlan = plan
         self._job, self._settings, self._progress = job, settings, progress
         self._run = ShardedRun(job, replace(settings, workers=1), progress)
-        self._tasks = self._run.needed()
+        self._tasks = self._run.list_tasks()
 
     def missing(self) -> list[int]:
         left = self._run.missing()
@@ -227,7 +227,7 @@ def write_plan(
                 "cannot be planned",
                 hint="plan without --episodes, or download the range here",
             )
-        tasks = len(ShardedRun(job, settings, progress).needed())
+        tasks = len(ShardedRun(job, settings, progress).list_tasks())
     root = settings.root.absolute()
     plan = ShardPlan(file, root, job, str(target), destination.absolute(), tasks, job is None)
     with plan_lock(file, progress):

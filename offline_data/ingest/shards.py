@@ -46,7 +46,7 @@ from offline_data.ids import DatasetId
 from offline_data.ingest.build import Build, BuildJob, NoEpisodesError, package_version
 from offline_data.ingest.conversion import (
     ConversionProcess,
-    Opened,
+    RawDescription,
     finish_and_publish,
     open_release,
 )
@@ -97,7 +97,9 @@ class ShardedJob:
     """Number of episodes that the source states for the whole dataset."""
 
     @classmethod
-    def of(cls, build: BuildJob, release: Release, opened: Opened, options: Options) -> ShardedJob:
+    def of(
+        cls, build: BuildJob, release: Release, opened: RawDescription, options: Options
+    ) -> ShardedJob:
         """Return the conversion of an opened release; raises `IntegrityError` for foreign files."""
         shards = tuple(opened.shards)
         job = cls(
@@ -276,7 +278,7 @@ class ShardedRun:
         self.work = job.work(settings)
         self._stay = frozenset(asked_to_stay(settings))
 
-    def needed(self) -> list[Task]:
+    def list_tasks(self) -> list[Task]:
         """List the tasks, in order, up to the first whose range is not yet known."""
         if self.job.options.episodes is None:
             return [(number, None) for number in range(len(self.job.shards))]
@@ -300,7 +302,7 @@ class ShardedRun:
 
     def missing(self) -> list[Task]:
         """List the unfinished tasks."""
-        return [task for task in self.needed() if read_record(self.work, task[0]) is None]
+        return [task for task in self.list_tasks() if read_record(self.work, task[0]) is None]
 
     def recover(self) -> None:
         """Delete remains of a kill, and mark shards without rows as unfinished."""
@@ -308,7 +310,7 @@ class ShardedRun:
         from offline_data.store.reader import DatasetReader
 
         free_raw = ConvertShard(self.job, self.settings, self._stay).free
-        for number, _ in self.needed():
+        for number, _ in self.list_tasks():
             if (record := read_record(self.work, number)) is not None:
                 free_raw(record)
         parts = self.parts()
@@ -397,7 +399,7 @@ class ShardedRun:
 
     def parts(self) -> list[int]:
         """Return the finished shards that have rows."""
-        found = {number: read_record(self.work, number) for number, _ in self.needed()}
+        found = {number: read_record(self.work, number) for number, _ in self.list_tasks()}
         return [number for number, record in found.items() if record and record.episodes]
 
     def _header(self, folders: Sequence[Path]) -> Manifest:
@@ -479,7 +481,7 @@ def convert_shards(
         run.recover()
         while True:
             while tasks := run.missing():
-                done = len(run.needed()) - len(tasks)
+                done = len(run.list_tasks()) - len(tasks)
                 if done and not again:
                     progress.note(
                         f"{done} of {plural(len(job.shards), 'shard')} are finished; going on"

@@ -172,7 +172,7 @@ class ShardReader:
             if release.local is None:
                 made = _RawFiles.under(self._settings, self._progress, self._stop)
                 files = stack.enter_context(made)
-                coming = stack.enter_context(closing(Ahead(self._fetched(order, files))))
+                coming = stack.enter_context(closing(Ahead(self._fetch_in_order(order, files))))
                 stack.callback(self._stop.set)  # before that thread is waited for
             raw = release.local or (files.raw if files else Path())
             process: ConversionProcess | None = None
@@ -198,7 +198,7 @@ class ShardReader:
         if self._process is not None:
             self._process.kill()
 
-    def _fetched(self, order: Sequence[int], files: _RawFiles) -> Generator[int]:
+    def _fetch_in_order(self, order: Sequence[int], files: _RawFiles) -> Generator[int]:
         """Fetch shard after shard, and yield the number of each when its files are there."""
         release, shards = self.plan.release, self.plan.shards
         files.uses = Counter(path for number in order for path in set(shards[number].files))

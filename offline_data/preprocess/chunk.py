@@ -50,12 +50,12 @@ class EpisodeChunk:
 
         After a function that changed an episode's length, these are counted from its first row.
         """
-        return self._counted(self.rows)
+        return self._rows_from(self.rows)
 
     @cached_property
     def step_numbers(self) -> NDArray[np.int64]:
         """`[N]` number of every transition in its episode."""
-        return self._counted(self.steps)
+        return self._rows_from(self.steps)
 
     @cached_property
     def episode_numbers(self) -> NDArray[np.int64]:
@@ -103,7 +103,7 @@ class EpisodeChunk:
         kept = self.words if words is None else words
         return replace(self, batch=batch, words={k: w for k, w in kept.items() if k in codes})
 
-    def _counted(self, first: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows_from(self, first: NDArray[np.int64]) -> NDArray[np.int64]:
         within = np.arange(self.batch.transitions) - self.batch.starts[self.batch.episode_of]
         return np.asarray(first[self.batch.episode_of] + within)
 

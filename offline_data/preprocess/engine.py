@@ -24,7 +24,7 @@ from offline_data.preprocess.finish import IncrementalHasher, finish, header_of,
 from offline_data.preprocess.job import Job, RunOptions, Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
 from offline_data.preprocess.recipe import Recipe, recipe_of, step_label
-from offline_data.preprocess.steps.base import MeasuredStep, Revised, Selection
+from offline_data.preprocess.steps.base import MeasuredStep, Revision, Selection
 from offline_data.preprocess.task import measure_task, write_task
 from offline_data.progress import SILENT, Progress
 from offline_data.store.library import Entry, entry_at, foreign_files, remove
@@ -80,7 +80,7 @@ class Run:
         """Return the manifest's fields on the parent and the recipe."""
         return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
-    def found(self) -> tuple[bool, Entry | None]:
+    def find_existing(self) -> tuple[bool, Entry | None]:
         """Return whether the dataset exists already, else also another of its name to replace.
 
         Raises `UsageError` for one to replace without `force`.
@@ -90,19 +90,19 @@ class Run:
             return True, None
         return False, self.target.older(self.settings.root, force=options.force)
 
-    def revised(self, found: Revised) -> Run:
+    def revise(self, found: Revision) -> Run:
         """Return the run with a revised step, after a note that says so."""
         self.progress.note(f"starting over: {found.reason}")
-        return replace(self, recipe=self.recipe.revised(found))
+        return replace(self, recipe=self.recipe.revise(found))
 
-    def settled(self, *, in_place: bool) -> tuple[Run, Plan]:
+    def settle(self, *, in_place: bool) -> tuple[Run, Plan]:
         """Plan until no step asks for a revision; also returns the run with the revised steps."""
         run = self
         while True:
             try:
                 plan = prepare(run.reader, run.recipe, run.options, run.measure, in_place=in_place)
-            except Revised as found:
-                run = run.revised(found)
+            except Revision as found:
+                run = run.revise(found)
             else:
                 return run, plan
 
@@ -190,9 +190,9 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
     run = Run.of(job, settings, progress)
     target = run.target
     target.check(entry_at(run.reader.path))
-    with dataset_lock(settings.staging, target.lock, progress), _explained(run.recipe):
+    with dataset_lock(settings.staging, target.lock, progress), _explain_comparison(run.recipe):
         recover(run.work.dataset, target.destination)
-        existed, replaced = run.found()
+        existed, replaced = run.find_existing()
         if existed:
             saved = run.work.read_plan()  # of a run that was interrupted after it had published
             if saved is None or saved.get("fingerprint") == run.fingerprint:
@@ -205,8 +205,8 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
                         plan = plan or _new_plan(run)
                         digests = run.run_tasks(plan)
                         break
-                    except Revised as found:
-                        run, plan = run.revised(found), None
+                    except Revision as found:
+                        run, plan = run.revise(found), None
                 put_together(run, plan, run.work, digests, replaced)
     entry = entry_at(target.destination)
     seconds = time.perf_counter() - begin
@@ -226,7 +226,7 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> dict[s
     run = Run.of(job, settings, progress)
     target, parent = run.target, entry_at(run.reader.path)
     target.check(parent)
-    existed, replaced = run.found()
+    existed, replaced = run.find_existing()
     result: dict[str, Any] = {
         "id": target.id,
         "parent": parent.id,
@@ -239,7 +239,7 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> dict[s
         return result
     plan, finished = interrupted_plan(run), 0
     if plan is None:
-        _, plan = run.settled(in_place=run.shares_files)
+        _, plan = run.settle(in_place=run.shares_files)
     else:
         finished = len(run.work.finished(plan.count))
     left = plan.count - finished
@@ -305,7 +305,7 @@ def put_together(
     `digests` are of files written in place; None if every task wrote files of its own.
     """
     finish(plan, work, run.header(plan), run.options.audit, run.reader, digests)
-    with uninterrupted():
+    with defer_signals():
         kept = publish(work.dataset, run.target.destination)
         if work.apart is None:  # else other programs look into it
             work.clear()
@@ -317,7 +317,7 @@ def put_together(
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Defer Python's handlers of SIGINT, SIGTERM and SIGHUP until the end of the block.
 
     Only in the main thread, where handlers run; a default action still kills the process.
@@ -353,7 +353,7 @@ def _new_plan(run: Run) -> Plan:
 
 
 @contextmanager
-def _explained(recipe: Recipe) -> Iterator[None]:
+def _explain_comparison(recipe: Recipe) -> Iterator[None]:
     """Add to a `UsageError` that functions cannot be compared, if that is the reason."""
     try:
         yield
@@ -366,7 +366,7 @@ def _explained(recipe: Recipe) -> Iterator[None]:
 def _keep(run: Run) -> tuple[str, bool]:
     """Keep what can be resumed and delete what cannot; returns words for `says_what_is_kept`."""
     unknown, work = run.recipe.unknown, run.work
-    with uninterrupted():
+    with defer_signals():
         if unknown or work.read_plan() is None:
             work.clear()
             return f"nothing is kept: {unknown or 'run the same command again'}", bool(unknown)

@@ -230,7 +230,7 @@ def finish(
         work.clear()
         raise StepError("The recipe leaves no episode of the dataset")
     tables = plan.sized_tables(transitions, episodes)
-    written = _joined(work, records, tables) if digests is None else digests
+    written = _join_files(work, records, tables) if digests is None else digests
     for name, size in (item for table in tables.values() for item in table.files.items()):
         if written[name].size != size:
             raise IntegrityError(
@@ -283,7 +283,7 @@ def _episode_columns(records: Sequence[Record], reader: DatasetReader) -> dict[K
     return columns
 
 
-def _joined(
+def _join_files(
     work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]
 ) -> dict[str, FileDigest]:
     """Join the files that the tasks wrote into those of the dataset."""

@@ -149,7 +149,7 @@ def prepare(
 ) -> Plan:
     """Let every step learn what it needs, in order, and cut the work into tasks.
 
-    Raises `StepError` if a step does not fit the data or leaves no episode, and `Revised` if a
+    Raises `StepError` if a step does not fit the data or leaves no episode, and `Revision` if a
     trial on some episodes shows that a step must be revised.
     """
     chosen = select_episodes(reader, options.num_frames, options.view)
@@ -157,7 +157,7 @@ def prepare(
 
     def measures(step: MeasuredStep | Selection) -> list[Any]:
         """Run a first pass over the output of the steps so far."""
-        return measure(planned(reader, ready, chosen, options, in_place=False, trial=True), step)
+        return measure(plan_tasks(reader, ready, chosen, options, in_place=False, trial=True), step)
 
     for step in recipe.steps:
         if isinstance(step, Selection):
@@ -170,7 +170,7 @@ def prepare(
                 report_place(describe_place(step, sample))
                 step = step.settled(sample)
         ready = ready.then(step)
-    return planned(reader, ready, chosen, options, in_place=in_place)
+    return plan_tasks(reader, ready, chosen, options, in_place=in_place)
 
 
 def _stays(
@@ -209,7 +209,7 @@ def _stays(
     return np.isin(before, rows[stays])
 
 
-def planned(
+def plan_tasks(
     reader: DatasetReader,
     recipe: Recipe,
     chosen: EpisodeSelection,
@@ -225,7 +225,7 @@ def planned(
     """
     chunk = probe(reader, chosen, recipe)
     made = recipe.apply(chunk)
-    unchanged = _unchanged(chunk, made)
+    unchanged = _find_unchanged_leaves(chunk, made)
     layout = options.layout or reader.manifest.layout
     try:
         schema = schema_of_chunk(made)
@@ -235,7 +235,9 @@ def planned(
             f"What the recipe gives cannot be stored: {error.message}", hint=error.shell_hint
         ) from error
     if not recipe.per_row:
-        chunk = read_chunk(reader, chosen[: -(-int(grouped(reader, chosen)[1]) // _TIMED_PART)])
+        chunk = read_chunk(
+            reader, chosen[: -(-int(group_bounds(reader, chosen)[1]) // _TIMED_PART)]
+        )
     begin = time.perf_counter()
     recipe.apply(chunk)
     each = (time.perf_counter() - begin) / max(1, chunk.batch.transitions)
@@ -246,7 +248,7 @@ def planned(
     most = None
     if recipe.per_row:
         most = GROUP_ROWS if trial or recipe.in_blocks else min(rows, limit or rows)
-    groups = grouped(reader, chosen, most)
+    groups = group_bounds(reader, chosen, most)
     tasks = _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows)
     return Plan(
         reader.path,
@@ -288,7 +290,7 @@ def _spread(count: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(np.int64))
 
 
-def _unchanged(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
+def _find_unchanged_leaves(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
     """Return the leaves whose dtype and shape are the same, and whose rows were there before."""
     old, new = ({**one.batch.steps, **one.batch.observations} for one in (before, after))
     return frozenset(
@@ -320,7 +322,7 @@ def schema_of_chunk(chunk: EpisodeChunk) -> Schema:
     return replace(learnt, steps=steps, observations=observations, coded=True)
 
 
-def grouped(
+def group_bounds(
     reader: DatasetReader, chosen: EpisodeSelection, rows: int | None = None
 ) -> NDArray[np.int64]:
     """Return the bounds of groups of `GROUP_BYTES`, or of `rows` if that is less, `[G + 1]`."""
@@ -431,7 +433,7 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         value["layout"],
         schema_of_chunk(made),
         made.words,
-        _unchanged(chunk, made),
+        _find_unchanged_leaves(chunk, made),
         value["in_place"],
         seconds,
     )

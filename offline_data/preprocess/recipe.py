@@ -15,7 +15,7 @@ from offline_data.plurals import plural
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
 from offline_data.preprocess.job import RunOptions, Stage
-from offline_data.preprocess.steps.base import Revised, Step
+from offline_data.preprocess.steps.base import Revision, Step
 from offline_data.preprocess.steps.leaves import column
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.processes.place import report_place
@@ -50,7 +50,7 @@ class Recipe:
         """Apply all steps; raises what `Step.apply` raises.
 
         Also a `StepError` if a text leaf has codes outside its vocabulary, or lengths have changed
-        although all steps keep them, and `Revised` if a step must be revised.
+        although all steps keep them, and `Revision` if a step must be revised.
         """
         given = chunk
         for number, step in enumerate(self.steps):
@@ -58,8 +58,8 @@ class Recipe:
             report_place(describe_place(step, chunk))
             try:
                 chunk = step.apply(chunk)
-            except Revised as found:
-                raise Revised(found.state, found.reason, number) from found
+            except Revision as found:
+                raise Revision(found.state, found.reason, number) from found
             except MemoryError as error:
                 raise StepError(
                     f"Memory is short for step {step.name!r} on "
@@ -93,7 +93,7 @@ class Recipe:
         """Return the recipe with one more step."""
         return Recipe((*self.steps, step))
 
-    def revised(self, found: Revised) -> Recipe:
+    def revise(self, found: Revision) -> Recipe:
         """Return the recipe with one step revised; raises `StepError` if it rejects the state."""
         steps = list(self.steps)
         step = steps[found.number].with_state(found.state)

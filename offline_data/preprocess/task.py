@@ -36,7 +36,7 @@ _AHEAD = 2  # groups that may wait to be written
 def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[Any]:
     """Return the measures of each group of a task, in order; for a selection with `FIRST_ROW`.
 
-    The recipe of the plan consists of the steps before it. Raises `Revised` if one of these must be
+    The recipe of the plan consists of the steps before it. Raises `Revision` if one of these must be
     revised.
     """
     measures = []
@@ -54,7 +54,7 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, tas
 
     A thread writes rows, and reads some back for comparison (as `mode` says, with the fields of the
     manifest `header`), while the next ones are computed. Rows of files of its own are synced before
-    the task counts as finished. Raises `Revised` if a step must be revised.
+    the task counts as finished. Raises `Revision` if a step must be revised.
     """
     row, episode = 0, 0
     if plan.in_place:

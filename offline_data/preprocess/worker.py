@@ -33,7 +33,7 @@ from offline_data.preprocess.functions.ted import On
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
 from offline_data.preprocess.recipe import function_in
-from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.steps.base import Revision
 from offline_data.preprocess.task import write_task
 from offline_data.progress import SILENT, Progress
 from offline_data.store.layout import AuditMode, LayoutName
@@ -165,9 +165,9 @@ class JobPlan(_JobPlanTable, PlanFile):
             pass
         raise ManifestError(f"{self.file} is damaged: its states fit no steps", hint=hint)
 
-    def planned(self, run: Run) -> JobPlan:
+    def write_plan(self, run: Run) -> JobPlan:
         """Plan, and write the plan and this file; the caller holds the lock."""
-        run, plan = run.settled(in_place=False)
+        run, plan = run.settle(in_place=False)
         new = replace(
             self,
             place=f"{self.generation:03d}-{os.urandom(4).hex()}",
@@ -184,11 +184,11 @@ class JobPlan(_JobPlanTable, PlanFile):
                 shutil.rmtree(left, ignore_errors=True)
         return new
 
-    def revised(self, run: Run, found: Revised) -> JobPlan:
+    def revise(self, run: Run, found: Revision) -> JobPlan:
         """Plan again after a revision, unless another process has; returns the new plan."""
         with plan_lock(self.file, run.progress):
             again = replace(self, generation=self.generation + 1)
-            return self.newer() or again.planned(run.revised(found))
+            return self.newer() or again.write_plan(run.revise(found))
 
     def checked_recipe(self, run: Run) -> list[dict[str, Any]]:
         """Return `recipe` as recorded in the dataset or in the plan of the work folder."""
@@ -261,9 +261,9 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
                 f"There is {'the same' if same else 'another'} plan in {file}",
                 hint=f"--resume keeps it, {hint}" if same else hint,
             )
-        existed, _ = run.found()
+        existed, _ = run.find_existing()
         if not existed:
-            return plan.planned(run)
+            return plan.write_plan(run)
         plan = replace(plan, published=True)
         plan.write()
         return plan
@@ -342,8 +342,8 @@ class _OpenPlan(PlannedWork):
             for task in tasks:
                 try:
                     bar.advance(write_task(plan, self._work, header, audit, task))
-                except Revised as found:
-                    self.plan.revised(run, found)
+                except Revision as found:
+                    self.plan.revise(run, found)
                     return
                 yield True
 
@@ -353,7 +353,7 @@ class _OpenPlan(PlannedWork):
 
     def publish(self) -> bool:
         run, target, grows = self._run, self._run.target, self._work.dataset
-        existed, replaced = run.found()
+        existed, replaced = run.find_existing()
         if not existed:
             recover(grows, target.destination)
             shutil.rmtree(grows, ignore_errors=True)

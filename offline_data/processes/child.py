@@ -172,7 +172,7 @@ class Child:
         If the process has ended, `receive` raises.
         """
         with suppress(BrokenPipeError):
-            write(cast("IO[bytes]", self._started.stdin), pack(request))
+            write(cast("IO[bytes]", self._running_process.stdin), pack(request))
 
     def receive(self) -> Any:
         """Wait for the answer to the oldest open request.
@@ -182,7 +182,7 @@ class Child:
             RemoteError: The function raised an error that cannot be pickled.
             Exception: Any other error of the function; `__cause__` has its traceback as text.
         """
-        process = self._started
+        process = self._running_process
         try:
             packed = read(cast("IO[bytes]", process.stdout))
         except EOFError:
@@ -199,7 +199,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process; a thread that waits for an answer gets a `ChildDiedError`."""
-        self._started.kill()
+        self._running_process.kill()
 
     def close(self) -> None:
         """Kill the process and wait for its end; may be called again."""
@@ -215,15 +215,15 @@ class Child:
     @property
     def pid(self) -> int:
         """Number of the process."""
-        return self._started.pid
+        return self._running_process.pid
 
     @property
     def ending(self) -> str:
         """Wait for the end; returns a description of how it ended."""
-        return how_ended(self._started.wait())
+        return how_ended(self._running_process.wait())
 
     @property
-    def _started(self) -> subprocess.Popen[bytes] | ForkedProcess:
+    def _running_process(self) -> subprocess.Popen[bytes] | ForkedProcess:
         if self._process is None:
             raise OfflineDataError("The process was not started, or was closed")
         return self._process

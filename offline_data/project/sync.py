@@ -104,7 +104,7 @@ def lock_datasets(
             found[name] = kept
             continue
         try:
-            asked, request = request.options, _pinned(request, file, settings)
+            asked, request = request.options, _pin_tokenizer(request, file, settings)
             revision = request.id.revision or (
                 str(kept.id.revision)
                 if kept and kept.requested == request.id
@@ -121,7 +121,7 @@ def lock_datasets(
     return LockResult(checked.path, tuple(found.values()), changes, write_lock(checked.path, found))
 
 
-def _pinned(request: Asked, file: Path, settings: Settings) -> Asked:
+def _pin_tokenizer(request: Asked, file: Path, settings: Settings) -> Asked:
     """Return it with the tokenizer's digest, and its path from the folder of the file."""
     text = request.options.text
     if text is None:
@@ -248,7 +248,7 @@ def sync_datasets(
     failed: list[OfflineDataError] = []
     for one in found.datasets:
         try:
-            placed = _pinned(one, file, settings)
+            placed = _pin_tokenizer(one, file, settings)
             done.append(_sync_one(placed, settings, progress, dry_run=dry_run))
         except OfflineDataError as error:  # continue with the others
             failed.append(type(error)(f"{one.name}: {error.message}", hint=error.shell_hint))

@@ -361,7 +361,7 @@ class _Figures:
                 self._histograms.quantiles().reshape(*leaf.shape, len(QUANTILES)),
                 self._histograms.histogram(leaf.shape),
             )
-            seen = seen.pooled()
+            seen = seen.pool()
             if seen.count:
                 kind = float if leaf.dtype.startswith("float") else int
                 least = kind(np.fmin.reduce(self._low, None))

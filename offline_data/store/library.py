@@ -227,7 +227,7 @@ def parse_known(text: str, root: Path) -> DatasetId:
         raise
 
 
-def requested(text: str, root: Path) -> DatasetId:
+def requested_id(text: str, root: Path) -> DatasetId:
     """Parse an id like `parse_known`; the path of a dataset directory is the id of what a copy of it is.
 
     Raises `InvalidIdError`.

@@ -56,11 +56,11 @@ class Moments:
         """Standard deviation of the population, as `numpy.std`; 0 if there is no value."""
         return np.sqrt(self.squares / np.maximum(self.count, 1))
 
-    def pooled(self) -> Moments:
+    def pool(self) -> Moments:
         """Return the moments of all items of a row together, without extremes.
 
         Example:
-            >>> both = item_moments(np.array([[1, 8], [2, 9]])).pooled()
+            >>> both = item_moments(np.array([[1, 8], [2, 9]])).pool()
             >>> both.count, both.mean, both.squares
             (4, 5.0, 50.0)
         """

@@ -288,7 +288,7 @@ class Vocabularies:
         return json.dumps(entries, ensure_ascii=True, indent=0) + "\n" if entries else None
 
 
-def encoded(
+def encode_column(
     table: str, column: Column, values: NDArray[np.generic], words: Vocabularies
 ) -> NDArray[Any]:
     """Return the stored form of `values`: codes for text, exactly cast numbers otherwise.
@@ -426,7 +426,7 @@ class LayoutWriter:
         columns: Mapping[Key, Column],
     ) -> dict[Key, Rows]:
         return {
-            key: encoded(table, columns[key], array, self._words).__getitem__
+            key: encode_column(table, columns[key], array, self._words).__getitem__
             for key, array in values.items()
         }
 

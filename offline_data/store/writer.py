@@ -31,7 +31,7 @@ from offline_data.store.tables import (
     Schema,
     TableWriter,
     Vocabularies,
-    encoded,
+    encode_column,
     meta_files,
     pack,
     schema_of,
@@ -190,7 +190,7 @@ class DatasetCounts:
 
 
 @dataclass(frozen=True)
-class Announced:
+class AnnouncedSize:
     """Announced size of the data, if known: space for it is checked before writing."""
 
     transitions: int | None = None
@@ -222,11 +222,11 @@ class DatasetWriter:
         *,
         audit: AuditMode = DEFAULT_AUDIT,
         part: float = 1.0,
-        announced: Announced | None = None,
+        announced: AnnouncedSize | None = None,
     ) -> None:
         self.folder = folder
         self._header = header
-        self._announced = announced or Announced()
+        self._announced = announced or AnnouncedSize()
         self._audit = Audit(audit, part)
         self._counts = DatasetCounts()
         self._words = Vocabularies()
@@ -352,7 +352,7 @@ def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabulari
     counts, columns, rows = contents.counts, {}, {}
     for key, values in contents.episodes.items():
         columns[key] = contents.given.get(key, Column(key, values.dtype, values.shape[1:]))
-        rows[key] = encoded(EPISODES, columns[key], values, words).__getitem__
+        rows[key] = encode_column(EPISODES, columns[key], values, words).__getitem__
     writer = TableWriter(pack(EPISODES, columns.values()), sink)
     writer.append(rows, counts.counts["episodes"])
     tables = {**contents.tables, EPISODES: writer.spec}

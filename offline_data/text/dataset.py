@@ -29,7 +29,7 @@ from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.options import ROLES, Form, TextOptions
 from offline_data.text.forms import RowTexts, documents, resolve_form
 from offline_data.text.rows import column_names, read_rows
-from offline_data.text.tokenizer import CHAT_LIMITS, Encoded, Tokenizer, load_tokenizer
+from offline_data.text.tokenizer import CHAT_LIMITS, EncodedTexts, Tokenizer, load_tokenizer
 
 
 class TextDataset(RawDataset):
@@ -174,7 +174,7 @@ def _episodes(
 
 
 def _pack(
-    whole: Encoded,
+    whole: EncodedTexts,
     prompts: NDArray[np.int64],
     scores: NDArray[np.float32],
     episodes: dict[Key, NDArray[Any]],
@@ -197,7 +197,7 @@ def _pack(
 
 
 def _pad(
-    whole: Encoded,
+    whole: EncodedTexts,
     prompts: NDArray[np.int64],
     scores: NDArray[np.float32],
     episodes: dict[Key, NDArray[Any]],
@@ -242,7 +242,7 @@ def _batch(
 
 
 def _measure_prompts(
-    whole: Encoded, given: Encoded, before: int, after: int
+    whole: EncodedTexts, given: EncodedTexts, before: int, after: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the tokens of each document's prompt, and whether the document begins with these.
 
@@ -268,16 +268,16 @@ def _measure_prompts(
     return np.where(all_prompt, whole.lengths, before + counts), begins
 
 
-def _append_end(whole: Encoded, end: int, max_length: int | None) -> Encoded:
+def _append_end(whole: EncodedTexts, end: int, max_length: int | None) -> EncodedTexts:
     """Append a token to the documents that do not end with it; where it does not fit, it is cut off."""
     stops = np.cumsum(whole.lengths)
     missing = ~whole.cut & (whole.ids[stops - 1] != end)
     fits = missing if max_length is None else missing & (whole.lengths < max_length)
     ids = np.insert(whole.ids, stops[fits], np.int32(end))
-    return Encoded(ids, whole.lengths + fits, whole.cut | (missing & ~fits))
+    return EncodedTexts(ids, whole.lengths + fits, whole.cut | (missing & ~fits))
 
 
-def _select(whole: Encoded, kept: NDArray[np.bool_]) -> Encoded:
+def _select(whole: EncodedTexts, kept: NDArray[np.bool_]) -> EncodedTexts:
     """Return the tokens of some documents."""
     ids = whole.ids if kept.all() else whole.ids[np.repeat(kept, whole.lengths)]
-    return Encoded(ids, whole.lengths[kept], whole.cut[kept])
+    return EncodedTexts(ids, whole.lengths[kept], whole.cut[kept])

@@ -67,7 +67,7 @@ _PANIC = "PanicException"
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedTexts:
     """Tokens of some documents, laid end to end."""
 
     ids: NDArray[np.int32]
@@ -128,7 +128,7 @@ class Tokenizer:
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None, *, special: bool = True
-    ) -> Encoded:
+    ) -> EncodedTexts:
         """Tokenize texts on all cores.
 
         Args:
@@ -163,7 +163,7 @@ class Tokenizer:
             lengths = np.fromiter(map(len, ids), np.int64, len(ids))
             tokens = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
             cut = np.fromiter((bool(e.overflowing) for e in encodings), bool, len(ids))
-        return Encoded(tokens, lengths, cut)
+        return EncodedTexts(tokens, lengths, cut)
 
     def choose_end(self, eos: Eos | None, *, special: bool = True) -> int | None:
         """Return the token to append to documents, if any; see `TextOptions.eos`.

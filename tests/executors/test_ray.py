@@ -28,7 +28,7 @@ from offline_data.errors import (
 )
 from offline_data.executors import ray as ray_executor
 from offline_data.executors.ray import RayExecutor
-from offline_data.executors.ray import connected as connected_to
+from offline_data.executors.ray import connect as connected_to
 from offline_data.processes.protocol import dumps
 from offline_data.progress import SILENT, SilentProgress
 from offline_data.store.reader import open_reader

@@ -84,7 +84,7 @@ def test_images_are_decoded_an_episode_at_a_time_where_each_is_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(build, "PART_BYTES", 1)
-    pieces = build.decoded(iter([toy_batch([2, 3, 1])]))
+    pieces = build.decode_images(iter([toy_batch([2, 3, 1])]))
     assert [piece.lengths.tolist() for piece in pieces] == [[2], [3], [1]]
 
 

@@ -30,7 +30,7 @@ from offline_data.jobs.workdir import RangeWriter, WorkDir
 from offline_data.preprocess.chunk import EpisodeChunk, read_transitions
 from offline_data.preprocess.job import RunOptions, Stage
 from offline_data.preprocess.recipe import Recipe, recipe_of
-from offline_data.preprocess.steps.base import Revised, Selection, Step
+from offline_data.preprocess.steps.base import Revision, Selection, Step
 from offline_data.preprocess.task import parent_reader
 from offline_data.progress import SILENT, Progress
 from offline_data.store.reader import open_reader
@@ -136,7 +136,7 @@ class Strange(Step):
         if self.what == "codes":
             steps["mission",] = np.full_like(steps["mission",], self.value)
         if chunk.episodes.tolist() == [4] and self.what == "revises":
-            raise Revised({"told": True}, "found late")
+            raise Revision({"told": True}, "found late")
         if chunk.episodes.tolist() == [4] and self.what == "widens":
             steps["action",] = np.repeat(steps["action",], 2, axis=1)
         if chunk.episodes.tolist() == [4] and self.what == "shortens":
@@ -179,7 +179,7 @@ def test_numbers_that_stand_for_no_words_are_refused(value: int) -> None:
 
 
 def test_a_finding_travels_between_processes() -> None:
-    found = pickle.loads(pickle.dumps(Revised({"told": True}, "found late", 2)))  # noqa: S301
+    found = pickle.loads(pickle.dumps(Revision({"told": True}, "found late", 2)))  # noqa: S301
     assert (found.number, found.state, found.reason) == (2, {"told": True}, "found late")
 
 

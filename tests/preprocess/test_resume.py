@@ -21,7 +21,7 @@ from offline_data.errors import ManifestError, NoSpaceError, StepError, UsageErr
 from offline_data.executors.local import InProcess
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.base import Revised, Step
+from offline_data.preprocess.steps.base import Revision, Step
 from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
@@ -125,7 +125,7 @@ class Doubling(Step):
         if 20 in chunk.episodes and len(chunk.batch.lengths) == 2 and self.trap.exists():
             raise StepError("The function failed on row 80")
         if 29 in chunk.episodes and 28 in chunk.episodes and not self.seen:
-            raise Revised(replace(self, seen=True).state(), "the last episode is different")
+            raise Revision(replace(self, seen=True).state(), "the last episode is different")
         factor = 2 if self.seen else 5
         reward = chunk.batch.steps["next", "reward"] * factor
         return chunk.having(steps={**chunk.batch.steps, ("next", "reward"): reward})

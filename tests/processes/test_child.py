@@ -112,7 +112,7 @@ def test_a_signal_without_a_name() -> None:
 def test_a_death_in_the_middle_of_an_answer() -> None:
     with Child(lambda _: np.ones(1_000_000)) as child:
         child.send(1)
-        stdout: Any = child._started.stdout
+        stdout: Any = child._running_process.stdout
         assert stdout.peek(1)  # it has begun to write what no pipe holds
         child.kill()
         with pytest.raises(ChildDiedError, match="SIGKILL"):
@@ -171,7 +171,7 @@ def test_ctrl_c_is_for_the_parent_of_a_forked_one() -> None:
         "from offline_data.processes import Child\n"
         "with Child(lambda x: x + 1) as child:\n"
         "    said = [child.ask(1), os.kill(child.pid, signal.SIGINT), child.ask(2)]\n"
-        "    print(said, type(child._started).__name__)\n"
+        "    print(said, type(child._running_process).__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[2, None, 3] ForkedProcess\n", "")

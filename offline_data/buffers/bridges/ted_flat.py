@@ -75,7 +75,7 @@ class _FlatKeys:
         self.reward_keys = {path_of(key) for key in reward_keys}
 
     @property
-    def moved(self) -> set[Key]:
+    def moved_keys(self) -> set[Key]:
         """Leaves that are under `next` in TED and at the root in the flat form."""
         return self.done_keys | self.reward_keys
 
@@ -141,7 +141,7 @@ class TED2Flat(_FlatKeys):
         shape, is_full = tuple(data.shape), bool(self.is_full)
         shift = shape[0] if self.shift is None else self.shift
         order = _FlatOrder(shape, shift, is_full)
-        folded = {key[1:] for key in leaves if key[0] == "next"} - self.moved
+        folded = {key[1:] for key in leaves if key[0] == "next"} - self.moved_keys
         for key in folded - leaves.keys():
             raise UsageError(
                 f"The leaf next/{join_key(key)} has no counterpart {join_key(key)} to fold it into",
@@ -158,7 +158,7 @@ class TED2Flat(_FlatKeys):
             flat = flat.memmap_(path)
         kept = {key: leaf for key, leaf in leaves.items() if key[0] != "next"}
         moved = {key[1:]: leaf for key, leaf in leaves.items() if key[0] == "next"}
-        kept |= {key: leaf for key, leaf in moved.items() if key in self.moved}
+        kept |= {key: leaf for key, leaf in moved.items() if key in self.moved_keys}
         before = _positions(ends)
         for key, leaf in kept.items():
             size = torch.Size((len(ends) + int(ends.sum()) * (key in folded), *leaf.shape[1:]))
@@ -177,7 +177,7 @@ class TED2Flat(_FlatKeys):
     def _refuse_loss(
         self, leaves: Leaves, folded: set[Key], order: _FlatOrder, ends: Tensor
     ) -> None:
-        for key in self.moved & leaves.keys():
+        for key in self.moved_keys & leaves.keys():
             if next_of(key) in leaves and bool(leaves[key].any()):
                 raise UsageError(
                     f"The root leaf {join_key(key)} is not all zero; in TED only the one under "
@@ -243,7 +243,7 @@ class Flat2TED(_FlatKeys):
                 parts = {key: leaf[before[order.back]], next_of(key): after[order.back]}
             else:
                 rows = leaf[order.back]
-                parts = {next_of(key) if key in self.moved else key: rows}
+                parts = {next_of(key) if key in self.moved_keys else key: rows}
                 if key in self.done_keys:
                     parts = {key: torch.zeros_like(rows), **parts}
             for name, value in parts.items():

@@ -120,7 +120,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedLeaf:
     """A derived leaf that caches results."""
 
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)

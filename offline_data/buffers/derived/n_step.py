@@ -11,7 +11,7 @@ from torch import Tensor
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
-    Cached,
+    CachedLeaf,
     check_leaves,
     check_rows,
     check_stored,
@@ -75,7 +75,7 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
 
 
 @dataclass(frozen=True)
-class NStep(Cached):
+class NStep(CachedLeaf):
     """Result of `n_step`, which documents the fields."""
 
     n: int

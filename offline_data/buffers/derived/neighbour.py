@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from offline_data.buffers.derived.base import Cached, episode_bounds, widen
+from offline_data.buffers.derived.base import CachedLeaf, episode_bounds, widen
 from offline_data.buffers.storage import Storage
 from offline_data.buffers.trajectories import MASK
 from offline_data.episodes.fields import REWARD, Key
@@ -23,7 +23,7 @@ NEXT_INFO: Key = ("next", "info")
 
 
 @dataclass(frozen=True)
-class Neighbour(Cached):
+class Neighbour(CachedLeaf):
     """Sets `target` to `source` of the row at offset `step`; zeros beyond the episode.
 
     Either key may be a parent of leaves. `optional`: whether rows without the source stay as they

@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from offline_data.buffers.derived.base import (
-    Cached,
+    CachedLeaf,
     check_rows,
     leaf_keys,
     process_lock,
@@ -164,7 +164,7 @@ class _State:
 
 
 @dataclass(frozen=True, repr=False)
-class Normalizer(Cached):
+class Normalizer(CachedLeaf):
     """Result of `normalize`, which documents the fields."""
 
     keys: tuple[Key, ...]

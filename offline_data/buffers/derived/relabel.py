@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offline_data.buffers.derived.base import (
     STEPS,
-    Cached,
+    CachedLeaf,
     Spans,
     check_leaves,
     check_rows,
@@ -148,7 +148,7 @@ def relabel(
 
 
 @dataclass(frozen=True)
-class Relabel(Cached):
+class Relabel(CachedLeaf):
     """Result of `relabel`, which documents the fields."""
 
     distributions: tuple[tuple[str, float], ...]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from offline_data.buffers.derived.base import Cached, check_rows, has_leaf, keys_first, within
+from offline_data.buffers.derived.base import CachedLeaf, check_rows, has_leaf, keys_first, within
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import REWARD, Key
@@ -52,7 +52,7 @@ def return_to_go(
 
 
 @dataclass(frozen=True)
-class ReturnsToGo(Cached):
+class ReturnsToGo(CachedLeaf):
     """Result of `return_to_go`, which documents the fields."""
 
     gamma: float

@@ -12,7 +12,7 @@ from torch import Tensor
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
-    Cached,
+    CachedLeaf,
     Pad,
     check_rows,
     check_stored,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Window(Cached):
+class _Window(CachedLeaf):
     """Replaces each leaf by its values in `k` rows of the episode."""
 
     k: int

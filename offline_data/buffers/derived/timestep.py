@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offline_data.buffers.derived.base import Cached, check_rows, episode_bounds
+from offline_data.buffers.derived.base import CachedLeaf, check_rows, episode_bounds
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import Key
@@ -34,7 +34,7 @@ def timestep(key: KeyLike = "timestep") -> Timestep:
 
 
 @dataclass(frozen=True)
-class Timestep(Cached):
+class Timestep(CachedLeaf):
     """Result of `timestep`, which documents the field."""
 
     key: Key

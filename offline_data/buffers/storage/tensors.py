@@ -151,7 +151,7 @@ class TensorStorage(GrowingStorage):
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return a live view of the rows with only some leaves; see `Storage`."""
-        known = [key for key in self._known() if key]
+        known = [key for key in self._written_leaves() if key]
         return SelectedLeaves(self, select_keys(known, keys))
 
     def share_memory_(self) -> Self:
@@ -181,7 +181,7 @@ class TensorStorage(GrowingStorage):
         super().__setstate__({})
 
     def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
-        known = self._known()
+        known = self._written_leaves()
         rows = rows.to(self.device)
         if self._frame.template is not None:
             return self._frame.tree([leaf.index_select(0, rows) for leaf in known.values()])
@@ -268,7 +268,7 @@ class TensorStorage(GrowingStorage):
     def set_leaves(self, index: Any, values: Mapping[KeyLike, Tensor]) -> None:
         """Change only some leaves of rows; raises like `storage[index] = value`."""
         rows = cells_of(index, self.numbers())
-        known = self._known()
+        known = self._written_leaves()
         leaves = {path_of(key): flat(leaf, rows.ndim) for key, leaf in values.items()}
         for key, leaf in leaves.items():
             if key not in known:
@@ -286,7 +286,7 @@ class TensorStorage(GrowingStorage):
                 key: leaf[positions.to(self.device)] for key, leaf in known.items() if key in MARKS
             }
         )
-        self._index.changed(positions, marks_of(marked, len(positions), {}))
+        self._index.record_changes(positions, marks_of(marked, len(positions), {}))
 
     def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
         """Write `count` rows: all their leaves, or none if one does not match."""
@@ -326,10 +326,10 @@ class TensorStorage(GrowingStorage):
 
     @property
     def _of_trajectories(self) -> bool:
-        return bool(self._known()) and bool(self._shape)
+        return bool(self._written_leaves()) and bool(self._shape)
 
     def _leaf(self, key: Key) -> Tensor | None:
-        leaf = self._known().get(key)
+        leaf = self._written_leaves().get(key)
         return None if leaf is None else leaf[: len(self)]
 
     def _content(self) -> Any:
@@ -371,7 +371,7 @@ class TensorStorage(GrowingStorage):
         self._put(slice(0, count), leaves, count)
         self._words = {key: list(some) for key, some in words.items()}
 
-    def _known(self) -> Leaves:
+    def _written_leaves(self) -> Leaves:
         if not self._leaves:
             raise BufferUsageError(
                 "The storage is empty; its leaves are unknown until the first row is written"

@@ -161,9 +161,9 @@ class TrajectoryIndex:
             self._after[rows] &= (steps == torch.tensor([1, 0])).all(1)
         elif before is not None:
             self._after[rows] &= torch.arange(len(marks.ends)) > 0
-        self.changed(written, marks)
+        self.record_changes(written, marks)
 
-    def changed(self, rows: slice | Tensor, marks: Marks) -> None:
+    def record_changes(self, rows: slice | Tensor, marks: Marks) -> None:
         """Record new values of rows whose order in time is unchanged."""
         self._ends[rows] = marks.ends
         if marks.trajectory is not None:

@@ -35,7 +35,7 @@ from offline_data.ingest.stream import ShardReader, StreamPiece
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
-from offline_data.store.tables import Schema, Vocabularies, encoded, schema_of
+from offline_data.store.tables import Schema, Vocabularies, encode_column, schema_of
 
 if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch, Skipped
@@ -377,7 +377,7 @@ def _cast_as_stored(batch: EpisodeBatch, schema: Schema) -> EpisodeBatch:
 
     def cast(table: str, columns: Mapping[Key, Any], values: Mapping[Key, Any]) -> dict[Key, Any]:
         return {
-            key: leaf if leaf.dtype == object else encoded(table, columns[key], leaf, words)
+            key: leaf if leaf.dtype == object else encode_column(table, columns[key], leaf, words)
             for key, leaf in values.items()
         }
 

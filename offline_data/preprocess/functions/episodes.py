@@ -47,7 +47,7 @@ from offline_data.preprocess.functions.ted import (
     table_of,
     words_of,
 )
-from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.steps.base import Revision
 from offline_data.preprocess.steps.leaves import OUTCOMES, outcomes
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class EpisodeStep(UserFunction):
         try:
             return _join_episodes(chunk, parts, schema, self.explicit_keys)
         except NeedsExplicitNext as found:
-            raise Revised(self.storing_next(found, schema).state(), found.reason) from found
+            raise Revision(self.storing_next(found, schema).state(), found.reason) from found
 
     def settled(self, probe: EpisodeChunk) -> Self:
         step = replace(self, schema=None)
@@ -139,7 +139,7 @@ class EpisodeStep(UserFunction):
             _check_required_leaves(found, required, place)
         if schema is not None and self.guessed:
             step = replace(self, schema=found, guessed=False)
-            raise Revised(step.state(), f"{place()} is the first one that the function keeps")
+            raise Revision(step.state(), f"{place()} is the first one that the function keeps")
         conform(schema or found, found, place)
         return schema or found
 

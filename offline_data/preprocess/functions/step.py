@@ -39,7 +39,7 @@ from offline_data.preprocess.functions.vectorize import (
     run_vmap,
 )
 from offline_data.preprocess.identity import describe_function, unknown_note
-from offline_data.preprocess.steps.base import Revised, Step
+from offline_data.preprocess.steps.base import Revision, Step
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -198,7 +198,7 @@ class FunctionStep(UserFunction):
         try:
             found, _ = rebuild(chunk, self.on, made, self.explicit_keys)
         except NeedsExplicitNext as error:
-            raise Revised(self.storing_next(error).state(), error.reason) from error
+            raise Revision(self.storing_next(error).state(), error.reason) from error
         return replace(found, by_rows=(*chunk.by_rows, *by_rows))
 
     def settled(self, probe: EpisodeChunk) -> Self:

@@ -69,7 +69,7 @@ def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
         return tuple(found.values())
 
     inputs = {key: torch.from_numpy(values) for key, values in table.items()}
-    mode, before = _Vmapped(), states()
+    mode, before = _ForeachByCalls(), states()
     try:
         with torch.no_grad(), mode:
             out = torch.vmap(on_leaves, randomness="error")(*inputs.values())
@@ -132,7 +132,7 @@ def block_rows(table: Table) -> int:
     return max(1, BLOCK // max(1, sum(values[:1].nbytes for values in table.values())))
 
 
-class _Vmapped(TorchFunctionMode):
+class _ForeachByCalls(TorchFunctionMode):
     """Replaces `torch._foreach_…`, for which `vmap` has no rule, by single calls; records errors.
 
     tensordict implements arithmetic and `clone` with these. Errors are recorded because a function

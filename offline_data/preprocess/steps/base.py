@@ -179,7 +179,7 @@ def episode_columns(chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
     }
 
 
-class Revised(Exception):  # noqa: N818 - a finding, not an error
+class Revision(Exception):  # noqa: N818 - a finding, not an error
     """Raised when the data show that a step needs another state; results so far are discarded.
 
     `state` is the new state, `reason` for the user, `number` the step's position in the recipe.

@@ -28,7 +28,7 @@ from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import (
     OUTCOMES,
     below,
-    changed,
+    change_columns,
     column,
     leaves,
     matching,
@@ -318,7 +318,9 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
         roots = {"observation", "action"}
         default = [key for key in leaves(chunk) if root_of(chunk, key)[0] in roots]
         keys = matching(chunk, self.keys) if self.keys else default
-        return changed(chunk, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
+        return change_columns(
+            chunk, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,13 @@ from offline_data.errors import StepError
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.images import formats_of
-from offline_data.preprocess.steps.leaves import column, leaves, matching, replace_columns, stored
+from offline_data.preprocess.steps.leaves import (
+    column,
+    leaves,
+    matching,
+    replace_columns,
+    stored_column,
+)
 from offline_data.preprocess.steps.parse import is_whole
 from offline_data.readers.images import encode_image
 from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
@@ -41,7 +47,7 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         meant = matching(chunk, self.keys) if self.keys else leaves(chunk)
-        found = [key for key in meant if as_encoded(stored(chunk, key)) is not None]
+        found = [key for key in meant if as_encoded(stored_column(chunk, key)) is not None]
         if not found:
             raise StepError(
                 f"Step 'decode' finds no encoded leaf among {', '.join(map(join_key, meant))}",
@@ -93,7 +99,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         if self.keys:
             meant = matching(chunk, self.keys)
         else:
-            meant = [key for key in leaves(chunk) if _looks_encodable(stored(chunk, key))]
+            meant = [key for key in leaves(chunk) if _looks_encodable(stored_column(chunk, key))]
         if not meant:
             raise StepError(
                 "Step 'encode' finds no uint8 leaf that looks like images [H, W] or [H, W, C]",
@@ -102,7 +108,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         kept = (self.format,) if self.keys else ("png", "jpeg")
         result = {}
         for key in meant:
-            values = stored(chunk, key)
+            values = stored_column(chunk, key)
             if getattr(values, "encoding", None) in kept:
                 continue
             kind = (self.format, values.dtype.name, values.shape[1:])

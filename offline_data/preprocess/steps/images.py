@@ -23,7 +23,7 @@ from offline_data.preprocess.steps.leaves import (
     matching,
     replace_columns,
     root_of,
-    stored,
+    stored_column,
 )
 from offline_data.preprocess.steps.parse import is_whole, read_arguments
 
@@ -103,7 +103,7 @@ class ImageStep(Step):
             named = bool(self.keys) and len({root_of(chunk, key) for key in group}) == 1
             found = group if named else [key for key in group if self._looks_fit(chunk, key)]
             if not found:
-                listed = ", ".join(_describe_leaf(key, stored(chunk, key)) for key in group)
+                listed = ", ".join(_describe_leaf(key, stored_column(chunk, key)) for key in group)
                 raise StepError(
                     f"Step {self.name!r} finds no image for it among {listed}",
                     hint="name a leaf and say how its rows are read: format=hwc, chw or hw",
@@ -112,12 +112,12 @@ class ImageStep(Step):
         return {key: self._format_of(chunk, key) for key in every if key in chosen}
 
     def _looks_fit(self, chunk: EpisodeChunk, key: Key) -> bool:
-        values = stored(chunk, key)
+        values = stored_column(chunk, key)
         fit = {*formats_of(values.shape[1:])} & {self.format or form for form in self.formats}
         return bool(fit) and key not in chunk.words and looks_like_images(values)
 
     def _format_of(self, chunk: EpisodeChunk, key: Key) -> Format:
-        values = stored(chunk, key)
+        values = stored_column(chunk, key)
         if key in chunk.words:
             raise StepError(f"Step {self.name!r}: leaf {join_key(key)!r} is text, not an image")
         what = f"Step {self.name!r}: leaf {_describe_leaf(key, values)}"

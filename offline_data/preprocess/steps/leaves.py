@@ -71,7 +71,7 @@ def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> l
     found: set[Key] = set()
     for name in names:
         kinds = {
-            key: "text" if key in chunk.words else str(stored(chunk, key).dtype)
+            key: "text" if key in chunk.words else str(stored_column(chunk, key).dtype)
             for key in matching(chunk, [name])
         }
         fit = {k for k, kind in kinds.items() if kind != "text" and np.dtype(kind).kind in wanted}
@@ -146,16 +146,16 @@ def rewards(chunk: EpisodeChunk, step: str) -> NDArray[Any]:
 
 def column(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
     """Return one column, `[N, …]` of steps or `[N + E, …]` of observations; images decoded."""
-    return np.asarray(stored(chunk, key))
+    return np.asarray(stored_column(chunk, key))
 
 
-def stored(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
+def stored_column(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
     """Return one column as stored, possibly an `EncodedColumn`."""
     batch = chunk.batch
     return batch.observations[key] if key in batch.observations else batch.steps[key]
 
 
-def changed(
+def change_columns(
     chunk: EpisodeChunk, keys: Iterable[Key], change: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> EpisodeChunk:
     """Return the chunk with `change` applied to some columns, `[n, …]` to new ones of as many rows."""

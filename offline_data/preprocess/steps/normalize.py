@@ -24,7 +24,7 @@ from offline_data.preprocess.steps.leaves import (
     replace_columns,
     rewards,
     root_of,
-    stored,
+    stored_column,
     without_overflow,
 )
 from offline_data.preprocess.steps.parse import is_finite
@@ -162,7 +162,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             if (root := root_of(chunk, key)) == key or root not in wanted:
                 continue
             wanted.discard(key)  # scaled by the statistics of its root
-            shapes = [list(stored(chunk, leaf).shape[1:]) for leaf in (root, key)]
+            shapes = [list(stored_column(chunk, leaf).shape[1:]) for leaf in (root, key)]
             if shapes[0] != shapes[1]:
                 raise StepError(
                     f"Step 'normalize' scales {join_key(key)!r} {shapes[1]} by the statistics of "

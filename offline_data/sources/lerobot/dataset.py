@@ -23,7 +23,7 @@ import numpy as np
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
-from offline_data.episodes.joining import join_episodes, joined
+from offline_data.episodes.joining import concatenate_columns, join_episodes
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
@@ -270,7 +270,7 @@ class LeRobotDataset(RawDataset):
                 films.read(feature.name, number, rows, self._fps)
                 for number, rows in zip(numbers.tolist(), each, strict=True)
             ]
-            observations[feature.key] = joined([column for column, _ in frames])
+            observations[feature.key] = concatenate_columns([column for column, _ in frames])
             shift: Key = ("frame_shift", *feature.key[1:])
             episodes[shift] = np.array([apart for _, apart in frames], np.float32)
         flags = {name: steps.pop(tuple(name.split(".")), None) for name in FLAGS}

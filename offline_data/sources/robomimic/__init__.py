@@ -55,7 +55,7 @@ class Demonstrations(HubFolders):
             keep_episodes=release.keep_episodes,
             skip_bad=release.skip_bad_episodes,
         )
-        return files if release.opening is not None else files.described()
+        return files if release.opening is not None else files.with_environment()
 
 
 class SingleFiles(Demonstrations):

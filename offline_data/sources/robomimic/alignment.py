@@ -53,12 +53,12 @@ def find_alignment(
     moved = table[:, 0]
     rounding = 1e-9 * float(((moved - moved.mean()) ** 2).sum())
 
-    def unexplained(count: int) -> float:
+    def squared_error(count: int) -> float:
         causes = np.column_stack([table[:, 1:count], np.ones(len(table))])
         found = causes @ np.linalg.lstsq(causes, moved, rcond=None)[0]
         return float(((moved - found) ** 2).sum()) + rounding
 
-    before, with_own, with_next = unexplained(5), unexplained(6), unexplained(7)
+    before, with_own, with_next = squared_error(5), squared_error(6), squared_error(7)
     if with_next < (1 - _CLEAR) * with_own:
         return "raw"
     if with_next > (1 - _CHANCE) * with_own and with_own < (1 - _CLEAR) * before:

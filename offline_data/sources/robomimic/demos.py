@@ -80,7 +80,7 @@ class DemoFiles(RawDataset):
     skip_bad: bool = False
     """Whether to skip demonstrations that cannot be read."""
 
-    def described(self) -> DemoFiles:
+    def with_environment(self) -> DemoFiles:
         """Return the same with the environment of the first file; raises as `read` does."""
         with open_hdf5(self.folder / self.paths[0]) as opened:
             file = DemoFile(opened.id, self.paths[0], self.alignment)

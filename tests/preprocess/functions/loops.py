@@ -15,7 +15,7 @@ from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.episodes import EpisodeStep
 from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.recipe import Recipe, recipe_of
-from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.steps.base import Revision
 from offline_data.testing.chunks import episodes_of, join_chunks, toy_chunk, transitions_of
 
 Row = dict[Key, NDArray[Any]]
@@ -104,7 +104,7 @@ def run(fn: Fn, chunk: EpisodeChunk, **calling: Any) -> tuple[EpisodeChunk, Any]
     for _ in range(5):
         try:
             return Recipe((step,)).apply(chunk), step
-        except Revised as found:
+        except Revision as found:
             (step,) = recipe_of([fn], RunOptions(**calling)).steps
             step = step.with_state(found.state)
     raise AssertionError("it starts over again and again")

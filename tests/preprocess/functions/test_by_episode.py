@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from offline_data.errors import StepError
 from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.steps.base import Revision
 from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,
@@ -192,7 +192,7 @@ def test_all_of_the_probe_left_out() -> None:
     other = EpisodeStep(lambda td: td.exclude("info", ("next", "info")) if len(td) > 3 else None)
     step = other.settled(probe)
     assert step.apply(probe).batch.transitions == 0
-    with pytest.raises(Revised, match=r"episode 1 \(4 transitions\) is the first one") as error:
+    with pytest.raises(Revision, match=r"episode 1 \(4 transitions\) is the first one") as error:
         step.apply(rest)
     again = step.with_state(error.value.state)
     assert not again.guessed
