@@ -23,7 +23,7 @@ def write_agilerl(folder: Path, **changed: Any) -> Path:
         observations = np.repeat(code[:, None], 3, axis=1)
         flags = np.zeros(length, bool)
         flags[-1] = terminated
-        rows = (observations[:-1], observations[1:], -code[:-1, None].astype(np.float32), code[:-1] / 10, flags)  # fmt: skip
+        rows: Any = (observations[:-1], observations[1:], -code[:-1, None].astype(np.float32), code[:-1] / 10, flags)  # fmt: skip
         names = ("observations", "next_observations", "actions", "rewards", "terminals")
         for name, column in zip(names, rows, strict=True):
             columns.setdefault(name, []).extend(column)

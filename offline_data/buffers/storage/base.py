@@ -243,7 +243,9 @@ class GrowingStorage(Saves):
         if len(rows):
             if self.ndim > 1 and hasattr(data, "batch_size"):
                 data = data.expand(*cells.shape, *getattr(self, "_shape", ()))
-            self._index.record_changes(rows, self._write(rows, self._convert_rows(data, cells.ndim)))
+            self._index.record_changes(
+                rows, self._write(rows, self._convert_rows(data, cells.ndim))
+            )
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows include their `next`
         """Return all rows, which include their next observations; raises `UsageError` if empty."""
