@@ -48,7 +48,6 @@ def run_checks(
         rules: Rules, each once.
         ignored: Returns True for findings to leave out; not called for `RL000`.
         workers: Threads that measure blocks.
-        progress: Of bytes.
         block_items: Numbers in a block; each thread holds a few copies of a block.
     """
     datasets, measured, found = [], [], dict[Finding, None]()

@@ -232,7 +232,6 @@ def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Dow
     Files that another process deletes meanwhile may be listed or not. Raises `AccessError`.
 
     Args:
-        settings: The root.
         now: Seconds since the epoch that ages count from; None for the clock.
     """
     at = time.time() if now is None else now

@@ -162,7 +162,6 @@ def get_document(
 
     Args:
         url: `http(s)://…`.
-        settings: Mirrors, and whether a network may be used.
         parse: Gets the bytes and where they came from; if it raises `IntegrityError`, the next
             place is tried.
         limits: Waits and tries; None for the defaults.

@@ -145,7 +145,6 @@ def list_bucket(
 
     Args:
         url: `gs://BUCKET/PREFIX`.
-        settings: Mirrors, and whether a network may be used.
         ending: Leave out objects whose names end otherwise; the request says so, so that the host
             need not send them.
         limits: Waits and tries; None for the defaults.

@@ -140,7 +140,6 @@ def list_hub(
         repo: `user/name` of a dataset repository.
         folder: Posix path in it; empty for all of it.
         revision: Commit, branch or tag; None for the main branch.
-        settings: Endpoint and token.
         may_be_empty: Whether a repository without files is an answer.
     """
     from huggingface_hub.utils import validate_repo_id

@@ -72,7 +72,6 @@ def run_fetch(
     Args:
         plan: From `plan_fetch`.
         settings: The settings that the plan was made with.
-        progress: Gets one task of bytes over all files.
         limits: Waits, tries, connections; None for the defaults.
         sleep: Waits so many seconds between tries; None for a wait that Ctrl-C ends.
         cancelled: Set by another thread to end the run.

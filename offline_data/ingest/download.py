@@ -103,12 +103,10 @@ def ensure(
     Args:
         dataset: An id, or the path of a dataset directory; a path object is a path, also where its
             text could be an id.
-        settings: Root, offline mode, workers.
         download: False: never download; `"force"`: fetch and convert again.
         revision: Revision of an id.
         layout: Layout it must have; None: any.
         text: How its text must be tokenized; None: in any way.
-        progress: Receives progress and notes.
 
     Raises:
         NotFoundError: With `download=False`, it is not on this disk; else see `download`.

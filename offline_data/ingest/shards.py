@@ -265,13 +265,7 @@ class ConvertShard:
 
 
 class ShardedRun:
-    """The shards of a job in this process: finished ones, and tasks that remain.
-
-    Args:
-        job: The conversion.
-        settings: Root and workers.
-        progress: Receives progress and notes.
-    """
+    """The shards of a job in this process: finished ones, and tasks that remain."""
 
     def __init__(self, job: ShardedJob, settings: Settings, progress: Progress) -> None:
         self.job, self.settings, self.progress = job, settings, progress

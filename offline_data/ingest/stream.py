@@ -148,7 +148,6 @@ class ShardReader:
     Args:
         plan: What is read.
         settings: The root, below which raw files lie meanwhile.
-        progress: Where to tell of fetching.
     """
 
     def __init__(self, plan: StreamPlan, settings: Settings, progress: Progress = SILENT) -> None:

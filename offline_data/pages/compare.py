@@ -33,7 +33,6 @@ def compare_page(
     Args:
         entries: The datasets, two at least; each once.
         workers: Threads that check them.
-        progress: Of bytes.
 
     Raises:
         ManifestError, FormatError: A file is missing or damaged.

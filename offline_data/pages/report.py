@@ -30,7 +30,6 @@ def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) 
     Args:
         entry: The dataset.
         workers: Threads that check it.
-        progress: Of bytes.
 
     Raises:
         ManifestError, FormatError: A file is missing or damaged.

@@ -127,7 +127,6 @@ def episode_digests(
     Args:
         content: The dataset.
         leaves: Leaves to include; None: all.
-        progress: Of transitions.
 
     Raises:
         ManifestError, FormatError, AccessError: Files are damaged, or cannot be read.

@@ -145,7 +145,6 @@ def search(
 
     Args:
         query: Words; an empty query matches every dataset.
-        settings: Root, whose datasets are marked, and folders of sources.
         bounds: Limits that datasets must satisfy.
         limit: Maximum number of results; a note reports the total.
     """
@@ -251,7 +250,6 @@ def find_ids(text: str, settings: Settings, *, catalogue: bool = True) -> list[s
 
     Args:
         text: The user's input.
-        settings: Root, and folders of sources.
         catalogue: Whether to include datasets that are not on this disk.
     """
     if ":" in text or looks_like_path(text) or has_manifest(Path(text)):

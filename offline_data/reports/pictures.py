@@ -145,7 +145,6 @@ def summarise(
 
     Args:
         reader: Of the dataset.
-        progress: Of bytes.
         stats: Those of the whole dataset, if they are known.
         episodes: Number of timelines.
 

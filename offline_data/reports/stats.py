@@ -203,7 +203,6 @@ def dataset_stats(
 
     Args:
         reader: Of the dataset.
-        progress: Of bytes.
         pieces: First rows and lengths, int64 `[P]`, of the runs of rows to look at, each inside an
             episode; the observation after its last row counts with each. None: all episodes.
         chunk_items: Numbers in memory.

@@ -39,8 +39,6 @@ def rename_dataset(
     Args:
         entry: The dataset.
         name: `NAME` or `local:NAME`.
-        settings: The root.
-        progress: Receives progress and notes.
         force: Whether to replace a dataset of that name.
 
     Raises:

@@ -85,7 +85,6 @@ def join(
         folder: The new directory; may contain the work of an interrupted call.
         header: Manifest without tables, counts, digests and statistics. Notes and dropped leaves of
             the parts are added.
-        progress: Gets a task of bytes.
         names: Names of the parts in messages; None: those of their folders.
         consume: Whether parts may be deleted as their rows are written.
 

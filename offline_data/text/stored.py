@@ -110,7 +110,6 @@ def stored_tokens(
         name: Differs for other tokens.
         batches: Yields columns `[n, …]` with `input_ids`; called if the dataset is not there, by one
             process at a time.
-        settings: The root.
 
     Raises:
         NotFoundError: There is no row.

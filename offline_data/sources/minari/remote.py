@@ -50,7 +50,6 @@ class Remote:
             dataset: On the hub `<repository>[/<path in it>]`, in a bucket a prefix of objects.
             revision: Commit, branch or tag on the hub; for a bucket the result of an earlier call.
                 None for the newest.
-            settings: Endpoint, token, mirrors.
 
         Returns:
             The commit's sha, or `gcs-<12 hex>`, which changes with the objects; and the files.
