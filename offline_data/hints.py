@@ -101,7 +101,6 @@ def _text_argument(found: re.Match[str]) -> str:
 
 
 def _text_options(words: list[str]) -> str:
-    """Return options of text as an argument."""
     fields: list[str] = []
     columns: list[str] = []
     rest = iter(words)

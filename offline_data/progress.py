@@ -139,7 +139,6 @@ class ProgressBars(LoggedNotes):
             bar.advance(0)
 
     def _console(self) -> Any:
-        """Return the rich console to draw on."""
         from rich.console import Console
 
         return Console(stderr=True)

@@ -411,7 +411,6 @@ class ResumableDownload:
         return part.hashes
 
     def _receive(self, url: str) -> None:
-        """Receive one answer."""
         part = self._part
         headers = {**self._headers, **part.range_from(url)}
         with open_url(self._client, url, headers) as response:

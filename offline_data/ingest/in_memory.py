@@ -189,7 +189,6 @@ def batch_of(episode: Any) -> EpisodeBatch:
 
 
 def _fields_of(episode: Any) -> dict[str, Any]:
-    """Return the fields of an episode by name."""
     if isinstance(episode, Mapping):
         fields = dict(episode)
         if unknown := sorted(map(str, fields.keys() - set(_TAKEN))):

@@ -195,7 +195,6 @@ def _last(name: str) -> str:
 
 
 def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> EpisodeBatch:
-    """Read one episode and compare it with its name."""
     match = _NAME.fullmatch(_last(name))
     if match is None:
         raise FormatError("its name is not <time>_<number>_<length>_<level seed>_<return>.npz")

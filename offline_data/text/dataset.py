@@ -278,6 +278,5 @@ def _append_end(whole: EncodedTexts, end: int, max_length: int | None) -> Encode
 
 
 def _select(whole: EncodedTexts, kept: NDArray[np.bool_]) -> EncodedTexts:
-    """Return the tokens of some documents."""
     ids = whole.ids if kept.all() else whole.ids[np.repeat(kept, whole.lengths)]
     return EncodedTexts(ids, whole.lengths[kept], whole.cut[kept])

@@ -192,7 +192,8 @@ def documents(
             scores.append(score)
             if found.prompts is not None:
                 found.prompts.append(prompt)
-    chats = form == "messages" or (form == "pairs" and _is_chat(cells["chosen"]))
+    in_pairs = form == "pairs" and any(isinstance(one, (list, tuple)) for one in cells["chosen"])
+    chats = form == "messages" or in_pairs
     return replace(found, scores=scores if scored else None, special=not chats)
 
 
@@ -243,10 +244,6 @@ def _conversation(messages: Any, role: str, chat: Chat) -> tuple[str, str]:
             raise FormatError(f"{role} has {shown(turn)}; expected turns with role and content")
     last = messages[-1]["role"] == "assistant" and len(messages) > 1
     return _text(chat(messages), role), chat(messages[:-1], prompt=True) if last else ""
-
-
-def _is_chat(column: Sequence[Any]) -> bool:
-    return any(isinstance(one, (list, tuple)) for one in column)
 
 
 def _text(value: Any, role: str) -> str:

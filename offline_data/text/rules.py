@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.checks.block import RowBlock, mix_bits
-from offline_data.checks.finding import Finding, Severity
+from offline_data.checks.finding import Finding
 from offline_data.checks.names import are_related, is_derived, options, split, without_revision
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.rules.duplicates import listed_copies
@@ -207,6 +207,8 @@ class TextLeakage(DuplicateDocuments):
                 same = np.flatnonzero(of_first.hashes == of_second.hashes[shared[0]])
                 here, there = of_second.documents[shared[0]], of_first.documents[same[0]]
                 name, key = without_revision(first.manifest.id), next(iter(other.leaves))
+                apart = split(first.manifest) != split(second.manifest)
+                related = are_related(first.manifest, second.manifest)
                 yield self.finding(
                     second,
                     f"{len(shared):,} of {len(of_second.hashes):,} {of_second.noun} are also in {name}: "
@@ -214,7 +216,7 @@ class TextLeakage(DuplicateDocuments):
                     document_place(second, key, int(here)),
                     count=len(shared),
                     about=name,
-                    severity=_severity(first.manifest, second.manifest),
+                    severity="error" if apart and related else None,
                 )
 
 
@@ -224,10 +226,6 @@ def _are_comparable(first: DatasetReader, second: DatasetReader) -> bool:
     digests = {digest for digest in told if isinstance(digest, str)}
     again = without_revision(one.id) == without_revision(other.id) and split(one) == split(other)
     return not (first.path == second.path or again or is_derived(one, other) or len(digests) > 1)
-
-
-def _severity(first: Manifest, second: Manifest) -> Severity | None:
-    return "error" if split(first) != split(second) and are_related(first, second) else None
 
 
 class PromptNotPrefix(_DocumentRule):
@@ -368,7 +366,6 @@ def _before(block: RowBlock, key: Key, where: NDArray[np.int64]) -> int:
 
 
 def _tokenizer(manifest: Manifest) -> dict[str, Any]:
-    """Return what a manifest says of the tokenizer."""
     found = manifest.about.get("tokenizer")
     return found if isinstance(found, dict) else {}
 
@@ -382,7 +379,6 @@ def _marks(manifest: Manifest) -> dict[int, str]:
 
 
 def _end_token(manifest: Manifest) -> int | None:
-    """Return the end-of-text token that a manifest names."""
     special = _tokenizer(manifest).get("special")
     token = special.get("eos") if isinstance(special, dict) else None
     return token if type(token) is int else None

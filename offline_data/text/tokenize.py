@@ -111,7 +111,6 @@ class TensorDictTokenizer:
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        """Columns that are read."""
         return (self.key,)
 
     def __call__(self, sample: Mapping[str, Any]) -> Any:

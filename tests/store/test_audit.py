@@ -68,9 +68,9 @@ def test_a_wrong_episode_table_refuses_to_publish(
     """Whatever is audited: the table is small."""
 
     def encoded(table: str, column: Any, values: Any, words: Any) -> Any:
-        return tables.encoded(table, column, values + (column.key == ("length",)), words)
+        return tables.encode_column(table, column, values + (column.key == ("length",)), words)
 
-    monkeypatch.setattr("offline_data.store.writer.encoded", encoded)
+    monkeypatch.setattr("offline_data.store.writer.encode_column", encoded)
     with pytest.raises(AuditError, match="episode column 'length'"):
         write_toy(tmp_path / "d", [toy_batch([30, 20, 1])], audit="none")
     assert not (tmp_path / "d" / MANIFEST).exists()

@@ -279,7 +279,6 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _notes_on(runs: Sequence[CheckpointRun]) -> list[str]:
-    """Return notes on where episodes are cut."""
     notes = []
     for run in runs:
         first, last = run.checkpoints[0].number, run.checkpoints[-1].number

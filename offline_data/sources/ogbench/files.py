@@ -105,7 +105,7 @@ class OGBenchFiles(RawDataset):
             columns, dropped = self._columns(arrays)
             lengths = _lengths(arrays, columns)
             streams = {name: stack.enter_context(arrays.rows(name)) for name in columns}
-            size = sum(_row_bytes(header) for header in columns.values())
+            size = sum(one.dtype.itemsize * prod(one.shape[1:]) for one in columns.values())
             if int(lengths.max()) * size > _LARGEST:
                 raise FormatError(
                     f"{shard.name}: a trajectory has {int(lengths.max()) * size:,} bytes"
@@ -186,10 +186,6 @@ def _lengths(arrays: NpzArrays, columns: Mapping[str, NpyHeader]) -> NDArray[np.
         empty = next(name for name, header in columns.items() if not prod(header.shape[1:]))
         raise FormatError(f"{where}: rows of {empty!r} are empty")
     return lengths
-
-
-def _row_bytes(header: NpyHeader) -> int:
-    return int(header.dtype.itemsize * prod(header.shape[1:]))
 
 
 def _native(column: NDArray[Any]) -> NDArray[Any]:

@@ -323,7 +323,6 @@ def _read_description(path: Path) -> Description:
 
 
 def _table_in(folder: Path) -> Path | None:
-    """Return the only table in a folder."""
     tables = (folder / one.name for one in entries(folder) if one.name.endswith(_TABLES))
     found = [table for table in tables if is_file(table)]
     return found[0] if len(found) == 1 else None
