@@ -128,7 +128,7 @@ class TextDataset(RawDataset):
         options = self._options
         found = load_tokenizer(options.tokenizer, options.tokenizer_revision)
         expected, sha256 = options.tokenizer_sha256, found.about["sha256"]
-        if expected not in {None, sha256}:
+        if expected not in {None, sha256, found.file_sha256}:
             raise FormatError(
                 f"Tokenizer {options.tokenizer!r} has sha256 {sha256[:12]}…, not {expected[:12]}…: it "
                 "has changed since the conversion began, or since the dataset was locked",

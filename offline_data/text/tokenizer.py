@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -94,32 +95,38 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         self._backend, self._chat = backend, chat
-        usual = (backend.token_to_id(token) for token in _PADS)
-        self.pad: int = next((one for one in (pad, *usual) if one is not None), 0)
+        usual_pads = (backend.token_to_id(token) for token in _PADS)
+        usual_pad = next((one for one in usual_pads if one is not None), 0)
+        self.pad: int = usual_pad if pad is None else pad
         self.special = frozenset(
             token.content for token in backend.get_added_tokens_decoder().values() if token.special
         )
         self.before, self.after = _added_tokens(backend)
         """Token ids that the tokenizer adds before and after each text."""
-        marks = self._marks()
+        marks = self._marks(chat)
         if max(self.pad, *marks.values(), 0) > _MOST_ID:
             raise FormatError(f"token ids beyond {_MOST_ID:,}")
-        digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+        content = hashlib.sha256(backend.to_str().encode())
+        self.file_sha256 = content.hexdigest()
+        """Digest without the settings that stand beside `tokenizer.json`, as earlier versions had it."""
+        settings = (self.pad, marks, getattr(chat, "chat_template", None) or None)
+        if settings != (usual_pad, self._marks(), None):
+            content.update(json.dumps(settings, sort_keys=True).encode())
         self.about = {
             **about,
-            "sha256": digest,
+            "sha256": content.hexdigest(),
             "vocabulary": backend.get_vocab_size(with_added_tokens=True),
             "pad": self.pad,
             "special": marks,
             "chat": bool(chat is not None and chat.chat_template),
         }
 
-    def _marks(self) -> dict[str, int]:
-        """Return the token ids of the roles in `_MARKS`: as named, else special ones by name."""
+    def _marks(self, chat: Any = None) -> dict[str, int]:
+        """Return the token ids of the roles in `_MARKS`: as `chat` names them, else by usual names."""
         found: dict[str, int] = {}
         for role, usual in _MARKS.items():
             names = [name for name in usual if name in self.special]
-            named = getattr(self._chat, f"{role}_token", None)
+            named = getattr(chat, f"{role}_token", None)
             ids = (self._backend.token_to_id(str(name)) for name in [named or "", *names])
             known = next((one for one in ids if one is not None), None)
             if known is not None:

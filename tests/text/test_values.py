@@ -410,6 +410,37 @@ def test_options_that_change_nothing_keep_their_dataset(tmp_path: Path) -> None:
     assert pin_tokenizer(TextOptions(str(same), eos="no")).eos == "no"
 
 
+def test_settings_beside_tokenizer_json_are_part_of_its_digest(
+    convert: Convert, tmp_path: Path, chat_tokenizer: Path
+) -> None:
+    """End, padding and chat template decide about tokens; files alone and records of before do not."""
+    backend = train_tokenizer()
+    backend.add_special_tokens(["</s>"])
+    kinds: dict[str, dict[str, str]] = {
+        "alone": {},
+        "same": {"eos_token": "</s>"},
+        "end": {"eos_token": "<|end|>", "pad_token": "</s>"},
+        "pad": {"eos_token": "</s>", "pad_token": "<|end|>"},
+        "chat": {"eos_token": "</s>", "chat_template": CHAT_TEMPLATE},
+    }
+    digests = {}
+    for name, settings in kinds.items():
+        (folder := tmp_path / name).mkdir()
+        backend.save(str(folder / "tokenizer.json"))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **settings}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        digests[name] = pin_tokenizer(TextOptions(str(folder))).tokenizer_sha256
+    assert digests["alone"] == digests["same"]
+    assert len(set(digests.values())) == 4
+
+    path = write(tmp_path / "x.jsonl", [{"text": "the cat"}])
+    for name, end in (("same", "</s>"), ("end", "<|end|>")):
+        reader = convert(path, tokenizer=tmp_path / name)
+        assert documents(reader)[0][-1] == backend.token_to_id(end)
+    locked = convert(path, tokenizer=tmp_path / "end", tokenizer_sha256=digests["alone"])
+    assert documents(locked)[0][-1] == backend.token_to_id("<|end|>")
+
+
 def test_special_tokens_of_the_tokenizer(convert: Convert, tmp_path: Path) -> None:
     file, backend = marked(tmp_path, template("<|end|> $A"))
     rows = [{"text": "the cat sat on the mat"}]
