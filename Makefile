@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` to see it work, `make test` to prove it does.
+# Two commands do everything: `make demo` shows it at work, `make test` tests it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin

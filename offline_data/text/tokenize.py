@@ -195,7 +195,8 @@ def pre_tokenization_hook(
                 dropped += 1
         if dropped and role == "chosen":
             warnings.warn(
-                f"{dropped:,} of {count:,} pairs are dropped: their texts are equal, or one has fewer "
+                f"{plural(dropped, 'pair')} of {count:,} {'is' if dropped == 1 else 'are'} dropped: "
+                "their texts are equal, or one has fewer "
                 f"than {plural(min_length, 'word')}",
                 stacklevel=2,
             )

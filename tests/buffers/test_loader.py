@@ -236,6 +236,8 @@ def test_a_state_brings_its_seed_and_fits_batches_that_begin_there(ds: Any) -> N
     assert sorted(flat(shares[0]) + flat(shares[1])) == sorted(whole[24:])
     with pytest.raises(UsageError, match=r"4 batches of 6 into an epoch; batches of 7 in 1 rank"):
         resumed(4, 7)
+    with pytest.raises(UsageError, match="The state is 1 batch of 6 into"):
+        resumed(1, 7)
     none_left = ds.dataloader(24, drop_last=True)
     none_left.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 4})
     assert flat(rows(none_left)) == following[:24]

@@ -78,7 +78,7 @@ def test_made_up_final_observation(write: Write, layout: str, value: float) -> N
     path = write(changed(batch, observations={("observation",): seen}), layout=layout)
     (one,) = found(path, "RL014")
     assert (one.leaf, one.episode, one.row, one.count) == ("next/observation", 1, 31, 1)
-    assert one.message.startswith("1 of 1 episodes that are not terminated have only")
+    assert one.message.startswith("Of 1 episode that is not terminated, 1 has only ")
 
 
 def test_zero_is_a_state_like_others(write: Write) -> None:

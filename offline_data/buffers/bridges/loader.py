@@ -241,7 +241,7 @@ class EpochBatches(DistributedSampler[Any]):
         together = self.batch_size * self.num_replicas
         if done and together != size * ranks and (done % together or not self._rows_in_order):
             raise UsageError(
-                f"The state is {batch} batches of {size} into an epoch"
+                f"The state is {plural(batch, 'batch', 'batches')} of {size} into an epoch"
                 f"{f', in {ranks} ranks' if ranks > 1 else ''}; batches of {self.batch_size} in "
                 f"{plural(self.num_replicas, 'rank')} cannot continue there",
                 hint=f"use batches of {size}, or begin with the next epoch: set_epoch({epoch + 1})",

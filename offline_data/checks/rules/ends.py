@@ -175,8 +175,8 @@ class MadeUpFinalObservation(Rule):
                 what = "0" if not found.nan else "NaN" if not zero else "0 or NaN"
                 yield self.finding(
                     measured.reader,
-                    f"{zero + found.nan:,} of {found.ends:,} episodes that are not terminated have "
-                    f"only {what} as the observation after their last action",
+                    f"Of {plural(found.ends, 'episode that is', 'episodes that are')} not terminated, "
+                    f"{plural(zero + found.nan, 'has', 'have')} only {what} as the observation after their last action",
                     found.place,
                     count=zero + found.nan,
                 )
