@@ -26,7 +26,6 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.files import disk_errors, file_lock, is_unicode, write_durably
-from offline_data.ingest.options import Stored
 from offline_data.plurals import plural
 from offline_data.store.library import entry_at, has_manifest
 from offline_data.strict_json import read_json
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.config import Settings
+    from offline_data.ingest.options import Stored
     from offline_data.progress import Progress
 
 T = TypeVar("T")
@@ -259,6 +259,8 @@ def _work_at(
         if (newer := plan.newer()) is None:
             return Share(plan, ran, missing, None)
         plan = newer
+    from offline_data.ingest.options import Stored  # the package `ingest` imports this module
+
     path = plan.destination
     plan.clear(settings)
     if not has_manifest(path):

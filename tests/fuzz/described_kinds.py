@@ -155,14 +155,20 @@ def check_manifest(folder: Path, plan: Plan, codes: list[int | None]) -> str | N
 def _describes_the_same(dataset: Path, whole: Path) -> bool:
     """Return True if a changed dataset directory has the data files and the schema of the whole one."""
     try:
-        here, there = (json.loads((d / "manifest.json").read_bytes()) for d in (dataset, whole))
+        here, there = (json.loads(_plain_bytes(d / "manifest.json")) for d in (dataset, whole))
         if any(here[name] != there[name] for name in _DESCRIBE):
             return False
         files = [name for name in there["digests"] if not name.endswith("meta.json")]
-        plain = all((dataset / file).is_file() for file in files)  # opening a FIFO would hang
-        return plain and all((dataset / f).read_bytes() == (whole / f).read_bytes() for f in files)
+        return all(_plain_bytes(dataset / f) == _plain_bytes(whole / f) for f in files)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
         return False
+
+
+def _plain_bytes(path: Path) -> bytes:
+    """Read a plain file; to open a FIFO would hang."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return path.read_bytes()
 
 
 # ---- plans and recipes -----------------------------------------------------------------------
