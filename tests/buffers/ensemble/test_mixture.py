@@ -14,6 +14,7 @@ from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.ensemble.allocation import exact_members
 from offline_data.buffers.gather import native
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
@@ -23,7 +24,7 @@ from offline_data.buffers.samplers import (
 )
 from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import UsageError
+from offline_data.errors import IntegrityError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import CRITICAL, SIZES, action, assert_rows, assert_same, chi_square
@@ -89,6 +90,13 @@ def test_what_a_batch_rounds_away_comes_in_the_next_ones(three: list[Dataset]) -
     mixture = DatasetMixture(*three, weights=[5, 3, 2], exact=True)
     total = np.sum([counts_of(mixture.sample(4)) for _ in range(10)], 0)
     assert total.tolist() == [20, 12, 8]
+
+
+def test_what_a_batch_rounds_away_goes_to_the_member_with_most_due() -> None:
+    owed: list[float] = []
+    batches = [exact_members((0.5, 0.3, 0.2), 4, None, owed) for _ in range(3)]
+    counts = [torch.bincount(batch, minlength=3).tolist() for batch in batches]
+    assert counts == [[2, 1, 1], [2, 1, 1], [2, 2, 0]]
 
 
 def test_valid_rows_are_what_steps_count(tmp_path: Path) -> None:
@@ -362,6 +370,17 @@ def test_states_of_other_mixtures_are_refused(three: list[Dataset]) -> None:
     for words, other in others.items():
         with pytest.raises(UsageError, match=words):
             other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "owed", [[0.5], ["1", 0.0, 0.0], [2.0**40, 0.0, 0.0], {"a": 0.0}, [1, 2, 3]]
+)
+def test_states_that_owe_no_rows_are_refused(three: list[Dataset], owed: Any) -> None:
+    mixture = DatasetMixture(*three, seed=0, exact=True)
+    state = mixture.state_dict()
+    with pytest.raises(IntegrityError, match="rows owed to each member"):
+        mixture.load_state_dict({**state, "dealing": {**state["dealing"], "owed": owed}})
+    mixture.load_state_dict({**state, "dealing": {**state["dealing"], "owed": [0.5, -0.5, 0.0]}})
 
 
 def test_invalid_arguments(three: list[Dataset]) -> None:
