@@ -19,7 +19,6 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.files import is_folder
 from offline_data.readers.flat_hdf5 import inspect
 from offline_data.readers.hdf5 import open_hdf5
-from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.sources import d4rl
 from offline_data.sources.base import CatalogEntry, CatalogSource, Release
 from offline_data.sources.d4rl import D4RLEpisodes
@@ -52,7 +51,8 @@ class AgileRL(CatalogSource):
         if not (file := _file_of(path)).is_file():
             return False
         with open_hdf5(file) as opened:
-            return datasets_in(opened)[0].keys() == d4rl.AGILERL_COLUMNS
+            # A Minari dataset is a folder of the same names, with a group for each of many episodes.
+            return len(opened) == len(d4rl.AGILERL_COLUMNS) and {*opened} == d4rl.AGILERL_COLUMNS
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file, or the folder that AgileRL made for it."""
