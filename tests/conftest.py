@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from offline_data.fetch import retry
 from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.servers import FileServer
 
 REALDATA = Path(__file__).resolve().parents[2] / "shared" / "realdata"
 
@@ -65,6 +66,13 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(
         root=tmp_path / "root", offline=True, workers=1, minari_path=tmp_path / "minari"
     )
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    """A host whose `files` the test sets."""
+    with FileServer({}) as running:
+        yield running
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from tests.pictures import (
     restate,
     write,
 )
+from tests.same import assert_same
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +42,6 @@ def both(folders: tuple[Path, Path]) -> Any:
         return [offline_data.open_dataset(path, **{"batch_size": 6, **options}) for path in folders]
 
     return opened
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    assert set(found.keys(True, True)) == set(expected.keys(True, True))
-    assert found.batch_size == expected.batch_size
-    for key, leaf in expected.items(True, True):
-        assert found.get(key).dtype == leaf.dtype
-        assert torch.equal(found.get(key), leaf), key
 
 
 class TestBatches:

@@ -17,6 +17,7 @@ from tensordict import TensorDict
 from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.errors import UsageError
+from tests.same import assert_same
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -44,13 +45,6 @@ def ted(lengths: Sequence[int], first: int = 1) -> TensorDict:
         },
         [len(done)],
     )
-
-
-def assert_same(found: Any, want: Any) -> None:
-    assert set(found.keys(True, True)) == set(want.keys(True, True))
-    for key in want.keys(True, True):
-        assert found[key].dtype == want[key].dtype, key
-        assert torch.equal(found[key], want[key]), key
 
 
 def test_a_dataset_goes_there_and_back(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:

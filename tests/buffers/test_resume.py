@@ -24,6 +24,7 @@ from offline_data.buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.buffers.storage import LazyTensorStorage
+from tests.same import assert_same
 
 LENGTHS = (9, 1, 13, 12, 5)
 
@@ -59,8 +60,7 @@ def resumes(make: Callable[[], Any], drawn: int, between: Callable[[], Any] = in
     other.load_state_dict(state)
     for batch in want:
         found = other.sample()
-        assert {*found.keys(True, True)} == {*batch.keys(True, True)}
-        assert all(found[key].equal(batch[key]) for key in batch.keys(True, leaves_only=True))
+        assert_same(found, batch)
         between()
 
 

@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.buffers.trajectories import split_trajs
+from tests.same import assert_same
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -30,14 +31,6 @@ def row(lengths: list[int], *, total: int | None = None) -> TensorDict:
         },
         [count],
     )
-
-
-def assert_same(found: Any, want: Any) -> None:
-    assert found.batch_size == want.batch_size
-    assert set(found.keys(True, True)) == set(want.keys(True, True))
-    for key in want.keys(True, True):
-        assert found[key].dtype == want[key].dtype, key
-        assert torch.equal(found[key], want[key]), (key, found[key], want[key])
 
 
 DATA = {

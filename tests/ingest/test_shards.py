@@ -44,12 +44,6 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer({}) as running:
-        yield running
-
-
-@pytest.fixture
 def settings(server: FileServer, tmp_path: Path) -> Settings:
     return Settings(tmp_path / "root", mirrors=((PUBLISHED, server.url),), minari_path=tmp_path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,6 @@ SKIP = Options(skip_bad_episodes=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
     return Settings(tmp_path / "root", minari_path=tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer({}) as running:
-        yield running
 
 
 def test_a_bad_episode_is_an_error_that_says_where(settings: Settings, tmp_path: Path) -> None:

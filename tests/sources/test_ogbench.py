@@ -30,11 +30,6 @@ from tests.toys.stored import read_shards
 ROWS = (4, 2, 6, 3)
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(tmp_path / "root", offline=True)
-
-
 class TestContract(SourceContract):
     @pytest.fixture
     def case(self, tmp_path: Path) -> SourceCase:

@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,12 +65,6 @@ def write_parquet(folder: Path) -> Path:
     (folder / "data.arff").unlink()
     toy_table().parquet(folder / "data.pq")
     return folder
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer({}) as running:
-        yield running
 
 
 @pytest.fixture

@@ -45,11 +45,6 @@ NUMBERS = (0, 2, 10, 1)
 STANFORD = "http://downloads.cs.stanford.edu/downloads/rt_benchmark"
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(tmp_path / "root", offline=True)
-
-
 class TestRobomimic(SourceContract):
     @pytest.fixture
     def case(self, tmp_path: Path) -> SourceCase:
