@@ -86,7 +86,8 @@ def relabel(
     The goal is written at the root and under `next`; the reward, and with `terminate` the flags, are
     computed from the next state. Transitions that keep their goal also keep reward and flags, so
     with `p < 1` `reward_fn` should be that of the dataset. A transition whose next state is unknown
-    keeps its goal; if the storage has no goals, it gets its own state and keeps its reward.
+    keeps its goal; if the storage has no goals, it gets its own state and keeps its reward. A storage
+    without rewards (OGBench) gets them; then `p` must be 1, and only that transition's reward is NaN.
 
     Goals depend only on the seed and the ordered rows of a batch: equal rows in the same order get
     equal goals in every thread and process.
@@ -201,7 +202,8 @@ class Relabel(CachedLeaf):
                 "relabel cannot be combined with n_step: rewards of relabeled goals would have to be "
                 "summed over every step"
             )
-        needed = [self.achieved_key, next_of(self.achieved_key), REWARD]
+        needed = [self.achieved_key, next_of(self.achieved_key)]
+        needed += [REWARD] if self.p < 1 or REWARD in known else []
         needed += [TERMINATED, TRUNCATED] if self.terminate else []
         if self.p < 1 or self.goal_key in known:
             needed.append(self.goal_key)
@@ -249,7 +251,9 @@ class Relabel(CachedLeaf):
         """Set the reward, and with `terminate` the flags, of relabeled transitions."""
         goals = batch.get(next_of(self.goal_key))
         achieved = self._part(batch.get(next_of(self.achieved_key))).to(goals.dtype)
-        stored = batch.get(REWARD)
+        stored = batch.get(REWARD, None)
+        if stored is None:
+            stored = torch.full((len(goals), 1), math.nan, device=goals.device)
         rewards = self._rewards(achieved, goals, stored)
         batch.set(REWARD, torch.where(widen(chosen, stored), rewards, stored.to(rewards.dtype)))
         if self.terminate:

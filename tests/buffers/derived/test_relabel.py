@@ -3,17 +3,20 @@ from __future__ import annotations
 import math
 import pickle
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import offline_data as od
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import relabel
 from offline_data.buffers.derived.relabel import random_numbers
 from offline_data.episodes.fields import next_of
 from offline_data.errors import UsageError
+from tests.toys.ogbench import toy_arrays, write_ogbench
 
 GOAL, ACHIEVED = ("observation", "desired_goal"), ("observation", "achieved_goal")
 STATE = ("observation", "state")
@@ -284,3 +287,29 @@ def test_batches_it_cannot_do(sets: Any, episode: Any, derived: Any, message: st
     ds = BaseDatasetExperienceReplay(of.path, 5, derived=derived)
     with pytest.raises(UsageError, match=message):
         ds[:]
+
+
+def test_rewards_where_there_were_none(tmp_path: Path) -> None:
+    path = write_ogbench(tmp_path / "x-v0.npz", toy_arrays("pointmaze", (4, 2, 6)))
+    od.convert(path, "toy", root=tmp_path / "root", progress=False)
+    goals = relabel("future", 1, goal_key="goal", achieved_key="observation", seed=3)
+    dataset = od.load_dataset("local:toy", 4, root=tmp_path / "root", derived=goals)
+    batch = dataset[:]
+    reached = (batch["next", "observation"] == batch["goal"]).all(1, keepdim=True)
+    assert batch["next", "reward"].tolist() == (reached.float() - 1).tolist()
+    assert 0 < int(reached.sum()) < len(batch)
+    assert dataset.sample()["next", "reward"].shape == (4, 1)
+    some = relabel("future", 0.5, goal_key="goal", achieved_key="observation")
+    dataset = od.load_dataset("local:toy", 4, root=tmp_path / "root", derived=some)
+    with pytest.raises(UsageError, match="needs the leaf"):
+        dataset.sample()
+
+
+def test_rewards_before_an_unknown_state_are_not_invented(sets: Any) -> None:
+    of = sets.write()
+    rows = [row for row, (e, t) in enumerate(of.place) if t == of.episodes[e].length - 1 and not of.episodes[e].known and not of.terminated[row]]  # fmt: skip
+    assert rows
+    batch, index = of.gather(rows)
+    del batch["next", "reward"]
+    found = relabel("future", 1, goal_key="goal", achieved_key=ACHIEVED)(batch, index, of.storage)
+    assert found["next", "reward"].isnan().all()
