@@ -30,7 +30,8 @@ from offline_data.sources.d4rl import D4RLEpisodes
 from offline_data.sources.d4rl.episode_ends import EndRule
 from offline_data.sources.fingerprint import fingerprint
 
-HOST = "https://huggingface.co/datasets/YYY-45/DSRL/resolve/main/"
+REPOSITORY = "YYY-45/DSRL"
+HOST = f"https://huggingface.co/datasets/{REPOSITORY}/resolve/main/"
 COST: Key = ("next", "cost")
 
 CITATION = (
@@ -74,7 +75,8 @@ class DSRL(CatalogSource):
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
         file = read_table()[self.find(name, revision).name]["file"]
-        return Release(name, UNVERSIONED, (RemoteFile(file, (HOST + file,), magic=MAGIC),))
+        found = RemoteFile(file, (f"hf://datasets/{REPOSITORY}@main/{file}",), magic=MAGIC)
+        return Release(name, UNVERSIONED, (found,))
 
     def has_format(self, path: Path) -> bool:
         """Return True if `path` is an HDF5 file with D4RL's columns and costs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +18,14 @@ from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import ogbench
-from offline_data.sources.base import Release
+from offline_data.sources.base import PART_BYTES, Release
 from offline_data.sources.ogbench import OGBench, read_table
 from offline_data.sources.ogbench.names import DEFAULT_TASKS, Name, goals
 from offline_data.sources.registry import FolderOfDatasetsError, source_accepting
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.ogbench import toy_arrays, write_ogbench
-from tests.toys.servers import FileServer
+from tests.toys.servers import FileServer, HubServer
 from tests.toys.stored import read_shards
 
 ROWS = (4, 2, 6, 3)
@@ -318,6 +319,39 @@ def test_sets_of_many_files_are_shards(tmp_path: Path, file_server: FileServer) 
     expected = np.concatenate([as_ogbench_has_it(tmp_path / f"{n}.npz")["qpos"] for n in range(3)])
     table = reader.transitions_at(np.arange(reader.transitions))
     same(table["info", "qpos"], expected)
+
+
+def test_the_copy_on_the_hub_where_the_host_has_nothing(
+    tmp_path: Path, file_server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ogbench, "HOST", file_server.url)
+    remote = tmp_path / "remote"
+    whole, shards = "antmaze-large-navigate-v0", "cube-double-play-100m-v0"
+    write_ogbench(remote / f"{whole}.npz", toy_arrays("antmaze", ROWS))
+    for number in range(2):
+        file = remote / shards / f"cube-double-play-v0-00{number}.npz"
+        write_ogbench(file, toy_arrays("cube", ROWS, seed=number))
+    with HubServer({ogbench.MIRROR: remote}) as hub:
+        settings = Settings(tmp_path / "root", hub_endpoint=hub.url)
+        for name, episodes in ((whole, 4), (shards, 8)):
+            stored = download(parse_id(f"ogbench:{name}"), settings, Options(audit="all"))
+            assert stored.episodes == episodes
+
+
+def test_reading_holds_some_megabytes(tmp_path: Path) -> None:
+    rows = np.full(40, 101)
+    arrays = toy_arrays("pointmaze", rows)
+    arrays["observations"] = np.zeros((int(rows.sum()), 128, 128, 3), np.uint8)
+    arrays["observations"][:, 0, 0, 0] = np.arange(len(arrays["observations"])) % 251
+    path = write_ogbench(tmp_path / "x-v0.npz", arrays)
+    size = arrays.pop("observations").nbytes
+    dataset = OGBench().open(OGBench().release_of(path, "x"), path)
+    tracemalloc.start()
+    seen = sum(batch.transitions for batch in dataset.read(dataset.shards()[0]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == 40 * 100
+    assert peak < 4 * PART_BYTES < size
 
 
 def _drop(name: str) -> Any:

@@ -105,7 +105,7 @@ class OGBench(CatalogSource):
         if read_table()[parsed.base]["files"]:
             return self._in_shards(name, parsed, settings)
         file = f"{parsed.file}.npz"
-        urls = (f"{HOST}/{file}", f"https://huggingface.co/datasets/{MIRROR}/resolve/main/{file}")
+        urls = (f"{HOST}/{file}", f"hf://datasets/{MIRROR}@main/{file}")
         return Release(name, UNVERSIONED, (RemoteFile(file, urls, magic=MAGIC),))
 
     def _in_shards(self, name: str, parsed: Name, settings: Settings) -> Release:
@@ -114,7 +114,7 @@ class OGBench(CatalogSource):
         try:
             found = get_document(f"{folder}/", settings, lambda body, _: _LISTED.findall(body))
             files = {file.decode(): f"{folder}/{file.decode()}" for file, _, _ in found}
-        except NetworkError:
+        except (NetworkError, NotFoundError):
             listing = list_hub(MIRROR, "", None, settings)
             files = {
                 file.path.rpartition("/")[2]: file.urls[0]
