@@ -339,9 +339,9 @@ def test_the_copy_on_the_hub_where_the_host_has_nothing(
 
 
 def test_reading_holds_some_megabytes(tmp_path: Path) -> None:
-    rows = np.full(40, 101)
+    rows = [101] * 40
     arrays = toy_arrays("pointmaze", rows)
-    arrays["observations"] = np.zeros((int(rows.sum()), 128, 128, 3), np.uint8)
+    arrays["observations"] = np.zeros((sum(rows), 128, 128, 3), np.uint8)
     arrays["observations"][:, 0, 0, 0] = np.arange(len(arrays["observations"])) % 251
     path = write_ogbench(tmp_path / "x-v0.npz", arrays)
     size = arrays.pop("observations").nbytes
