@@ -223,7 +223,7 @@ def test_the_config_file_is_changed_in_place(
     for key, value in (("offline", "maybe"), ("workers", "0"), ("workers", "x"), ("mirrors", "x")):
         assert cli("config", "set", key, value).code == 2
     assert file.read_text() == (
-        f'# mine\nroot = "{tmp_path}/data"\nworkers = 3\n[mirrors]\n"http://a/" = "http://b/"\n'
+        f'# mine\nroot = "{tmp_path}/data" # here\nworkers = 3\n\n[mirrors]\n"http://a/" = "http://b/"\n'
     )
     assert cli("config", "get", "root").out == f"{tmp_path}/data\n"
     assert cli("config", "get", "--json").json["mirrors"] == ["http://a/=http://b/"]
