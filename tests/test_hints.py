@@ -26,6 +26,7 @@ from offline_data.ingest import Options
 from offline_data.ingest.resolve import suggest_command
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
+from offline_data_cli.verbs import VERBS
 from tests.toys.stored import write_stored
 
 
@@ -149,3 +150,14 @@ def test_every_call_in_a_hint_can_be_made() -> None:
 def test_both_forms_survive_pickling() -> None:
     error = pickle.loads(pickle.dumps(UsageError("wrong", hint="use --force")))  # noqa: S301
     assert (error.hint, error.shell_hint) == ("use force=True", "use --force")
+
+
+@pytest.mark.parametrize(
+    "command", ["info nosuch:thing", "check local:other --select RL999", "explain RL999"]
+)
+def test_commands_in_hints_are_listed_in_the_help(
+    root: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main(command.split()) == 3
+    (verb,) = re.findall(r"offline-data (\w+)", capsys.readouterr().err)
+    assert verb in {name for panel in VERBS.values() for name in panel}

@@ -156,7 +156,7 @@ def rules_matching(selector: str) -> list[type[Rule]]:
     found = [rule for rule in known.values() if selector and _matches(selector, rule)]
     if not found:
         names = [*known, *(rule.name for rule in known.values())]
-        hint, wanted = "`offline-data rule` lists them", selector[:80]
+        hint, wanted = "`offline-data explain` lists them", selector[:80]
         raise unknown(UnknownNameError, "No rule matches", wanted, names, hint=hint, listed=False)
     return found
 

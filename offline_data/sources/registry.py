@@ -101,7 +101,7 @@ def get_source(name: str) -> Source:
         "No source is called",
         name,
         source_names(),
-        hint="`offline-data sources` lists them",
+        hint="`offline-data env` lists them",
     )
 
 
