@@ -127,7 +127,7 @@ def step(
             for a in about["arguments"]
         ]
         fields.append(Field(about["name"], (about["does"], *arguments, _format_example(about))))
-    note = "one step in full: offline-data explain NAME; functions are steps too: --step fn:FILE.py:FN"
+    note = "in full: offline-data explain NAME; functions are steps too: --step fn:FILE.py:FN"
     return Result(described, (Fields(*fields),), [about["name"] for about in described], (note,))
 
 
