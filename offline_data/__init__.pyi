@@ -6,6 +6,7 @@ from .api import convert as convert
 from .api import diff as diff
 from .api import download as download
 from .api import info as info
+from .api import inspect_files as inspect_files
 from .api import list_datasets as list_datasets
 from .api import load_arrays as load_arrays
 from .api import lock as lock

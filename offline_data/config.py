@@ -31,7 +31,7 @@ from offline_data.errors import (
     UnknownNameError,
     UsageError,
 )
-from offline_data.strict_json import read_whole
+from offline_data.strict_json import check_depth, read_whole
 from offline_data.urls import redact_setting
 
 Mirror: TypeAlias = tuple[str, str]
@@ -307,6 +307,21 @@ def parse_toml(text: str, path: Path, hint: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {error}", hint=hint) from error
     return value
+
+
+def read_toml(file: Path, max_bytes: int, hint: str) -> dict[str, Any]:
+    """Read a TOML file of a user; raises `NotFoundError`, `AccessError`, `UsageError` with the hint."""
+    try:
+        whole = parse_toml(read_whole(file, max_bytes).decode(), file, hint)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not TOML: it is not UTF-8: {error.reason}") from error
+    except FormatError as error:
+        raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
+    try:
+        check_depth(whole)
+    except ValueError as error:
+        raise UsageError(f"{file} cannot be used: {error}") from error
+    return whole
 
 
 def check_values(value: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -39,7 +39,10 @@ _TEXT = {
 }
 """Options of text with a value, and the field of `TextOptions` that each is."""
 _VALUES = {
-    **{name: name for name in ("checkpoints", "episodes", "images", "layout", "only", "root")},
+    **{
+        name: name
+        for name in ("checkpoints", "episodes", "images", "layout", "mapping", "only", "root")
+    },
     **_TEXT,
     "from": "source",
 }
@@ -76,7 +79,7 @@ def in_python(hint: str) -> str:
 
 def _call(command: re.Match[str]) -> str:
     try:
-        words = iter(shlex.split(command[2]))
+        words = iter(shlex.split(command[2].replace(" --inspect", "")))
     except ValueError:  # a path with a quotation mark
         return command[0]
     arguments, text = [], []
@@ -93,7 +96,8 @@ def _call(command: re.Match[str]) -> str:
         else:
             arguments.append(f"{name.replace('-', '_')}=True")
     arguments += [_text_options(text)] if text else []
-    return f"`offline_data.{FUNCTIONS[command[1]]}({', '.join(arguments)})`"
+    function = "inspect_files" if " --inspect" in command[2] else FUNCTIONS[command[1]]
+    return f"`offline_data.{function}({', '.join(arguments)})`"
 
 
 def _text_argument(found: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.config import Settings, TransferLimits, user_path
 from offline_data.errors import OfflineDataError, UsageError
-from offline_data.files import parse_bytes
+from offline_data.files import parse_bytes, write_user_file
 from offline_data.ids import DatasetId
 from offline_data_cli import complete
 from offline_data_cli.conversion import ConversionOptions, Given, parse_options
@@ -27,13 +27,14 @@ from offline_data_cli.options import (
     option,
 )
 from offline_data_cli.render import choose
-from offline_data_cli.result import Result, card, combine, non_empty, table
+from offline_data_cli.result import Lines, Result, card, combine, non_empty, table
 
 if TYPE_CHECKING:
     from offline_data import ingest
     from offline_data.executors.base import Executor
     from offline_data.ingest.shard_plan import ShardPlan
     from offline_data.preprocess.worker import JobPlan
+    from offline_data.sources.files.proposal import Inspection
 
 _transfer = partial(option, rich_help_panel="Transfer")
 _MOST_NAMED = 20
@@ -161,10 +162,11 @@ def _download_plan_result(plan: "ingest.DownloadPlan") -> Result:
 
 def convert(
     context: Context,
-    path: Annotated[
-        Path, argument("PATH", "File or folder that a source has published, or dataset directory.")
-    ],
-    name: Annotated[str, argument("NAME", "Name of the dataset; its id is local:NAME.")],
+    path: Annotated[Path, argument("PATH", "File or folder of a source's format, or of your own.")],
+    name: Annotated[
+        str | None,
+        argument("NAME", "Name of the dataset; its id is local:NAME.", show_default=False),
+    ] = None,
     source: Annotated[
         str | None,
         option(
@@ -175,6 +177,15 @@ def convert(
         ),
     ] = None,
     *,
+    inspect: Annotated[
+        bool,
+        option(
+            "List the arrays of PATH, and print a mapping for --mapping to edit; convert nothing."
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, option("With --inspect: write the mapping to this file.", metavar="FILE")
+    ] = None,
     given: Annotated[Given, ConversionOptions("convert")],
     dry_run: DryRun = False,
     workers: Workers = None,
@@ -186,6 +197,13 @@ def convert(
     """Convert a local file or folder to a dataset. The source is never changed."""
     from offline_data import ingest
 
+    if inspect:
+        return _inspection_result(ingest.inspect_files(user_path(path, "PATH")), out)
+    if name is None or out is not None:
+        raise UsageError(
+            "Missing argument 'NAME'" if name is None else "--out is for --inspect",
+            hint="`offline-data convert PATH --inspect` lists what is in PATH",
+        )
     text_has_splits = bool(given["tokenizer"]) or source in {"hf", "text"}
     options = parse_options(context, given, split_of_text=text_has_splits)
     executor = executor_of(engine, address, workers, plan)
@@ -209,15 +227,25 @@ def convert(
             )
         )
 
+    from offline_data.sources.files.mapping import MappingQuestionError
     from offline_data.sources.registry import FolderOfDatasetsError
 
-    def ask_for_split(place: Path) -> Result:
+    def ask_for_split(place: Path, options: "ingest.Options" = options) -> Result:
         try:
-            return handle(place)
+            return handle(place, options)
         except ingest.SeveralSplitsError as several:
             names = [*several.splits, ingest.ALL_SPLITS]
             chosen = choose(several.message, names, several.shell_hint or "", yes=context.yes)
-            return handle(place, replace(options, split=chosen))
+            return ask_for_split(place, replace(options, split=chosen))
+        except MappingQuestionError as asked:
+            try:
+                line = choose(asked.why, asked.lines, "", yes=context.yes)
+            except UsageError:  # not interactive
+                raise asked from None
+            value = list(asked.choices)[asked.lines.index(line)]
+            context.progress.note(f'the mapping would say: {asked.place} = "{value}"')
+            mapping = options.mapping and options.mapping.answered(asked.place, value)
+            return ask_for_split(place, replace(options, mapping=mapping))
 
     try:
         return ask_for_split(user_path(path, "PATH"))
@@ -230,6 +258,25 @@ def convert(
         except UsageError:  # not interactive
             raise several from None
         return ask_for_split(by_name[chosen])
+
+
+def _inspection_result(found: "Inspection", out: Path | None) -> Result:
+    """Return arrays as a table if the mapping goes to a file, else the mapping, with them as comments."""
+    questions = [
+        {"place": each.place, "why": each.why, "choices": each.choices} for each in found.questions
+    ]
+    data = {**vars(found), "mapping": found.mapping.to_json(), "questions": questions, "out": out}
+    if out is None:
+        lines = [[(line, "")] for line in found.toml.removesuffix("\n").split("\n")]
+        return Result(data, (Lines(lines, wrap=False),))
+    write_user_file(user_path(out, "--out"), found.toml.encode())
+    arrays = [
+        {**vars(each), "shape": str(list(each.shape)), "looks_like": each.looks_like or None}
+        for each in found.arrays
+    ]
+    columns = "name shape:text dtype least:number most:number looks_like"
+    notes = [f"{each.why}: choose a line in {out}" for each in found.questions]
+    return Result(data, (table(columns, arrays),), (str(out),), notes)
 
 
 def _convert_plan_result(found: "ingest.ConvertPlan") -> Result:

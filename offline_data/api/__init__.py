@@ -12,6 +12,7 @@ from offline_data.api.datasets import (
     convert,
     download,
     info,
+    inspect_files,
     list_datasets,
     load_arrays,
     plot,
@@ -24,6 +25,6 @@ from offline_data.api.project import check, diff, lock, sync
 from offline_data.api.share import push
 
 __all__ = [
-    "card", "check", "convert", "diff", "download", "info", "list_datasets", "load_arrays", "lock",
-    "plot", "push", "remove", "search", "stats", "sync", "verify",
+    "card", "check", "convert", "diff", "download", "info", "inspect_files", "list_datasets",
+    "load_arrays", "lock", "plot", "push", "remove", "search", "stats", "sync", "verify",
 ]  # fmt: skip

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from offline_data.reports.listing import Listing, LocalDataset
     from offline_data.reports.stats import DatasetStats
     from offline_data.sources.base import ActionKind
+    from offline_data.sources.files.mapping import FileMapping
+    from offline_data.sources.files.proposal import Inspection
     from offline_data.sources.options import TextOptions
     from offline_data.store.arrays import DatasetArrays, Style
     from offline_data.store.layout import AuditMode, LayoutName
@@ -143,6 +145,7 @@ def convert(
     alignment: Literal["raw", "regenerated"] | None = None,
     only: str | None = None,
     text: TextOptions | None = None,
+    mapping: str | os.PathLike[str] | Mapping[str, Any] | FileMapping | None = None,
     audit: AuditMode = DEFAULT_AUDIT,
     strict: bool = False,
     keep_episodes: bool = False,
@@ -169,7 +172,8 @@ def convert(
       `id` and `seed`. Observations, actions and infos may be nested mappings. A generator is
       consumed with a few episodes in memory.
 
-    Values and dtypes are kept. Equal data are not written again.
+    Files of any other layout are converted with a `mapping`, which `inspect_files` proposes. Values and
+    dtypes are kept. Equal data are not written again.
 
     ```python
     episodes = [{"observations": seen, "actions": done, "rewards": got, "terminations": True}]
@@ -194,6 +198,8 @@ def convert(
             `regenerated` if before it; None: told by the movements.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
+        mapping: Arrays of a file or folder by leaf, and the ends of episodes: a TOML file, a mapping
+            of the same content, or that of `inspect_files`; None: the format is that of a source.
         audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
             1 % of the rows above), `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
@@ -227,6 +233,7 @@ def convert(
         4 2 compact
     """
     from offline_data import ingest
+    from offline_data.sources.files.mapping import read_mapping
 
     chosen = settings_of(root, settings)
     options = ingest.Options(
@@ -244,19 +251,51 @@ def convert(
         alignment=alignment,
         only=only,
         text=ingest.pinned_text(text, chosen),
+        mapping=None if mapping is None else read_mapping(mapping),
     )
     shown = progress_of(progress)
     if isinstance(data, (str, os.PathLike)):
         path = user_path(data, "the data")
         return ingest.convert(path, name, chosen, options, shown, source=source, executor=executor)
-    if any(given is not None for given in (source, executor, split, alignment, only)):
+    if any(given is not None for given in (source, executor, split, alignment, only, mapping)):
         raise UsageError(
-            "alignment=, only=, source=, split= and executor= are for a file or folder; the data are in memory"
+            "alignment=, mapping=, only=, source=, split= and executor= are for a file or folder; the data are in memory"
         )
     from offline_data.ingest.convert import new_id
     from offline_data.ingest.in_memory import convert_in_memory
 
     return convert_in_memory(data, new_id(name), chosen, options, shown)
+
+
+def inspect_files(path: str | os.PathLike[str]) -> Inspection:
+    """List the arrays of a file or folder of any layout, and propose a mapping for `convert`.
+
+    Read are HDF5, npz, folders of npy, zarr, Parquet, CSV, `.pt` files of plain tensors, and folders of
+    one such file for each episode, in a child process; nothing in them is executed.
+
+    ```python
+    found = offline_data.inspect_files("recorded.h5")
+    print(found.toml)  # also says what the file does not tell
+    offline_data.convert("recorded.h5", "mine", mapping=found.mapping)
+    ```
+
+    Raises:
+        NotFoundError, AccessError: There is no such file, or it cannot be read.
+        FormatError: It has no arrays, or is damaged.
+
+    Example:
+        >>> import pathlib, tempfile, numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "recorded.npz")
+        ...     np.savez(path, obs=np.eye(4), act=np.ones((3, 1)), terminated=np.arange(3) == 2)
+        ...     found = inspect_files(path)
+        ...     stored = convert(path, "tiny", mapping=found.mapping, root=folder)
+        >>> found.mapping.final_observation, stored.transitions
+        ('extra_row', 3)
+    """
+    from offline_data import ingest
+
+    return ingest.inspect_files(user_path(path, "the data"))
 
 
 def load_arrays(

@@ -1,6 +1,11 @@
 """id → source → fetch → episodes → store: the implementation of `download` and `convert`."""
 
-from offline_data.ingest.convert import convert, plan_convert, plan_convert_for_workers
+from offline_data.ingest.convert import (
+    convert,
+    inspect_files,
+    plan_convert,
+    plan_convert_for_workers,
+)
 from offline_data.ingest.download import (
     download,
     ensure,
@@ -30,6 +35,7 @@ __all__ = [
     "download",
     "ensure",
     "fetch_raw",
+    "inspect_files",
     "known_names",
     "pinned_text",
     "plan_convert",

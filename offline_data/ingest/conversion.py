@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self
 
-from offline_data.errors import OfflineDataError
+from offline_data.errors import FormatError, OfflineDataError
 from offline_data.ingest.build import BuildJob, DatasetBuild, as_random_access, read_pieces
 from offline_data.ingest.parsing import ParsedDataset, blaming, crash_error
 from offline_data.processes import Child, ChildDiedError
@@ -29,6 +29,7 @@ from offline_data.store.publish import publish
 
 if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
+    from offline_data.sources.files.proposal import Inspection
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,22 @@ class Conversion:
         with blaming(self.path):
             source = get_source(adapter) if adapter else source_accepting(self.path)
             return source.name, source.release_of(self.path, name)
+
+    def inspect(self) -> Inspection:
+        """List its arrays, and propose a mapping of them."""
+        from offline_data.sources.files.proposal import inspect_arrays
+
+        limit_memory()
+        with blaming(self.path):
+            known, refusal = None, FormatError(f"{self.path} has no arrays")
+            try:
+                known = source_accepting(self.path).name
+            except OfflineDataError as error:
+                refusal = error if isinstance(error, FormatError) else refusal
+            found = inspect_arrays(self.path, known)
+            if not found.arrays:
+                raise refusal
+            return found
 
     def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it."""
@@ -140,6 +157,11 @@ class ConversionProcess:
         self._child.send(("describe", adapter, name))
         described: tuple[str, Release] = self._receive()
         return described
+
+    def inspect(self) -> Inspection:
+        """Return its arrays and a mapping of them; raises `FormatError` if it has none."""
+        self._child.send(("inspect",))
+        return cast("Inspection", self._receive())
 
     def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it by an importable function, like `partial(open_release, adapter, release)`.

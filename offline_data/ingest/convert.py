@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offline_data.config import Settings
 from offline_data.errors import IntegrityError, UsageError
@@ -29,6 +30,9 @@ from offline_data.store.copies import write_copy
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
 from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
+
+if TYPE_CHECKING:
+    from offline_data.sources.files.proposal import Inspection
 
 _UNVERSIONED = "unversioned"
 
@@ -113,6 +117,16 @@ def plan_convert(
     )
 
 
+def inspect_files(path: Path) -> Inspection:
+    """List the arrays of a file or folder in a child process, and propose a mapping of them.
+
+    Raises `NotFoundError`, `AccessError`, `FormatError`.
+    """
+    check_plain(path)
+    with ConversionProcess(path) as process:
+        return process.inspect()
+
+
 def plan_convert_for_workers(
     path: Path,
     name: str,
@@ -171,6 +185,13 @@ def _resolve(
     check_plain(path)
     if source is not None and source not in source_names():
         get_source(source)  # raises
+    if options.mapping is not None:
+        if source not in {None, "files"}:
+            raise UsageError(
+                f"--mapping describes files of your own, and --from {source} is a format",
+                hint="leave one of the two out",
+            )
+        source = "files"
     with ConversionProcess(path) as process:
         adapter, release = process.describe(source, dataset.name)
         release = apply_options(options, release, adapter)

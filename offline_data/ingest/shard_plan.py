@@ -22,6 +22,7 @@ from offline_data.ingest.shards import ShardedJob, ShardedRun, clear_published, 
 from offline_data.jobs.plan_file import PlanFile, PlannedWork, UserPath, plan_lock, take
 from offline_data.progress import Progress
 from offline_data.sources.base import Release, Shard
+from offline_data.sources.files.mapping import FileMapping, read_mapping
 from offline_data.sources.options import Options, TextOptions, options_of
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import has_manifest
@@ -61,7 +62,8 @@ class _ReleaseTable:
 
 
 _RECORDED_TEXT = Annotated[TextOptions, dict, TextOptions.from_record] | None
-_KINDS = {**get_type_hints(Options), "text": _RECORDED_TEXT}
+_RECORDED_MAPPING = Annotated[FileMapping, dict, read_mapping] | None
+_KINDS = {**get_type_hints(Options), "mapping": _RECORDED_MAPPING, "text": _RECORDED_TEXT}
 _OptionsTable = make_dataclass(
     "_OptionsTable",
     [(name, _KINDS[name], field(default=getattr(Options, name))) for name in options_of(Options)],

@@ -12,17 +12,18 @@ from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from offline_data.config import read_toml
 from offline_data.decode import Count, Sha256, decode, matching
 from offline_data.errors import UsageError
 from offline_data.files import disk_errors, write_durably
 from offline_data.ids import DatasetId
 from offline_data.project.requests import (
+    EXAMPLE,
     DatasetRequest,
     Id,
     Name,
     options_fields,
     options_in,
-    read_toml,
 )
 from offline_data.sources.options import SAVED, Options, TextOptions
 
@@ -161,7 +162,7 @@ def read_lock(file: Path) -> dict[str, LockedDataset]:
         AccessError: It cannot be read.
     """
     try:
-        value = read_toml(file, MAX_BYTES)
+        value = read_toml(file, MAX_BYTES, EXAMPLE)
         version = decode(_LockVersion, value, str(file), toml=True, lenient=True).version
         if version == VERSION:
             tables = decode(_LockFile, value, str(file), toml=True).datasets

@@ -19,17 +19,16 @@ from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
-from offline_data.config import parse_toml
+from offline_data.config import read_toml
 from offline_data.decode import Check, decode, matching
-from offline_data.errors import FormatError, UsageError
+from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.sources.options import SAVED, Options, TextOptions, parse_range
-from offline_data.strict_json import check_depth, read_whole
 
 MAX_BYTES = 1 << 20
 """Bytes of the largest `datasets.toml` that is read."""
 
-_EXAMPLE = 'for example door = "minari:D4RL/door/human-v2" below [datasets]'
+EXAMPLE = 'for example door = "minari:D4RL/door/human-v2" below [datasets]'
 
 
 _RANGE = matching(" *[0-9]{0,18} *: *[0-9]{0,18} *", "text: A:B with at most 18 digits each")
@@ -93,7 +92,9 @@ def read_requests(file: Path) -> dict[str, DatasetRequest]:
     """
     found: dict[str, DatasetRequest] = {}
     places: dict[tuple[str | None, ...], DatasetRequest] = {}
-    asked = decode(_RequestsFile, read_toml(file, MAX_BYTES), str(file), toml=True).datasets
+    asked = decode(
+        _RequestsFile, read_toml(file, MAX_BYTES, EXAMPLE), str(file), toml=True
+    ).datasets
     for name, (dataset, options) in sorted(asked.items()):
         one = DatasetRequest(name, dataset, options)
         text = options.text
@@ -107,18 +108,3 @@ def read_requests(file: Path) -> dict[str, DatasetRequest]:
             )
         found[name] = one
     return found
-
-
-def read_toml(file: Path, max_bytes: int) -> dict[str, Any]:
-    """Read a TOML file; raises `NotFoundError`, `AccessError`, and `UsageError` naming the file."""
-    try:
-        whole = parse_toml(read_whole(file, max_bytes).decode(), file, _EXAMPLE)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not TOML: it is not UTF-8: {error.reason}") from error
-    except FormatError as error:
-        raise UsageError(f"{error.message}; expected TOML", hint=_EXAMPLE) from error
-    try:
-        check_depth(whole)
-    except ValueError as error:
-        raise UsageError(f"{file} cannot be used: {error}") from error
-    return whole

@@ -81,15 +81,21 @@ def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> 
             yield table
 
 
+def count_rows(path: Path) -> int:
+    """Return the number of rows that a Parquet file states; raises as `read_table`."""
+    with _name_damage(path, parquet=True), _open_parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
 def iter_ranges(
-    path: Path, ranges: Iterable[tuple[int, int]], columns: Sequence[str], rows: int = _RATIO
+    path: Path, ranges: Iterable[tuple[int, int]], columns: Sequence[str] | None, rows: int = _RATIO
 ) -> Iterator[Any]:
     """Yield ranges of rows of a Parquet file, each as one `pyarrow.Table`; raises as `read_table`.
 
     Args:
         path: The file.
         ranges: Half-open, ascending and without overlap; not beyond the end.
-        columns: Names of the columns to read, if there.
+        columns: Names of the columns to read, if there; None: all.
         rows: Rows that are decoded at once.
     """
     wanted = iter(ranges)

@@ -152,12 +152,14 @@ class NpyRows:
     """The rows of an open `.npy` stream, each read once, in order.
 
     Attributes:
-        header: Shape and item type; a value without dimensions is one row.
+        header: Shape and item type; a value without dimensions is one row. None: read from the stream.
     """
 
-    def __init__(self, path: Path, stream: IO[bytes], budget: int) -> None:
+    def __init__(
+        self, path: Path, stream: IO[bytes], budget: int, header: NpyHeader | None = None
+    ) -> None:
         self._where, self._stream = str(path), stream
-        self.header = read_header(stream, where=self._where)
+        self.header = header or read_header(stream, where=self._where)
         shape, dtype = self.header.shape, self.header.dtype
         if dtype.hasobject or (self.header.order == "F" and len(shape) > 1):
             raise FormatError(f"{path} has objects, or columns one after the other; expected rows")

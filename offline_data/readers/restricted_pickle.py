@@ -61,7 +61,7 @@ def load(stream: IO[bytes], *, size: int, where: str) -> Any:
 
 def _load(stream: IO[bytes], where: str) -> Any:
     try:
-        value = _plain_values(_Unpickler(stream, encoding="latin-1").load())
+        value = _plain_values(PlainUnpickler(stream, encoding="latin-1").load())
     except (
         pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError,
         MemoryError, RecursionError, TypeError, ValueError,
@@ -184,7 +184,7 @@ _PIXELS = {
 """Item type and channels of an image, by Pillow's mode."""
 
 
-class _Callable:
+class FixedFunction:
     """A function that a pickle may call, and cannot change: pickles also set attributes."""
 
     __slots__ = ("_function",)
@@ -194,6 +194,7 @@ class _Callable:
         self._function = function
 
     def __call__(self, *arguments: object) -> Any:
+        """Call the function."""
         return self._function(*arguments)
 
     def __setstate__(self, state: object) -> None:
@@ -251,22 +252,24 @@ def _bytes(data: object = b"", *encoding: object) -> bytes:
 
 
 _OF_NUMPY = {
-    ("multiarray", "_reconstruct"): _Callable(lambda *_: _Array()),
-    ("multiarray", "scalar"): _Callable(lambda dtype, data=b"": _from_bytes(data, dtype, ())[()]),
-    ("numeric", "_frombuffer"): _Callable(_from_bytes),
+    ("multiarray", "_reconstruct"): FixedFunction(lambda *_: _Array()),
+    ("multiarray", "scalar"): FixedFunction(
+        lambda dtype, data=b"": _from_bytes(data, dtype, ())[()]
+    ),
+    ("numeric", "_frombuffer"): FixedFunction(_from_bytes),
 }
 _OF_PYTHON = {
     "set": set, "frozenset": frozenset, "complex": complex, "list": list, "dict": dict,
-    "tuple": tuple, "bytes": _Callable(_bytes),
-    "bytearray": _Callable(lambda *given: bytearray(_bytes(*given))),
+    "tuple": tuple, "bytes": FixedFunction(_bytes),
+    "bytearray": FixedFunction(lambda *given: bytearray(_bytes(*given))),
 }  # fmt: skip
 _NAMES: dict[tuple[str, str], Any] = {
     **{(f"numpy.{c}.{m}", n): f for c in ("core", "_core") for (m, n), f in _OF_NUMPY.items()},
     **{(m, n): f for m in ("builtins", "__builtin__") for n, f in _OF_PYTHON.items()},
-    ("numpy", "ndarray"): _Callable(lambda *_: _Array()),
-    ("numpy", "dtype"): _Callable(_Dtype),
+    ("numpy", "ndarray"): FixedFunction(lambda *_: _Array()),
+    ("numpy", "dtype"): FixedFunction(_Dtype),
     ("collections", "OrderedDict"): dict,
-    ("_codecs", "encode"): _Callable(_encode),
+    ("_codecs", "encode"): FixedFunction(_encode),
     ("PIL.Image", "Image"): _Image,
     ("PIL.JpegImagePlugin", "JpegImageFile"): _Image,
     ("PIL.PngImagePlugin", "PngImageFile"): _Image,
@@ -277,7 +280,9 @@ which a pickle gives a state to where it would change it."""
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), np.generic)
 
 
-class _Unpickler(pickle.Unpickler):
+class PlainUnpickler(pickle.Unpickler):
+    """Knows no names but those of plain values; see `loads`."""
+
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a name."""
         if (module, name) in _NAMES:

@@ -47,6 +47,7 @@ from offline_data.errors import (
 )
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import did_you_mean
+from offline_data.sources.files.mapping import FileMapping
 from offline_data.sources.options import Alignment, TextOptions
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ class Release:
     """Alignment of LIBERO files; None: told by the data."""
     text: TextOptions | None = None
     """Tokenization of text, see `Source.with_text`; None: not text."""
+    mapping: FileMapping | None = None
+    """Meaning of the arrays of a user's files; None: that of the source's format."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, unknown
+from offline_data.sources.files.mapping import FileMapping, read_mapping
 from offline_data.store.layout import DEFAULT_AUDIT, AuditMode, LayoutName, parse_audit
 from offline_data.strict_json import shown
 
@@ -401,6 +402,15 @@ class Options:
         "script does. regenerated: before it. (default: told by the movements)",
         only="convert",
     )
+    mapping: FileMapping | None = _option(
+        None,
+        "Read PATH as this file says, which --inspect proposes: arrays by leaf, and ends of episodes.",
+        metavar="FILE.toml",
+        parse=read_mapping,
+        only="convert",
+        suggested=False,
+    )
+    """None: PATH has the format of a source."""
     strict: bool = _option(
         False,
         "Fail if any field of the source cannot be stored (default: drop it and say so).",
@@ -439,6 +449,8 @@ class Options:
             revision += f"+split-{self.split}"
         if self.only is not None:
             revision += f"+only-{_digest(sorted(set(names_in(self.only))))}"
+        if self.mapping is not None:
+            revision += f"+mapping-{self.mapping.digest}"
         return revision if self.text is None else f"{revision}+text-{self.text.digest}"
 
     @property
@@ -460,7 +472,9 @@ class Options:
         """Return the options that are recorded in the manifest."""
         found = {n: getattr(self, n) for n, option in options_of(self).items() if option.recorded}
         lists = {n: list(value) for n, value in found.items() if isinstance(value, tuple)}
-        return {**found, **lists, "text": self.text.recorded() if self.text else None}
+        mapping = self.mapping and self.mapping.to_json()
+        text = self.text.recorded() if self.text else None
+        return {**found, **lists, "mapping": mapping, "text": text}
 
     def saved(self) -> dict[str, Any]:
         """Return the options that are not the defaults, as `datasets.toml` and its lock have them.

@@ -51,6 +51,7 @@ _BUILT_IN = {
     "d4rl": "offline_data.sources.d4rl:D4RL",
     "diffusion_policy": "offline_data.sources.diffusion_policy:DiffusionPolicy",
     "dsrl": "offline_data.sources.dsrl:DSRL",
+    "files": "offline_data.sources.files.source:Files",
     "gen_dgrl": "offline_data.sources.gen_dgrl:GenDGRL",
     "hf": "offline_data.text.source:HubText",
     "katakomba": "offline_data.sources.katakomba:Katakomba",
@@ -130,7 +131,23 @@ def source_accepting(path: Path) -> Source:
             raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
         if path.is_dir() and (below := datasets_below(path, sources)):
             raise FolderOfDatasetsError(path, below)
-        raise FormatError(f"Cannot tell what {path} is: {_describe_unknown(path)}", hint=hint)
+        raise FormatError(
+            f"Cannot tell what {path} is: {_describe_unknown(path)}",
+            hint=_suggest_inspection(path) + hint,
+        )
+
+
+def _suggest_inspection(path: Path) -> str:
+    from offline_data.readers.arrays import SUFFIXES
+
+    if (
+        not path.is_dir()
+        and not path.name.lower().endswith((*SUFFIXES, ".zip"))
+        and not is_hdf5(path)
+    ):
+        return ""
+    command = f"`offline-data convert {shlex.quote(str(path))} --inspect`"
+    return f"{command} lists its arrays and proposes a mapping for --mapping; or "
 
 
 class FolderOfDatasetsError(FormatError):

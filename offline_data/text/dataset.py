@@ -25,10 +25,10 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.processes.limits import limit_resources
+from offline_data.readers.rows import column_names, read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.options import ROLES, Form, TextOptions
 from offline_data.text.forms import RowTexts, documents, resolve_form
-from offline_data.text.rows import column_names, read_rows
 from offline_data.text.tokenizer import CHAT_LIMITS, EncodedTexts, Tokenizer, load_tokenizer
 
 

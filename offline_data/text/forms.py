@@ -15,7 +15,7 @@ from offline_data.sources.options import ROLES, Form, TextOptions
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from offline_data.text.rows import Columns
+    from offline_data.readers.rows import Columns
 
     Chat = Callable[..., str]
     """`Tokenizer.chat_text`."""

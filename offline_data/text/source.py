@@ -11,12 +11,12 @@ from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageE
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import did_you_mean
+from offline_data.readers.rows import suffix_of
 from offline_data.sources.base import CatalogEntry, RawDataset, Release, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.options import TextOptions
 from offline_data.text.dataset import TextDataset
 from offline_data.text.forms import PRESETS, Preset
-from offline_data.text.rows import suffix_of
 from offline_data.text.splits import data_files, files_of_config, files_of_split
 from offline_data.text.tokenizer import TOKENIZER_HINT, pin_tokenizer
 

@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import nearest
+from offline_data.readers.rows import suffix_of
 from offline_data.sources.options import ALL_SPLITS
 from offline_data.strict_json import shown
-from offline_data.text.rows import suffix_of
 
 Splits: TypeAlias = Mapping[str, Sequence[str]]
 """Paths of the files of each split."""

@@ -20,20 +20,20 @@ from offline_data.ids import DatasetId
 from offline_data.ingest.in_memory import convert_in_memory
 from offline_data.ingest.raw import fetch_files
 from offline_data.progress import SILENT
+from offline_data.readers.rows import read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.options import Options, TextOptions
 from offline_data.sources.registry import get_source
 from offline_data.store.library import find
 from offline_data.store.publish import dataset_lock
 from offline_data.strict_json import read_json
-from offline_data.text.rows import read_rows
 
 
 class TextRows:
     """Rows of files, one after the other; read anew in each iteration.
 
     Args:
-        files: Returns files with one of the suffixes of `text.rows`; called once.
+        files: Returns files with one of the suffixes of `readers.rows`; called once.
         most: Rows; None: all.
     """
 

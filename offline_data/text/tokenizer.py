@@ -26,9 +26,9 @@ from offline_data.ids import looks_like_path
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.limits import limit_resources
 from offline_data.processes.protocol import pack_importable
+from offline_data.readers.rows import MAX_LINE
 from offline_data.sources.options import Eos, TextOptions
 from offline_data.strict_json import read_whole, shown
-from offline_data.text.rows import MAX_LINE
 
 TOKENIZER_HINT = (
     "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "

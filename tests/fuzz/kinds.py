@@ -35,6 +35,7 @@ from tests.fuzz.cases import (
 )
 from tests.fuzz.described_kinds import DESCRIBED_KINDS
 from tests.fuzz.disk import Stored, read_dataset
+from tests.fuzz.file_kinds import FILE_KINDS
 from tests.fuzz.harness import PASSWORD, Kind, Plan, run_command
 from tests.fuzz.hdf5_variants import D4RL, LEFT_OUT, LENGTH, MINARI, OTHERS, ROWS, SOUND
 from tests.fuzz.hdf5_variants import SECRET as OTHER_NUMBER
@@ -729,5 +730,6 @@ KINDS = {
         *SOURCE_KINDS,
         *LEROBOT_KINDS,
         *ROBOT_KINDS,
+        *FILE_KINDS,
     )
 }

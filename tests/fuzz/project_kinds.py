@@ -39,7 +39,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _formed(random: Random, value: Any, *, plain: bool) -> str:
+def formed(random: Random, value: Any, *, plain: bool) -> str:
     """Return a document of TOML of these values in any form."""
     lines = []
     for name in random.sample(list(value), len(value)) if plain else value:
@@ -84,9 +84,9 @@ def prepare_project(which: str, seed: int, folder: Path) -> Plan:
         value = spoil_json(random, value)
         value = value if isinstance(value, dict) else {"datasets": value}
         with suppress(UnicodeError):
-            changed.write_bytes(_formed(random, value, plain=False).encode())
+            changed.write_bytes(formed(random, value, plain=False).encode())
     else:
-        changed.write_bytes(_formed(random, value, plain=True).encode())
+        changed.write_bytes(formed(random, value, plain=True).encode())
     right = frozenset({0}) if how == "rewritten" else EXIT_CODES
     lines = (
         ("sync", "--locked", *FILE, *OFFLINE),

@@ -23,6 +23,7 @@ ONE_EACH = (
     "calvin",
     "katakomba",
     "zarr",
+    "files",
     "roboset",
     "openml",
     "text",

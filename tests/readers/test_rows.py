@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from offline_data.errors import FormatError
-from offline_data.text import rows
-from offline_data.text.rows import read_rows
+from offline_data.readers import rows
+from offline_data.readers.rows import read_rows
 
 LONG = ["a" * 300_000, "b", 'c"\n' * 70_000, "d"]
 

@@ -1,0 +1,554 @@
+"""The user's own files: each format by each way to end episodes, against the arrays that were written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import offline_data
+from offline_data.config import Settings
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.ingest import Options, convert, inspect_files
+from offline_data.sources.base import Release
+from offline_data.sources.files.mapping import FileMapping, MappingQuestionError, read_mapping
+from offline_data.sources.files.source import Files
+from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.testing.sources import SourceCase, SourceContract
+from tests.toys.files import TABLES, WRITERS, Arrays, toy_episodes, write_h5, write_npz, write_pt
+
+EPISODES = toy_episodes()
+LENGTHS = [len(one["act"]) for one in EPISODES]
+LEAVES = {"observation": "obs", "action": "act", "next/reward": "rew"}
+CSV_LEAVES = {"observation": ["obs_0", "obs_1"], "action": ["act_0"], "next/reward": "rew"}
+
+
+def joined(episodes: list[Arrays]) -> Arrays:
+    return {name: np.concatenate([one[name] for one in episodes]) for name in episodes[0]}
+
+
+def as_rows(episodes: list[Arrays], final: str) -> list[Arrays]:
+    """Return episodes with the final observation where `final` says."""
+    found = []
+    for one in episodes:
+        rows = dict(one)
+        if final in {"missing", "next_array"}:
+            rows |= {"obs": one["obs"][:-1]}
+        if final == "next_array":
+            rows |= {"next_obs": one["obs"][1:]}
+        if final == "last_row":  # flags and rewards of the state of their row
+            rows["act"] = np.concatenate([one["act"], one["act"][:1] * 0 + 7])
+            for name in ("rew", "term", "trunc"):
+                rows[name] = np.concatenate([np.zeros_like(one[name][:1]), one[name]])
+        found.append(rows)
+    return found
+
+
+WAYS: dict[str, Any] = {
+    "flags": {"terminated": "term", "truncated": "trunc"},
+    "done": {"done": "done", "terminated": "term"},
+    "episode": {"episode": "id", "terminated": "term"},
+    "lengths": {"lengths": "len", "terminated": "term"},
+    "offsets": {"offsets": "ends", "terminated": "term"},
+    "offsets from 0": {"offsets": "ends", "terminated": "term"},
+}
+
+
+def with_way(rows: list[Arrays], way: str) -> Arrays:
+    """Return all rows with the arrays that say where episodes end."""
+    arrays = joined(rows)
+    counts = [len(one["act"]) for one in rows]
+    arrays["done"] = arrays["term"] | arrays["trunc"]
+    if way == "episode":
+        arrays["id"] = np.repeat([7, 3, 5], counts)
+    elif way == "lengths":
+        arrays["len"] = np.array(counts)
+    elif way.startswith("offsets"):
+        arrays["ends"] = np.cumsum([0, *counts])[way == "offsets" :]
+    return arrays
+
+
+def mapping_of(suffix: str, final: str, ends: dict[str, str], **more: Any) -> FileMapping:
+    leaves: dict[str, Any] = dict(CSV_LEAVES if suffix == "csv" else LEAVES)
+    if final == "next_array":
+        leaves["next/observation"] = ["next_obs_0", "next_obs_1"] if suffix == "csv" else "next_obs"
+    if final == "last_row":
+        more["reward_of"] = "row_before"
+        own = set(ends) & {"episode", "lengths", "offsets"} or "each" in more
+        ends = {**ends, "flags_of": "row_before"} if own else ends
+    given = {"leaves": leaves, "final_observation": final, "ends": ends, **more}
+    return read_mapping(given)
+
+
+def stored(path: Path, mapping: Any, settings: Settings, **options: Any) -> DatasetReader:
+    done = convert(path, "toy", settings, Options(mapping=mapping, audit="all", **options))
+    return open_reader(done.path)
+
+
+def check(reader: DatasetReader, final: str, episodes: list[Arrays] = EPISODES) -> None:
+    """Compare every leaf of every row with the episodes, row by row."""
+    table = reader.transitions_at(np.arange(reader.transitions))
+    assert reader.lengths.tolist() == [len(one["act"]) for one in episodes]
+    row = 0
+    for one in episodes:
+        for t in range(len(one["act"])):
+            last = t == len(one["act"]) - 1
+            known = final != "missing" or not last
+            expected = {
+                ("observation",): one["obs"][t],
+                ("next", "observation"): one["obs"][t + known],
+                ("action",): one["act"][t],
+                ("next", "reward"): [one["rew"][t]],
+                ("next", "terminated"): [one["term"][t]],
+                ("next", "truncated"): [one["trunc"][t]],
+            }
+            for key, values in expected.items():
+                np.testing.assert_array_equal(
+                    table[key][row], values, err_msg=f"{key} of row {row}"
+                )
+            row += 1
+    finals = np.asarray(reader.episodes["final_observation",])
+    assert finals.tolist() == [final != "missing"] * len(episodes)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("final", ["missing", "next_array", "last_row", "extra_row"])
+def test_each_format_by_each_way_to_end_episodes(
+    tmp_path: Path, suffix: str, way: str, final: str, settings: Settings
+) -> None:
+    if suffix in TABLES and (way[:7] in {"lengths", "offsets"} or final == "extra_row"):
+        pytest.skip("all columns of a table have as many rows")
+    path = WRITERS[suffix](tmp_path / f"x.{suffix}", with_way(as_rows(EPISODES, final), way))
+    reader = stored(path, mapping_of(suffix, final, WAYS[way]), settings)
+    check(reader, final)
+    if suffix != "csv":
+        table = reader.transitions_at(np.arange(1))
+        assert table["observation",].dtype == np.float32
+    assert "mapping" in str(reader.manifest.revision)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("final", ["missing", "next_array", "last_row", "extra_row"])
+def test_a_file_for_each_episode(
+    tmp_path: Path, suffix: str, final: str, settings: Settings
+) -> None:
+    """Eleven files: the tenth is not between the first and the second."""
+    if suffix in TABLES and final == "extra_row":
+        pytest.skip("all columns of a table have as many rows")
+    episodes = toy_episodes((3, 1, 4, 2, 2, 1, 1, 2, 1, 3, 2))
+    folder = tmp_path / "all"
+    folder.mkdir()
+    (folder / "README.md").touch()
+    for number, rows in enumerate(as_rows(episodes, final)):
+        WRITERS[suffix](folder / f"ep_{number}.{suffix}", rows)
+    ends = {"terminated": "term", "truncated": "trunc"}
+    reader = stored(folder, mapping_of(suffix, final, ends, each=f"ep_*.{suffix}"), settings)
+    check(reader, final, episodes)
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npz", "npy", "zarr", "pt"])
+def test_a_group_for_each_episode(tmp_path: Path, suffix: str, settings: Settings) -> None:
+    episodes = toy_episodes((3, 1, 4, 2, 2, 1, 1, 2, 1, 3, 2))
+    if suffix == "pt":
+        path, each = write_pt(tmp_path / "x.pt", episodes), "*"
+    else:
+        arrays = {f"data/demo_{n}/{k}": v for n, one in enumerate(episodes) for k, v in one.items()}
+        path, each = WRITERS[suffix](tmp_path / f"x.{suffix}", arrays), "data/demo_*"
+    ends = {"terminated": "term", "truncated": "trunc"}
+    check(
+        stored(path, mapping_of(suffix, "extra_row", ends, each=each), settings),
+        "extra_row",
+        episodes,
+    )
+
+
+def padded(rows: list[Arrays]) -> Arrays:
+    """Return `[E, T, …]` arrays, with NaN or True in what is not a row."""
+    found = {}
+    for name in rows[0]:
+        most = max(len(one[name]) for one in rows)
+        filling = True if rows[0][name].dtype == bool else np.nan
+        shape = (len(rows), most, *rows[0][name].shape[1:])
+        found[name] = np.full(shape, filling, rows[0][name].dtype)
+        for e, one in enumerate(rows):
+            found[name][e, : len(one[name])] = one[name]
+    return found
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npz", "npy", "zarr", "pt"])
+@pytest.mark.parametrize("way", ["flags", "done", "lengths"])
+@pytest.mark.parametrize("final", ["missing", "next_array", "last_row", "extra_row"])
+def test_padded_episodes(
+    tmp_path: Path, suffix: str, way: str, final: str, settings: Settings
+) -> None:
+    rows = as_rows(EPISODES, final)
+    arrays = padded([{**one, "done": one["term"] | one["trunc"]} for one in rows])
+    arrays["len"] = np.array([len(one["act"]) for one in rows])
+    path = WRITERS[suffix](tmp_path / f"x.{suffix}", arrays)
+    check(stored(path, mapping_of(suffix, final, WAYS[way], rows="episodes"), settings), final)
+
+
+class MappedFiles(Files):
+    """Files with a mapping of their own, for the contract."""
+
+    mapping = mapping_of("npz", "extra_row", WAYS["lengths"])
+
+    def accepts(self, path: Path) -> bool:
+        return path.suffix == ".npz" and path.is_file()
+
+    def release_of(self, path: Path, name: str) -> Release:
+        return replace(super().release_of(path, name), mapping=self.mapping)
+
+
+class TestFiles(SourceContract):
+    @pytest.fixture
+    def case(self, tmp_path: Path) -> SourceCase:
+        path = write_npz(tmp_path / "x.npz", with_way(EPISODES, "lengths"))
+        return SourceCase(MappedFiles(), MappedFiles().release_of(path, "x"), path)
+
+
+# ---- proposals and questions ---------------------------------------------------------------------
+
+
+def answered(path: Path, **answers: str) -> FileMapping:
+    """Return the proposed mapping of a file, as a user edits it: one line for each question."""
+    found = inspect_files(path)
+    text = found.toml
+    for question in found.questions:
+        name = question.place.removeprefix("ends.")
+        value = answers.pop(name)
+        (line,) = [one for one in question.lines if f'"{value}"' in one]
+        assert f"# {line}" in text
+        text = text.replace(f"# {line}", line)
+    assert answers == {}
+    file = path.parent / "map.toml"
+    file.write_text(text)
+    return read_mapping(file)
+
+
+NAMES = {
+    "obs": "observations",
+    "act": "actions",
+    "rew": "rewards",
+    "term": "terminals",
+    "trunc": "timeouts",
+}
+
+
+def renamed(arrays: Arrays, names: dict[str, str]) -> Arrays:
+    return {names.get(name, name): values for name, values in arrays.items()}
+
+
+TRIPS: dict[str, Any] = {
+    "d4rl": ("h5", "next_array", None, {"next_obs": "next_observations", **NAMES}),
+    "d4rl without next": ("h5", "missing", None, NAMES),
+    "ogbench": ("npz", "last_row", None, NAMES),
+    "robomimic": (
+        "h5",
+        "next_array",
+        "data/demo_*",
+        {"obs": "obs/state", "next_obs": "next_obs/state"},
+    ),
+    "folder": ("npz", "extra_row", "*.npz", {}),
+    "folder of CSV": ("csv", "missing", "*.csv", {}),
+    "csv": ("csv", "missing", None, {}),
+    "parquet": (
+        "parquet",
+        "missing",
+        None,
+        {"obs": "observation.state", "act": "action", "rew": "next.reward"},
+    ),
+    "zarr": (
+        "zarr",
+        "missing",
+        None,
+        {"obs": "data/obs", "act": "data/action", "ends": "meta/episode_ends"},
+    ),
+    "pt": ("pt", "extra_row", None, {"len": "lengths"}),
+}
+
+
+@pytest.mark.parametrize("name", TRIPS)
+def test_a_proposed_mapping_converts(tmp_path: Path, name: str, settings: Settings) -> None:
+    suffix, final, each, names = TRIPS[name]
+    way = {"zarr": "offsets", "pt": "lengths"}.get(name, "flags")
+    rows = as_rows(EPISODES, final)
+    path = tmp_path / f"x.{suffix}"
+    if each is None:
+        arrays = with_way(rows, way)
+        del arrays["done"]
+        WRITERS[suffix](path, renamed(arrays, names))
+    elif each.startswith("*"):
+        path = tmp_path / "x"
+        path.mkdir()
+        for number, one in enumerate(rows):
+            WRITERS[suffix](path / f"{number}.{suffix}", renamed(one, names))
+    else:
+        groups = [f"data/demo_{number}/" for number in range(len(rows))]
+        found = zip(groups, rows, strict=True)
+        write_h5(
+            path, {group + k: v for group, one in found for k, v in renamed(one, names).items()}
+        )
+    asked = {"final_observation": final} if final in {"missing", "last_row"} else {}
+    mapping = answered(path, **asked)
+    assert mapping.each == each
+    if final == "last_row":
+        with pytest.raises(
+            MappingQuestionError, match="next/reward for each observation"
+        ) as caught:
+            stored(path, mapping, settings)
+        mapping = mapping.answered(caught.value.place, "row_before")
+    reader = stored(path, mapping, settings)
+    check(reader, final)
+
+
+def test_questions_are_usage_errors_that_show_the_lines(tmp_path: Path, settings: Settings) -> None:
+    path = write_h5(tmp_path / "x.h5", with_way(as_rows(EPISODES, "missing"), "episode"))
+    mapping = read_mapping({"leaves": LEAVES, "ends": {"episode": "id"}})
+    with pytest.raises(MappingQuestionError) as caught:
+        stored(path, mapping, settings)
+    lines = caught.value.message.splitlines()
+    assert lines[2].startswith('final_observation = "missing"   # ')
+    assert lines[3].startswith('final_observation = "last_row"  # ')
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 -- our own
+    assert (again.place, again.choices) == (caught.value.place, caught.value.choices)
+    mapping = mapping.answered("final_observation", "missing")
+    with pytest.raises(MappingQuestionError, match="not known how episodes end") as caught:
+        stored(path, mapping, settings)
+    reader = stored(path, mapping.answered(caught.value.place, "terminated"), settings)
+    assert np.asarray(reader.episodes["terminated",]).all()
+
+
+def test_padded_or_not_is_asked_for(tmp_path: Path) -> None:
+    arrays = {"obs": np.zeros((5, 4, 3)), "act": np.zeros((5, 4, 2))}
+    path = write_npz(tmp_path / "x.npz", arrays)
+    mapping = read_mapping({"leaves": {"observation": "obs", "action": "act"}})
+    with pytest.raises(MappingQuestionError, match="what a row is"):
+        Files().open(Release("x", "1", mapping=mapping), path)
+
+
+def test_another_mapping_is_another_revision(tmp_path: Path, settings: Settings) -> None:
+    path = write_npz(tmp_path / "x.npz", with_way(EPISODES, "lengths"))
+    mapping = mapping_of("npz", "extra_row", WAYS["lengths"])
+    first = convert(path, "toy", settings, Options(mapping=mapping))
+    assert convert(path, "toy", settings, Options(mapping=mapping)).existed
+    other = replace(mapping, episodes={"rows": "len"})
+    with pytest.raises(UsageError, match="or with other options"):
+        convert(path, "toy", settings, Options(mapping=other))
+    second = convert(path, "toy", settings, Options(mapping=other, force=True))
+    assert first.id.revision != second.id.revision
+    recorded = second.manifest.converter["options"]["mapping"]
+    assert read_mapping(json.loads(json.dumps(recorded))) == other
+    assert np.asarray(open_reader(second.path).episodes["rows",]).tolist() == LENGTHS
+
+
+def test_jumps_end_episodes_or_are_kept(tmp_path: Path, settings: Settings) -> None:
+    arrays = with_way(as_rows(EPISODES, "next_array"), "flags")
+    arrays["next_obs"][5] += 100  # the second step of the third episode
+    path = write_h5(tmp_path / "x.h5", arrays)
+    mapping = mapping_of("h5", "next_array", WAYS["flags"], episodes={})
+    for keep, lengths in ((False, [3, 1, 2, 2]), (True, LENGTHS)):
+        reader = stored(path, mapping, settings, keep_episodes=keep, force=keep)
+        assert reader.lengths.tolist() == lengths
+        table = reader.transitions_at(np.arange(8))
+        np.testing.assert_array_equal(table["next", "observation"], arrays["next_obs"])
+        notes = (*reader.manifest.notes, "")
+        assert any("not the observation of the row after" in note for note in notes) != keep
+
+
+def test_leaves_besides_and_values_of_episodes(tmp_path: Path, settings: Settings) -> None:
+    count = sum(LENGTHS)
+    arrays = with_way(EPISODES, "lengths") | {
+        "x": np.arange(count), "y": np.arange(count) * 2, "note": np.array([f"é{n}" for n in range(count)]),
+        "simulator": np.arange(count + 3), "seed": np.array([4, 5, 6]), "cost": np.arange(count) % 2,
+        "unused": np.zeros((2, 2)), "objects": np.array([{}, 1], object),
+    }  # fmt: skip
+    mapping = replace(
+        mapping_of("npz", "extra_row", WAYS["lengths"]),
+        leaves={
+            **LEAVES, "extra/xy": ("x", "y"), "info/simulator": "simulator", "extra/note": "note",
+            "next/cost": "cost",
+        },
+        episodes={"seed": "seed"},
+    )  # fmt: skip
+    reader = stored(write_npz(tmp_path / "x.npz", arrays), mapping, settings)
+    table = reader.transitions_at(np.arange(count))
+    np.testing.assert_array_equal(table["extra", "xy"], np.stack([arrays["x"], arrays["y"]], 1))
+    np.testing.assert_array_equal(table["next", "cost"][:, 0], arrays["cost"])
+    assert table["info", "simulator"].tolist() == [0, 1, 2, 4, 6, 7, 8, 9]
+    assert table["next", "info", "simulator"].tolist() == [1, 2, 3, 5, 7, 8, 9, 10]
+    assert list(reader.episode_batch(0, 3).steps["extra", "note"]) == arrays["note"].tolist()
+    assert np.asarray(reader.episodes["seed",]).tolist() == [4, 5, 6]
+    dropped = {one.key: one.reason for one in reader.manifest.dropped_leaves}
+    assert dropped["unused"] == "It is not mapped."
+    assert dropped["objects"] == "It has Python objects, which are a pickle."
+
+
+def test_bad_episodes_are_skipped_by_name(tmp_path: Path, settings: Settings) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for number, rows in enumerate(EPISODES):
+        write_npz(
+            folder / f"ep_{number}.npz",
+            {k: v for k, v in rows.items() if (number, k) != (1, "act")},
+        )
+    mapping = mapping_of("npz", "extra_row", WAYS["flags"], each="ep_*.npz")
+    with pytest.raises(FormatError, match=r"ep_1\.npz: .*leaves.action is 'act'.*no such array"):
+        stored(folder, mapping, settings)
+    reader = stored(folder, mapping, settings, skip_bad_episodes=True)
+    check(reader, "extra_row", [EPISODES[0], EPISODES[2]])
+    assert reader.manifest.skipped[0]["where"].endswith("ep_1.npz")
+
+
+# ---- what is refused ---------------------------------------------------------------------------------
+
+BAD_MAPPINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "a typo": ({"leaves": {"observation": "obss", "action": "act"}}, "leaves.observation is 'obss'.*no such"),
+    "an unknown key": ({"leafs": {}}, "unknown key 'leafs'"),
+    "a wrong value": ({"leaves": LEAVES, "rows": "step"}, "rows is 'step'; expected steps or episodes"),
+    "a wrong type": ({"leaves": {"action": 3}}, "leaves.action is 3; expected the name of an array or a list"),
+    "no action": ({"leaves": {"observation": "obs"}}, "expected a leaf 'action'"),
+    "a leaf below a leaf": ({"leaves": {**LEAVES, "observation/x": "act"}}, "leaves below it"),
+    "a leaf with ..": ({"leaves": {**LEAVES, "extra/../x": "act"}}, "cannot be a file name"),
+    "a flag as a leaf": ({"leaves": {**LEAVES, "next/done": "term"}}, "flags are ends.done"),
+    "two ways to end": ({"leaves": LEAVES, "ends": {"episode": "id", "lengths": "len"}}, "both say"),
+    "a path out of the folder": ({"leaves": LEAVES, "each": "../*"}, "each is '../\\*'; expected a relative"),
+    "an absolute path": ({"leaves": LEAVES, "each": "/etc/*"}, "expected a relative path"),
+    "no ends": ({"leaves": LEAVES, "final_observation": "missing"}, "does not say where the episodes"),
+    "lengths that do not add up": (
+        {"leaves": LEAVES, "final_observation": "missing", "ends": {"lengths": "wrong", "otherwise": "truncated"}},
+        "2 episodes of 7 steps need 7 rows; there are 8",
+    ),
+    "flags that are not": (
+        {"leaves": LEAVES, "final_observation": "missing", "ends": {"terminated": "rew"}},
+        "values besides 0 and 1",
+    ),
+    "a leaf with other rows": (
+        {"leaves": {**LEAVES, "extra/x": "wrong"}, "final_observation": "missing", "ends": {"terminated": "term"}},
+        "'wrong' has 2 rows; expected 8",
+    ),
+    "an observation more, of none": (
+        {"leaves": LEAVES, "final_observation": "extra_row", "ends": {"terminated": "term"}},
+        "expected as many, or one more",
+    ),
+    "text as rewards": ({"leaves": {**LEAVES, "next/reward": "words"}}, "'words' of .* is text, expected numbers"),
+    "objects": ({"leaves": {**LEAVES, "action": "objects"}}, "has Python objects, which are a pickle"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_MAPPINGS)
+def test_bad_mappings(tmp_path: Path, name: str, settings: Settings) -> None:
+    given, said = BAD_MAPPINGS[name]
+    arrays = with_way(as_rows(EPISODES, "missing"), "episode") | {
+        "wrong": np.array([3, 4]),
+        "words": np.array(["a"] * 8),
+    }
+    path = write_npz(tmp_path / "x.npz", arrays | {"objects": np.array([{}] * 8, object)})
+    with pytest.raises((UsageError, FormatError), match=said):
+        stored(path, read_mapping(given), settings)
+    assert not list(settings.root.rglob("manifest.json"))
+
+
+class Bomb:
+    """Says by a file that it was unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.file}",)
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    import torch
+
+    file = tmp_path / "ran"
+    np.savez(tmp_path / "x.npz", a=np.array([Bomb(file)], object), b=np.zeros(3))
+    torch.save({"a": Bomb(file)}, tmp_path / "x.pt")
+    (tmp_path / "old.pt").write_bytes(pickle.dumps(Bomb(file)))
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / "folder" / "a.npy", np.array([Bomb(file)], object))
+    assert {one.looks_like for one in inspect_files(tmp_path / "x.npz").arrays} == {
+        "it has Python objects, which are a pickle",
+        "",
+    }
+    assert "pickle" in inspect_files(tmp_path / "folder").arrays[0].looks_like
+    with pytest.raises(FormatError, match=r"asks for (posix|os)\.system; only plain values"):
+        inspect_files(tmp_path / "x.pt")
+    with pytest.raises(FormatError, match="has no arrays that are read"):
+        inspect_files(tmp_path / "old.pt")
+    assert not file.exists()
+
+
+def test_links_of_hdf5_are_not_followed(tmp_path: Path, settings: Settings) -> None:
+    secret = write_h5(tmp_path / "secret.h5", {"x": np.arange(8.0)})
+    path = write_h5(tmp_path / "x.h5", with_way(as_rows(EPISODES, "missing"), "flags"))
+    with h5py.File(path, "a") as file:
+        file["linked"] = h5py.ExternalLink(str(secret), "x")
+        file["soft"] = h5py.SoftLink("/rew")
+    looks = {one.name: one.looks_like for one in inspect_files(path).arrays}
+    assert looks["linked"] == f"it is a link to '{secret}', which is not followed"
+    assert "not followed" in looks["soft"]
+    leaves = {**LEAVES, "next/reward": "linked"}
+    mapping = read_mapping(
+        {"leaves": leaves, "final_observation": "missing", "ends": {"terminated": "term"}}
+    )
+    with pytest.raises(FormatError, match="is a link to"):
+        stored(path, mapping, settings)
+
+
+def test_a_huge_declared_shape_is_refused(tmp_path: Path, settings: Settings) -> None:
+    path = write_h5(tmp_path / "x.h5", with_way(as_rows(EPISODES, "missing"), "flags"))
+    with h5py.File(path, "a") as file:
+        file.create_dataset("huge", (8, 1 << 40), "f8", chunks=(1, 1 << 10))
+    assert "declares" in {one.name: one.looks_like for one in inspect_files(path).arrays}["huge"]
+    leaves = {**LEAVES, "action": "huge"}
+    mapping = read_mapping(
+        {"leaves": leaves, "final_observation": "missing", "ends": WAYS["flags"]}
+    )
+    with pytest.raises(FormatError, match="declares"):
+        stored(path, mapping, settings)
+
+
+def test_names_cannot_add_lines_to_the_proposal(tmp_path: Path) -> None:
+    arrays = {
+        "obs": np.zeros((3, 2)),
+        "act": np.zeros((3, 1)),
+        'x\n[leaves]\naction = "y"': np.zeros(5),
+    }
+    text = inspect_files(write_h5(tmp_path / "x.h5", arrays)).toml
+    assert text.count("[leaves]\n") == 1
+    assert '"x\\n[leaves]' in text
+
+
+def test_files_without_arrays(tmp_path: Path) -> None:
+    for name, said in (("x.txt", "begins with"), ("empty", "is a folder without files")):
+        path = tmp_path / name
+        if name == "empty":
+            path.mkdir()
+        else:
+            path.write_text("hello")
+        with pytest.raises(FormatError, match=said):
+            inspect_files(path)
+    with pytest.raises(NotFoundError):
+        inspect_files(tmp_path / "absent")
+
+
+def test_the_functions(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "x.npz", with_way(EPISODES, "lengths"))
+    found = offline_data.inspect_files(path)
+    assert (found.source, found.mapping.final_observation) == (None, "extra_row")
+    stored_ = offline_data.convert(path, "mine", mapping=found.mapping, root=tmp_path / "root")
+    check(open_reader(stored_.path), "extra_row")
+    with pytest.raises(UsageError, match="mapping="):
+        offline_data.convert({"observations": []}, "x", mapping=found.mapping, root=tmp_path)
+    with pytest.raises(OfflineDataError, match="describes files of your own"):
+        offline_data.convert(path, "y", mapping=found.mapping, source="d4rl", root=tmp_path)
