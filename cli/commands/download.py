@@ -244,7 +244,7 @@ def convert(
                 raise asked from None
             value = list(asked.choices)[asked.lines.index(line)]
             context.progress.note(f'the mapping would say: {asked.place} = "{value}"')
-            mapping = options.mapping and options.mapping.answered(asked.place, value)
+            mapping = options.mapping and options.mapping.with_answer(asked.place, value)
             return ask_for_split(place, replace(options, mapping=mapping))
 
     try:

@@ -48,7 +48,7 @@ _DESCRIBED = 1024
 
 
 @dataclass(frozen=True)
-class ArrayColumn:
+class NamedArray:
     """An array, described but not read."""
 
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Arrays(ABC):
 
     @cached_property
     @abstractmethod
-    def columns(self) -> Mapping[str, ArrayColumn]:
+    def columns(self) -> Mapping[str, NamedArray]:
         """All arrays by name, in the file's order."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class _Below(Arrays):
         self.path, self._whole, self._start = whole.path, whole, start
 
     @cached_property
-    def columns(self) -> Mapping[str, ArrayColumn]:
+    def columns(self) -> Mapping[str, NamedArray]:
         found = self._whole.columns.items()
         return {n.removeprefix(self._start): c for n, c in found if n.startswith(self._start)}
 
@@ -128,14 +128,14 @@ class _Hdf5(Arrays):
             return self._find()
 
     @cached_property
-    def columns(self) -> Mapping[str, ArrayColumn]:
+    def columns(self) -> Mapping[str, NamedArray]:
         datasets, links = self._datasets
         linked = {
             n: _unread(f"is a link to {to!r}, which is not followed") for n, to in links.items()
         }
         return {**{name: self._describe(one) for name, one in datasets.items()}, **linked}
 
-    def _describe(self, dataset: Any) -> ArrayColumn:
+    def _describe(self, dataset: Any) -> NamedArray:
         dtype = hdf5_tree.dtype_of(dataset)
         if dtype is None or dataset.shape is None:
             return _unread("has no values, or a type that numpy does not have")
@@ -212,7 +212,7 @@ class _Streams(Arrays):
         )
 
     @cached_property
-    def columns(self) -> Mapping[str, ArrayColumn]:
+    def columns(self) -> Mapping[str, NamedArray]:
         found = {}
         for name in self._names():
             header = self._header(name)
@@ -294,7 +294,7 @@ class _Zarr(Arrays):
         self.path, self._arrays = path, arrays
 
     @cached_property
-    def columns(self) -> Mapping[str, ArrayColumn]:
+    def columns(self) -> Mapping[str, NamedArray]:
         return {
             name: _unread(f"is encoded by {one.unknown_codec!r:.60}, which is not read")
             if one.unknown_codec is not None
@@ -319,8 +319,8 @@ class _Parquet(Arrays):
             yield {"/".join(leaf.path): leaf for leaf in leaves}
 
     @cached_property
-    def columns(self) -> Mapping[str, ArrayColumn]:
-        found: dict[str, ArrayColumn] = {}
+    def columns(self) -> Mapping[str, NamedArray]:
+        found: dict[str, NamedArray] = {}
         for leaves in self._leaves(None, [(0, min(self._rows, _DESCRIBED))]):
             for name, leaf in leaves.items():
                 text = "string" in leaf.kind
@@ -354,7 +354,7 @@ class _Csv(Arrays):
         self.path = path
 
     @cached_property
-    def columns(self) -> Mapping[str, ArrayColumn]:
+    def columns(self) -> Mapping[str, NamedArray]:
         kinds: dict[str, int] = {}
         rows = 0
         for part in read_csv(self.path):
@@ -443,16 +443,16 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
         )
 
 
-def _unread(problem: str) -> ArrayColumn:
-    return ArrayColumn((), np.dtype(object), problem)
+def _unread(problem: str) -> NamedArray:
+    return NamedArray((), np.dtype(object), problem)
 
 
-def _column(shape: tuple[int, ...], dtype: np.dtype[Any], *, text: bool = False) -> ArrayColumn:
+def _column(shape: tuple[int, ...], dtype: np.dtype[Any], *, text: bool = False) -> NamedArray:
     if not text and (dtype.kind not in "biuf" or dtype.itemsize > 8):
-        return ArrayColumn(
+        return NamedArray(
             shape, dtype, f"is {dtype}; expected real numbers of at most 8 bytes, or bool"
         )
-    return ArrayColumn(shape, dtype.newbyteorder("="))
+    return NamedArray(shape, dtype.newbyteorder("="))
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:

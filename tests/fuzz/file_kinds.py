@@ -28,6 +28,7 @@ def _make_files(random: Random, folder: Path) -> Truth:
     mapping = mapping_of(
         suffix, final, WAYS["flags" if each else way], **({"each": "ep_*"} if each else {})
     )
+    arrays: Any
     path, file = folder / f"in.{suffix}", folder / "map.toml"
     if suffix == "pt" and each:
         mapping, arrays = read_mapping({**mapping.to_json(), "each": "*"}), rows

@@ -305,7 +305,7 @@ def test_a_proposed_mapping_converts(tmp_path: Path, name: str, settings: Settin
             MappingQuestionError, match="next/reward for each observation"
         ) as caught:
             stored(path, mapping, settings)
-        mapping = mapping.answered(caught.value.place, "row_before")
+        mapping = mapping.with_answer(caught.value.place, "row_before")
     reader = stored(path, mapping, settings)
     check(reader, final)
 
@@ -320,10 +320,10 @@ def test_questions_are_usage_errors_that_show_the_lines(tmp_path: Path, settings
     assert lines[3].startswith('final_observation = "last_row"  # ')
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 -- our own
     assert (again.place, again.choices) == (caught.value.place, caught.value.choices)
-    mapping = mapping.answered("final_observation", "missing")
+    mapping = mapping.with_answer("final_observation", "missing")
     with pytest.raises(MappingQuestionError, match="not known how episodes end") as caught:
         stored(path, mapping, settings)
-    reader = stored(path, mapping.answered(caught.value.place, "terminated"), settings)
+    reader = stored(path, mapping.with_answer(caught.value.place, "terminated"), settings)
     assert np.asarray(reader.episodes["terminated",]).all()
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.readers.arrays import ArrayColumn, Arrays, Block
+    from offline_data.readers.arrays import Arrays, Block, NamedArray
     from offline_data.sources.files.mapping import FileMapping, Final
 
 JUMPS = (
@@ -87,7 +87,7 @@ class MappedEpisodes(RawDataset):
         """Return the only shard."""
         return (Shard("all episodes"),)
 
-    def described(self) -> MappedEpisodes:
+    def describe(self) -> MappedEpisodes:
         """Return the same with notes and counts; raises `MappingQuestionError`, `UsageError`, `FormatError`."""
         with open_arrays(self.path) as arrays:
             units = find_units(arrays, self.mapping.each)
@@ -186,7 +186,7 @@ class Layout:
 
     # ---- what the arrays are ---------------------------------------------------------------------
 
-    def _column(self, name: str, place: str) -> ArrayColumn:
+    def _column(self, name: str, place: str) -> NamedArray:
         column = self.arrays.columns.get(name)
         if column is None:
             raise UsageError(

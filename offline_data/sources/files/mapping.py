@@ -156,7 +156,7 @@ class FileMapping:
         """Eight hex digits that differ between mappings; part of the revision of the dataset."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
 
-    def answered(self, place: str, value: str) -> FileMapping:
+    def with_answer(self, place: str, value: str) -> FileMapping:
         """Return the mapping with an answer to a `MappingQuestionError`."""
         change: dict[str, Any] = {place.removeprefix("ends."): value}
         if place.startswith("ends."):
@@ -212,24 +212,24 @@ def read_mapping(given: str | os.PathLike[str] | Mapping[str, Any] | FileMapping
 def dump_toml(mapping: FileMapping) -> str:
     """Return a mapping as TOML."""
     lines = [
-        f"{each.name} = {_quoted(getattr(mapping, each.name))}"
+        f"{each.name} = {_quote(getattr(mapping, each.name))}"
         for each in fields(mapping)
         if each.name not in {"leaves", "ends", "episodes"}
         and getattr(mapping, each.name) != each.default
     ]
     ends = asdict(mapping.ends).items()
-    lines += [f"ends.{name} = {_quoted(value)}" for name, value in ends if value is not None]
+    lines += [f"ends.{name} = {_quote(value)}" for name, value in ends if value is not None]
     for table in ("leaves", "episodes"):
         if given := getattr(mapping, table):
             lines += ["", f"[{table}]"]
-            lines += [f"{_key(leaf)} = {_quoted(names)}" for leaf, names in given.items()]
+            lines += [f"{_key(leaf)} = {_quote(names)}" for leaf, names in given.items()]
     return "\n".join(lines) + "\n"
 
 
 def _key(leaf: str) -> str:
-    return leaf if leaf.isidentifier() and leaf.isascii() else _quoted(leaf)
+    return leaf if leaf.isidentifier() and leaf.isascii() else _quote(leaf)
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     # JSON's text is TOML's but for DEL, which TOML wants escaped
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from offline_data.readers.arrays import ArrayColumn, Arrays
+    from offline_data.readers.arrays import Arrays, NamedArray
 
 SAMPLED = 16 << 20
 """Bytes of an array whose range is shown."""
@@ -136,7 +136,7 @@ def _find_each(arrays: Arrays) -> str | None:
     return None
 
 
-def _role_of(name: str, column: ArrayColumn) -> str:
+def _role_of(name: str, column: NamedArray) -> str:
     """Return the meaning of an array by its name, or of the family that its number belongs to."""
     if column.problem:
         return ""
@@ -151,14 +151,14 @@ def _role_of(name: str, column: ArrayColumn) -> str:
     return "image" if image else ""
 
 
-def _describe(arrays: Arrays, name: str, column: ArrayColumn, role: str) -> FoundArray:
+def _describe(arrays: Arrays, name: str, column: NamedArray, role: str) -> FoundArray:
     shape, dtype = column.shape, "text" if column.dtype == object else str(column.dtype)
     least = most = None
     rows: int = shape[0] if shape else 1
-    size = int(column.dtype.itemsize * np.prod(shape[1:]))
+    size = column.dtype.itemsize * prod(column.shape[1:])
     some = min(rows, max(1, SAMPLED // max(1, size)))
     looks = f"it {column.problem}" if column.problem else role
-    if not column.problem and column.dtype != object and prod(shape):
+    if not column.problem and column.dtype != object and 0 not in shape:
         try:
             (block,) = arrays.blocks([name], [(0, some)])
             values = block[name][np.isfinite(block[name])]
@@ -241,7 +241,7 @@ def _complete(
             break
         except MappingQuestionError as question:
             questions.append(question)
-            answered = answered.answered(question.place, next(iter(question.choices)))
+            answered = answered.with_answer(question.place, next(iter(question.choices)))
     if answered.final_observation is None:
         mapping = replace(mapping, final_observation=layout.final)
     leaves, episodes = dict(mapping.leaves), {}
@@ -261,7 +261,7 @@ def _complete(
 
 
 def _leaves(
-    columns: Mapping[str, ArrayColumn], roles: Mapping[str, str]
+    columns: Mapping[str, NamedArray], roles: Mapping[str, str]
 ) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield the leaves whose meaning is known, with their arrays."""
     for role, leaf in _LEAVES.items():

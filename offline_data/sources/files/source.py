@@ -51,4 +51,4 @@ class Files(Source):
             keep_episodes=release.keep_episodes,
             skip_bad=release.skip_bad_episodes,
         )
-        return mapped.described()
+        return mapped.describe()
