@@ -360,6 +360,7 @@ def test_jumps_end_episodes_or_are_kept(tmp_path: Path, settings: Settings) -> N
         assert reader.lengths.tolist() == lengths
         table = reader.transitions_at(np.arange(8))
         np.testing.assert_array_equal(table["next", "observation"], arrays["next_obs"])
+        assert table["next", "truncated"][5] == (not keep)
         notes = (*reader.manifest.notes, "")
         assert any("not the observation of the row after" in note for note in notes) != keep
 
