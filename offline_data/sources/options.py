@@ -381,8 +381,8 @@ class Options:
     """None: as `keep`, and an existing dataset of any kind is accepted."""
     only: str | None = _option(
         None,
-        "Only these features of a LeRobot dataset, such as observation.state,observation.images; "
-        "actions, rewards, ends and tasks are always kept.",
+        "Only these features of LeRobot data, such as observation.state,observation.images; "
+        "actions, rewards, ends and tasks are kept.",
         metavar="NAME,NAME",
         place=10,
     )

@@ -298,7 +298,7 @@ def encode_column(
 
     Example:
         >>> column = Column(("a",), np.dtype("float32"), ())
-        >>> encoded("steps", column, np.array([1, 2]), Vocabularies()).dtype.name
+        >>> encode_column("steps", column, np.array([1, 2]), Vocabularies()).dtype.name
         'float32'
     """
     if column.text and values.dtype == object:

@@ -4,7 +4,7 @@ A custom step is a frozen dataclass whose fields are its parameters:
 
     >>> from dataclasses import dataclass, field
     >>> from offline_data.preprocess.steps.base import Step
-    >>> from offline_data.preprocess.steps.leaves import changed, matching
+    >>> from offline_data.preprocess.steps.leaves import change_columns, matching
     >>> from offline_data.preprocess.steps.registry import parse_step, register_step
     >>> @register_step
     ... @dataclass(frozen=True)
@@ -15,7 +15,9 @@ A custom step is a frozen dataclass whose fields are its parameters:
     ...
     ...     def apply(self, chunk):
     ...         found = matching(chunk, self.keys)  # StepError if there is no such leaf
-    ...         return changed(chunk, found, lambda values: -values)  # new arrays: never in place
+    ...         return change_columns(
+    ...             chunk, found, lambda values: -values
+    ...         )  # new arrays: never in place
 
     >>> from offline_data.testing.chunks import toy_chunk
     >>> parse_step("negate:action").apply(toy_chunk([1])).batch.steps["action",].tolist()
