@@ -33,6 +33,7 @@ from .buffers.bridges.torchrl import traj as traj
 from .buffers.buffer import ReplayBuffer as ReplayBuffer
 from .buffers.dataset import BaseDatasetExperienceReplay as BaseDatasetExperienceReplay
 from .buffers.derived import action_chunk as action_chunk
+from .buffers.derived import delta_timestamps as delta_timestamps
 from .buffers.derived import frame_stack as frame_stack
 from .buffers.derived import n_step as n_step
 from .buffers.derived import normalize as normalize

@@ -13,16 +13,18 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
+from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.buffer import Transform
 from offline_data.buffers.derived.base import Derived
+from offline_data.buffers.derived.delta import deltas_of
 from offline_data.buffers.derived.neighbour import Neighbour
 from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.indexing import Index
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.samplers import RandomSampler, Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.buffers.trajectories import TrajectoryStorage
@@ -38,13 +40,14 @@ from offline_data.buffers.views.rows import (
 )
 from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.buffers.writers import Writer
-from offline_data.episodes.fields import Key, join_key
+from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.preprocess.api import Preprocesses
 from offline_data.store.arrays import Style
+from offline_data.store.layout import EPISODE
 from offline_data.store.library import entry_at, remove
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import decode
@@ -101,6 +104,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         in_memory: bool = False,
         keys: Iterable[KeyLike] | None = None,
         derived: Derived | Iterable[Derived] = (),
+        delta_timestamps: Mapping[Any, Iterable[float]] | None = None,
         decode_text: bool = False,
         decode: bool = True,
     ) -> None:
@@ -112,6 +116,16 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             in_memory=in_memory,
             decode=decode,
         )
+        if delta_timestamps is not None:
+            windows = deltas_of(steps.reader, delta_timestamps)
+            if not decode and not encoded_leaves(steps.reader).keys().isdisjoint(windows.keys):
+                raise UsageError("delta_timestamps of images need decode=True")
+            # LeRobot's rows have no next observations; windows of images are decoded on their own.
+            behind = {key for key in windows.keys if key in encoded_leaves(steps.reader)}
+            behind |= set(map(next_of, steps.reader.observation_leaves))
+            steps = steps.only([key for key in steps.keys if key not in behind] or [EPISODE])
+            derived = (windows, *as_derived(derived))
+            sampler = RandomSampler(valid_only=False) if sampler is None else sampler
         self._steps_storage = steps
         words = {key: steps.reader.words(key) for key in steps.keys}
         self._words = {key: known for key, known in words.items() if known is not None}

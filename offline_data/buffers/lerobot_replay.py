@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from offline_data.buffers.buffer import Transform
+from offline_data.buffers.derived.delta import pad_key
 from offline_data.buffers.derived.timestep import timestep
 from offline_data.buffers.experience_replay import Common, SourceExperienceReplay
 from offline_data.buffers.keys import KeyLike, as_key
@@ -42,6 +43,7 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
         decode_video: False (references to frames) is not supported.
         rehydrate: Ignored: nothing is left out that would have to be added.
         strict_length: Whether to leave out episodes shorter than a slice.
+        delta_timestamps: See `load_dataset`; keys are names of columns.
         root, download, sampler, …: See `load_dataset`, also for exceptions.
     """
 
@@ -66,6 +68,7 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
         strict_length: bool = True,
         pin_memory: bool = False,
         prefetch: int | None = None,
+        delta_timestamps: Mapping[Any, Iterable[float]] | None = None,
     ) -> None:
         if not decode_video:
             raise UsageError(
@@ -81,13 +84,13 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
         asked = {name: as_key(key) for name, key in (key_map or {}).items()}
         numbering = {name: asked.pop(name, key) for name, key in _NUMBERING.items()}
         names = {split_key(name): key for name, key in {**_NAMES, **asked}.items()}
+        names |= {pad_key(old): pad_key(new) for old, new in names.items()}
         names["episode",] = numbering["episode_index"]
         self._first = (_Renamed(names),)
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform)
         derived = [timestep(numbering["frame_index"])]
-        self._load(
-            repo_id, batch_size, root, download, common, {"decode_text": True, "derived": derived}
-        )
+        options = {"decode_text": True, "derived": derived, "delta_timestamps": delta_timestamps}
+        self._load(repo_id, batch_size, root, download, common, options)
         self.repo_id = repo_id
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
@@ -40,7 +40,7 @@ _FACTORIES: dict[str, Factory | str] = {}
 
 _DATA_OPTIONS = (
     *("root", "download", "revision", "layout", "text", "view", "progress"),
-    *("keys", "device", "derived", "decode_text", "decode", "split_trajs"),
+    *("keys", "device", "derived", "delta_timestamps", "decode_text", "decode", "split_trajs"),
 )
 """Options of `load_dataset` that select the data; the others are those of TorchRL's buffer."""
 
@@ -99,6 +99,7 @@ def load_dataset(
     in_memory: bool = False,
     keys: Iterable[KeyLike] | None = None,
     derived: Derived | Iterable[Derived] = (),
+    delta_timestamps: Mapping[Any, Iterable[float]] | None = None,
     decode_text: bool = False,
     decode: bool = True,
     view: str | os.PathLike[str] | None = None,
@@ -132,6 +133,9 @@ def load_dataset(
         keys: Leaves of batches, or parents of leaves; None: all.
         derived: Functions that add leaves computed from other rows, such as `n_step(3, 0.99)`, or
             a list of them in order of application.
+        delta_timestamps: Seconds by leaf, as LeRobot's: leaves become `[B, k, …]`, with `KEY_is_pad`
+            next to them; see `offline_data.delta_timestamps`. Batches then have no next observations,
+            and the default sampler draws all rows.
         decode_text: Whether to return text as strings (`NonTensorStack`); slow.
         decode: Whether to decode encoded images to pixels, in `torch.get_num_threads()` threads;
             False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None for padding).
@@ -177,6 +181,7 @@ def load_dataset(
         in_memory=in_memory,
         keys=keys,
         derived=derived,
+        delta_timestamps=delta_timestamps,
         decode_text=decode_text,
         decode=decode,
     )

@@ -1,6 +1,7 @@
 """Derived leaves: computed from other rows of a dataset when a batch is made, not stored."""
 
 from offline_data.buffers.derived.base import Derived
+from offline_data.buffers.derived.delta import delta_timestamps
 from offline_data.buffers.derived.n_step import n_step
 from offline_data.buffers.derived.normalize import normalize
 from offline_data.buffers.derived.relabel import relabel
@@ -11,6 +12,7 @@ from offline_data.buffers.derived.timestep import timestep
 __all__ = [
     "Derived",
     "action_chunk",
+    "delta_timestamps",
     "frame_stack",
     "n_step",
     "normalize",

@@ -43,16 +43,27 @@ class _Window(CachedLeaf):
         self, storage: Storage, keys: tuple[Key, ...], rows: Tensor, offsets: Tensor
     ) -> tuple[dict[Key, Tensor], Tensor]:
         """Return leaves `[B, k, *shape]` at `k` offsets, and whether each is in the episode."""
-        bounds = episode_bounds(storage, rows)
-        wanted = rows[:, None] + offsets
-        nearest = wanted.clamp(bounds.first[:, None], bounds.last[:, None])
-        gathered = self._memory.only(storage, keys).gather(nearest.reshape(-1))
-        inside = wanted == nearest
-        leaves = {key: gathered.get(key).unflatten(0, wanted.shape) for key in keys}
+        only = self._memory.only(storage, keys)
+        leaves, inside = gather_around(only, storage, keys, rows, offsets)
         if self.pad == "zero":
             for leaf in leaves.values():
                 leaf.masked_fill_(~widen(inside, leaf), 0)
         return leaves, inside
+
+
+def gather_around(
+    only: Storage, storage: Storage, keys: Iterable[Key], rows: Tensor, offsets: Tensor
+) -> tuple[dict[Key, Tensor], Tensor]:
+    """Return leaves `[B, k, *shape]` at `k` offsets, and whether each is in the episode.
+
+    `only` is the storage with these leaves only. Beyond the episode its nearest row is repeated.
+    """
+    bounds = episode_bounds(storage, rows)
+    wanted = rows[:, None] + offsets
+    nearest = wanted.clamp(bounds.first[:, None], bounds.last[:, None])
+    gathered = only.gather(nearest.reshape(-1))
+    leaves = {key: gathered.get(key).unflatten(0, wanted.shape) for key in keys}
+    return leaves, wanted == nearest
 
 
 def frame_stack(

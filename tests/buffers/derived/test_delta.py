@@ -1,0 +1,179 @@
+"""`delta_timestamps` against LeRobot's rule, written out by hand with pyarrow and PyAV."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import offline_data
+from offline_data.config import Settings
+from offline_data.errors import UsageError
+from offline_data.ingest import Options, convert
+from tests.toys.lerobot import CAMERA, write_lerobot
+
+STATE, VID = "observation.state", CAMERA
+
+
+class Oracle:
+    """LeRobot's rows: query indices clamped to the episode, `KEY_is_pad`, frames by their times."""
+
+    def __init__(self, folder: Path, camera: str) -> None:
+        files = sorted(folder.glob("data/*/*.parquet"))
+        self.rows = [row for path in files for row in pq.read_table(path).to_pylist()]
+        self.rows.sort(key=lambda row: row["index"])
+        self.fps = json.loads((folder / "meta/info.json").read_text())["fps"]
+        self.camera, self.frames = camera, {}
+        episodes = [
+            r for p in folder.glob("meta/episodes/*/*") for r in pq.read_table(p).to_pylist()
+        ]
+        if (folder / "meta/episodes.jsonl").exists():
+            lines = (folder / "meta/episodes.jsonl").read_text().splitlines()
+            episodes = [json.loads(line) for line in lines]
+        self.episodes = {one["episode_index"]: one for one in episodes}
+        starts = np.cumsum([0, *(self.episodes[e]["length"] for e in sorted(self.episodes))])
+        self.bounds = {e: (int(starts[e]), int(starts[e + 1])) for e in self.episodes}
+        for path in folder.rglob("*.mp4"):
+            with av.open(str(path)) as container:
+                stream = container.streams.video[0]
+                self.frames[path.relative_to(folder).as_posix()] = [
+                    (float(one.pts * stream.time_base), one.to_ndarray(format="rgb24"))
+                    for one in container.decode(video=0)
+                ]
+
+    def frame(self, row: int) -> Any:
+        found = self.rows[row]
+        episode = self.episodes[found["episode_index"]]
+        if f"videos/{self.camera}/file_index" in episode:
+            number = episode[f"videos/{self.camera}/file_index"]
+            name = f"videos/{self.camera}/chunk-000/file-{number:03d}.mp4"
+            begin = episode[f"videos/{self.camera}/from_timestamp"]
+        else:
+            (name,) = (
+                one for one in self.frames
+                if one.endswith(f"{self.camera}/episode_{found['episode_index']:06d}.mp4")
+            )  # fmt: skip
+            begin = 0.0
+        query = begin + found["timestamp"]
+        return min(self.frames[name], key=lambda one: abs(one[0] - query))[1]
+
+    def item(self, row: int, deltas: dict[str, list[float]]) -> dict[str, Any]:
+        first, stop = self.bounds[self.rows[row]["episode_index"]]
+        item: dict[str, Any] = {}
+        for key, seconds in deltas.items():
+            wanted = [row + round(d * self.fps) for d in seconds]
+            clamped = [max(first, min(stop - 1, one)) for one in wanted]
+            item[f"{key}_is_pad"] = [one < first or one >= stop for one in wanted]
+            values = [self.frame(n) if key == self.camera else self.rows[n][key] for n in clamped]
+            item[key] = np.array(values)
+        return item
+
+
+def assert_windows(ds: Any, oracle: Oracle, deltas: dict[str, list[float]], rows: Any) -> None:
+    batch = ds[torch.as_tensor(rows)]
+    for n, row in enumerate(rows):
+        for name, expected in oracle.item(int(row), deltas).items():
+            found = batch[tuple(name.split("."))][n].numpy()
+            np.testing.assert_array_equal(found, expected.astype(found.dtype) if isinstance(
+                expected, np.ndarray) else expected, err_msg=f"{name} of row {row}")  # fmt: skip
+
+
+@pytest.mark.parametrize("video", ["keep", "raw"])
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_windows_are_lerobots(version: str, video: Any, tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(
+        tmp_path / "toy", version, (5, 1, 9, 3), files=(1,), videos=(2,), images=False
+    )
+    stored = convert(folder, "toy", settings, Options(video=video))
+    deltas = {STATE: [-0.2, -0.1, 0.0], VID: [-0.1, 0.0], "action": [0.1 * n for n in range(8)]}
+    ds = offline_data.open_dataset(stored.path, delta_timestamps=deltas)
+    assert ds[:2]["observation", "images", "vid"].shape == (2, 2, 32, 48, 3)
+    assert ds[:2]["action_is_pad"].dtype == torch.bool
+    assert ("next", STATE) not in ds[:2].keys(True)
+    assert_windows(ds, Oracle(folder, VID), deltas, range(18))
+
+
+@pytest.mark.parametrize("name", ["lerobot_generated_v21", "lerobot_generated_v30"])
+def test_windows_of_files_that_lerobot_wrote(name: str, realdata: Path, settings: Settings) -> None:
+    folder = realdata / name / "full"
+    features = json.loads((folder / "meta/info.json").read_text())["features"]
+    camera = next(key for key, one in features.items() if one["dtype"] == "video")
+    stored = convert(folder, "toy", settings, Options())
+    oracle = Oracle(folder, camera)
+    step = 1 / oracle.fps
+    deltas = {camera: [-step, 0.0], "action": [n * step for n in range(-1, 8)]}
+    ds = offline_data.open_dataset(stored.path, delta_timestamps=deltas)
+    ends = [n for first, stop in oracle.bounds.values() for n in (first, first + 1, stop - 1)]
+    assert_windows(ds, oracle, deltas, ends)
+
+
+def test_every_row_is_drawn_and_nothing_else_changes(tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 1, 3), images=False)
+    stored = convert(folder, "toy", settings, Options())
+    ds = offline_data.open_dataset(stored.path, 4096, delta_timestamps={"action": [0.0]})
+    batch = ds.sample()
+    assert sorted(set(batch["index"].tolist())) == list(range(9))
+    plain = offline_data.open_dataset(stored.path)[batch["index"]]
+    assert torch.equal(batch["action"][:, 0], plain["action"])
+    assert torch.equal(batch["observation", "state"], plain["observation", "state"])
+    assert not batch["action_is_pad"].any()
+    only = offline_data.open_dataset(
+        stored.path, keys=["action"], delta_timestamps={"action": [0.1]}
+    )
+    assert only[:3]["action"].shape == (3, 1, 2)
+
+
+def test_torchrls_class(tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), videos=(), images=False)
+    convert(folder, "toy", settings, Options())
+    from offline_data.buffers.lerobot_replay import LeRobotExperienceReplay as Replay
+
+    class Local(Replay):
+        source = "local"
+
+    deltas = {VID: [-0.1, 0.0], "action": [0.0, 0.1]}
+    ds = Local("local:toy", root=settings.root, delta_timestamps=deltas, key_map={"action": "act"})
+    batch = ds[torch.tensor([0, 4])]
+    assert batch["observation", "image", "vid"].shape == (2, 2, 32, 48, 3)
+    assert batch["observation", "image", "vid_is_pad"].tolist() == [[True, False], [False, False]]
+    assert batch["act_is_pad"].tolist() == [[False, False], [False, True]]
+
+
+def test_wrong_arguments(tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), videos=(), images=False)
+    path = convert(folder, "toy", settings, Options()).path
+
+    def open_with(deltas: Any, **options: Any) -> Any:
+        return offline_data.open_dataset(path, delta_timestamps=deltas, **options)
+
+    with pytest.raises(UsageError, match=r"multiples of 1/10 s, which 0.05 is not"):
+        open_with({"action": [0.0, 0.05]})
+    with pytest.raises(UsageError, match="empty"):
+        open_with({"action": []})
+    with pytest.raises(UsageError, match="no leaf is called"):
+        open_with({"actoin": [0.0]})
+    with pytest.raises(UsageError, match="decode=True"):
+        open_with({VID: [0.0]}, decode=False)
+    with pytest.raises(UsageError, match="split_trajs"):
+        open_with({"action": [0.0]}, split_trajs=True)[:1]
+    assert open_with({"action": [0.10004]})[:1]["action"].shape == (1, 1, 2)
+
+
+def test_windows_are_normalised_row_by_row(tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), images=False)
+    path = convert(folder, "toy", settings, Options()).path
+    scale = offline_data.normalize(["action"])
+    ds = offline_data.open_dataset(path, delta_timestamps={"action": [0.0, 0.1]}, derived=scale)
+    values = offline_data.open_dataset(path)[:]["action"].double()
+    rows = [n for n in range(8) if n not in {7}]  # the last episode is not terminated
+    expected = (values - values[rows].mean(0)) / (values[rows].std(0, correction=0) + 1e-3)
+    found = ds[torch.tensor([1, 4])]["action"]
+    torch.testing.assert_close(
+        found.double(), expected[torch.tensor([[1, 2], [4, 4]])], atol=1e-5, rtol=1e-5
+    )
