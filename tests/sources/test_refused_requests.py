@@ -29,6 +29,7 @@ from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.gen_dgrl import toy_files, write_archive
 from tests.toys.lerobot import write_lerobot
+from tests.toys.maniskill import toy_trajectory, write_maniskill
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.openml import toy_table
@@ -94,6 +95,12 @@ def lerobot(folder: Path) -> LocalServer:
     return hub({"me/toy": folder})
 
 
+def maniskill(folder: Path) -> LocalServer:
+    trajectories = {0: toy_trajectory(0, 4, obs="none", end="terminated")}
+    write_maniskill(folder / "demos" / "PickCube-v1" / "rl" / "trajectory.h5", trajectories)
+    return hub({"haosulab/ManiSkill_Demonstrations": folder})
+
+
 def mimicgen(folder: Path) -> LocalServer:
     write_demos(folder / "core" / "stack_d0.hdf5", {0: toy_demo(0, 3)})
     return hub({"amandlek/mimicgen_datasets": folder})
@@ -154,6 +161,7 @@ PUBLISHED: Mapping[str, Callable[[Path], LocalServer]] = {
     "hf:someone/stories": text,
     "lerobot:me/toy": lerobot,
     "libero:libero_10": libero,
+    "maniskill:PickCube-v1/rl/trajectory": maniskill,
     "mimicgen:core/stack_d0": mimicgen,
     "minari:D4RL/door/human-v2": minari,
     "ogbench:cube-single-play-v0": ogbench,
@@ -181,7 +189,13 @@ FAULTS: Mapping[str, tuple[Answer, type[OfflineDataError], str]] = {
 
 
 UNTRIED = {
+    "agilerl": "of this disk",
+    "calvin": "of this disk",
+    "diffusion_policy": "one file, fetched as that of dsrl",
+    "files": "of this disk",
+    "katakomba": "one file of the hub, fetched as that of maniskill",
     "local": "of this disk",
+    "shared": "tested with `push`",
     "text": "of this disk",
     "neorl": "one file with a published digest, fetched as that of dsrl",
 }
