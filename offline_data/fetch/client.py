@@ -5,7 +5,6 @@ This is the only file that imports httpx.
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +33,8 @@ from offline_data.fetch.retry import (
 )
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 
