@@ -144,7 +144,7 @@ def epilog(verb: str) -> str:
 
 
 _SHORT = "offline_data_cli.help.short"
-"""Key of a context: whether the short help was asked for."""
+"""Key of a context: whether the short help was requested."""
 _FIRST = ("Arguments", "Options")
 """Panels of the short help."""
 

@@ -370,7 +370,10 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
     env = os.environ if environ is None else environ
     path = config_place(env)
     if path is None:
-        raise UsageError("There is no place for a config file", hint=f"set {_CONFIG} to a path")
+        raise UsageError(
+            "No config directory: neither HOME nor XDG_CONFIG_HOME is set",
+            hint=f"set {_CONFIG} to a path",
+        )
     if key not in CONFIG_KEYS or key == "mirrors":
         known = ", ".join(name for name in CONFIG_KEYS if name != "mirrors")
         raise (UsageError if key in CONFIG_KEYS else UnknownNameError)(

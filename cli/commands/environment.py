@@ -76,12 +76,11 @@ def edit(context: Context) -> Result:
         ended = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
     except OSError as error:
         raise AccessError(
-            f"The editor {command[0]!r} cannot be started, or {file.parent} not be made: "
-            f"{error.strerror}",
+            f"cannot start the editor {command[0]!r}, or create {file.parent}: {error.strerror}",
             hint="set EDITOR to the name of one",
         ) from error
     if ended.returncode:
-        raise UsageError(f"The editor {command[0]!r} ended with {ended.returncode}")
+        raise UsageError(f"The editor {command[0]!r} exited with status {ended.returncode}")
     resolve_settings()  # raises if the file is invalid now
     return Result({"file": file}, (), (str(file),))
 
@@ -95,7 +94,8 @@ def path(context: Context) -> Result:
 def _place(context: Context) -> Any:
     if context.settings.config is None:
         raise UsageError(
-            "There is no place for a config file", hint="set OFFLINE_DATA_CONFIG to a path"
+            "No config directory: neither HOME nor XDG_CONFIG_HOME is set",
+            hint="set OFFLINE_DATA_CONFIG to a path",
         )
     return context.settings.config
 

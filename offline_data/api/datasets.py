@@ -195,7 +195,7 @@ def convert(
         split: Split of a folder that has several, such as `train` and `val`; `all`: all as one
             dataset, in which `ds.episodes["split"]` tells them apart.
         alignment: Of LIBERO files: `raw` if observations were recorded after the action of their row,
-            `regenerated` if before it; None: told by the movements.
+            `regenerated` if before it; None: decided by the movements.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
         mapping: Arrays of a file or folder by leaf, and the ends of episodes: a TOML file, a mapping

@@ -448,7 +448,7 @@ class BatchSource(Saves, Generic[Batch]):
         return batch.pin_memory() if self._pin else batch
 
     def _as_written(self, batch: Any) -> Any:
-        """Return rows of a tensorclass as such, unless batches have `index`, which it has not."""
+        """Return rows as the tensorclass they were written as, unless batches include `index`."""
         if self._tensorclass is None or self._indexed or not isinstance(batch, TensorDictBase):
             return batch
         fields = [field.name for field in self._tensorclass.fields()]

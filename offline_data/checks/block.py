@@ -45,7 +45,7 @@ class RowPlace(NamedTuple):
 
 
 class RowBlock:
-    """Some consecutive transitions of a dataset; arrays are made when first asked for, and shared.
+    """Some consecutive transitions of a dataset; arrays are made when first requested, and shared.
 
     Args:
         reader: The dataset.

@@ -160,7 +160,7 @@ class _ChildRun:
                             raise
                         if is_last:
                             raise WorkerDiedError(
-                                f"{death} {what}, as the one before it",
+                                f"{death} {what}, like the previous worker",
                                 hint="if memory was short, try again with fewer workers; "
                                 "finished tasks are kept",
                                 task=number,

@@ -69,7 +69,7 @@ class GivenPool:
                 except futures.BrokenExecutor:
                     raise
                 except RuntimeError as error:
-                    raise UsageError(f"The pool takes no task: {error}") from error
+                    raise UsageError(f"The pool does not accept tasks: {error}") from error
                 numbers[future] = number
             for future in futures.as_completed(numbers):
                 yield numbers[future], result_of(loads(future.result()))

@@ -270,7 +270,9 @@ def _connect(ray: Any, address: str, cpus: int | None, namespace: str | None) ->
     except ValueError as error:
         raise UsageError(f"Ray cannot use the address {address!r}: {error}") from error
     except getattr(ray.exceptions, "AuthenticationError", ()) as error:  # not in older Rays
-        raise AuthError(f"The Ray cluster at {address!r} lets nobody in: {error}") from error
+        raise AuthError(
+            f"The Ray cluster at {address!r} refused authentication: {error}"
+        ) from error
     except (OSError, RuntimeError) as error:
         raise NetworkError(
             f"Ray cannot be reached or started, address {address!r}: {error}",
@@ -294,5 +296,5 @@ def _check_answers(address: str) -> None:
     except (OSError, OverflowError) as error:
         raise NetworkError(
             f"No Ray cluster answers at {address}: {error}",
-            hint="`ray start --head` prints the address to give; its port is 6379 unless told",
+            hint="`ray start --head` prints the address to give; the default port is 6379",
         ) from error

@@ -124,7 +124,7 @@ def _check_status(response: httpx.Response, url: str) -> None:
     encoding = response.headers.get("Content-Encoding", "identity")
     if status in _CONTENT and encoding != "identity":
         raise NetworkError(
-            f"{url} is sent with Content-Encoding {encoding} though identity was asked for",
+            f"{url} is sent with Content-Encoding {encoding} although identity was requested",
             hint="the bytes could not be compared with what is published; use another mirror",
         )
     if status in _CONTENT:
@@ -166,7 +166,7 @@ def get_document(
         parse: Gets the bytes and where they came from; if it raises `IntegrityError`, the next
             place is tried.
         limits: Waits and tries; None for the defaults.
-        sleep: Waits so many seconds between tries; None for `time.sleep`.
+        sleep: Sleep function, for tests; None: `time.sleep`.
     """
     if settings.offline:
         raise offline_error("A listing", url)

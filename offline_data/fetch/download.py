@@ -116,7 +116,7 @@ class FetchSession:
 
 
 class RateLimit:
-    """Keeps the bytes of all threads that share it to so many a second; None: no limit."""
+    """Limits the total rate of the threads that share it, in bytes/s; None: unlimited."""
 
     def __init__(
         self, bytes_per_second: int | None, clock: Callable[[], float] = time.monotonic
@@ -473,7 +473,7 @@ class ResumableDownload:
         span = _RANGE.match(response.headers.get("Content-Range", ""))
         start, last, total = map(int, span.groups()) if span else (0, 0, 0)
         if not 0 < part.size == start <= last < total:
-            raise self._restart_error(f"{url} sent another range than it was asked for")
+            raise self._restart_error(f"{url} sent another range than was requested")
         # some hosts ignore `If-Range`
         before = part.state_of(url)
         same = before.validator in {None, self.validator}

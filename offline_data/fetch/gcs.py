@@ -39,7 +39,7 @@ _FIELDS = "kind,nextPageToken,items(kind,name,size,md5Hash,crc32c,generation,con
 _DIGESTS = (("md5Hash", "md5", 16), ("crc32c", "crc32c", 4))
 _HINTS: dict[type[Exception], str] = {
     NotFoundError: "is the bucket's name right? OFFLINE_DATA_MIRRORS names other hosts",
-    AuthError: "its owner lets nobody list it; its objects may be public all the same",
+    AuthError: "listing is not allowed; the objects themselves may still be public",
 }
 
 
@@ -148,7 +148,7 @@ def list_bucket(
         ending: Leave out objects whose names end otherwise; the request says so, so that the host
             need not send them.
         limits: Waits and tries; None for the defaults.
-        sleep: Waits so many seconds between tries; None for `time.sleep`.
+        sleep: Sleep function, for tests; None: `time.sleep`.
 
     Returns:
         By name, in the order of code points; without placeholders of folders (names that end

@@ -13,7 +13,7 @@ _PAUSE = 0.05
 """Seconds between two reports: blocks come far more often than anyone can read."""
 
 LARGE = 16 << 20
-"""Bytes from which on a file has a task of its own beside that of the run."""
+"""Minimum size in bytes of files that get their own progress bar."""
 
 
 class ByteProgress:

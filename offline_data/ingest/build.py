@@ -48,7 +48,7 @@ class StrictError(FormatError):
 
 
 class NoEpisodesError(NotFoundError):
-    """A shard without episodes, or without any that were asked for or could be read."""
+    """A shard without episodes, or without any that were requested or could be read."""
 
     skipped: tuple[Skipped, ...] = ()
     """Episodes and leaves that are not in the dataset."""
@@ -65,7 +65,7 @@ class NoEpisodesError(NotFoundError):
             more = f", and {len(skipped) - 1:,} more" if len(skipped) > 1 else ""
             said.append(f"skipped {skipped[0].where}: {skipped[0].reason}{more}")
         if episodes:
-            said.append("none is in the range asked for")
+            said.append("none is in the requested range")
         error = cls("; ".join(said))
         error.skipped = tuple(skipped)
         return error
@@ -120,7 +120,7 @@ class DatasetBuild:
 
     Raises:
         FormatError: The raw data, or with `strict` a leaf that cannot be kept.
-        NotFoundError: They hold none of the episodes asked for.
+        NotFoundError: They hold none of the requested episodes.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
 
@@ -223,7 +223,7 @@ def chosen_parts(
     ]
     if not chosen:
         raise NotFoundError(
-            f"The source has {plural(count, 'episode')}; none is in the range asked for"
+            f"The source has {plural(count, 'episode')}; none is in the requested range"
         )
     return chosen
 

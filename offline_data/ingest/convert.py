@@ -147,7 +147,7 @@ def plan_convert_for_workers(
         if _find_older(build, settings) is not None:
             dataset = replace(job.id, revision=None)
             raise UsageError(
-                f"{dataset} is here already, made from other files, or with other options",
+                f"{dataset} already exists, made from other files or options",
                 hint=f"delete it first: `offline-data rm {dataset}`",
             )
         there = has_manifest(job.destination) and not options.force
@@ -214,7 +214,7 @@ def _resolve(
 
 
 def changes_nothing(manifest: Manifest, options: Options) -> bool:
-    """Return True if a dataset directory has all that is asked for, so that a copy is enough."""
+    """Return True if a dataset directory has all that is requested, so that a copy is enough."""
     if not options.whole or options.skip_bad_episodes or options.split is not None:
         return False
     return options.layout in {None, manifest.layout} and options.accept(manifest)
@@ -230,7 +230,7 @@ def _exists(build: Build, path: Path) -> bool:
         return options.layout in {None, there.layout} and options.accept(there)
     if there.digests != build.copied.manifest.digests:
         raise UsageError(
-            f"{job.id} is here already, made from other files than {path} ({job.destination})",
+            f"{job.id} already exists, made from other files than {path} ({job.destination})",
             hint="choose another name, or replace it with --force",
         )
     return True
@@ -262,7 +262,7 @@ def _find_older(build: Build, settings: Settings) -> Entry | None:
         return None
     if not build.options.force:
         raise UsageError(
-            f"{dataset} is here already, made from other files, or with other options ({older.path})",
+            f"{dataset} already exists, made from other files or options ({older.path})",
             hint="choose another name, or replace it with --force",
         )
     return older

@@ -88,7 +88,7 @@ def convert_in_memory(
 
 def _exists(dataset: DatasetId, why: str, path: Path) -> UsageError:
     return UsageError(
-        f"{dataset} is here already, {why} ({path})",
+        f"{dataset} already exists, {why} ({path})",
         hint="choose another name, or replace it with force=True",
     )
 

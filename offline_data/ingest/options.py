@@ -77,7 +77,7 @@ def _check_split(release: Release, source: str, split: str | None) -> None:
         raise SeveralSplitsError(where, there)
     if split is not None and not there:
         raise UsageError(
-            f"{where}, as files of {source}, has no splits that are told apart",
+            f"{where}, as files of {source}, has no separate splits",
             hint="leave --split out"
             + ("; a split of a download is part of its id" if release.local is None else ""),
         )
@@ -174,7 +174,7 @@ class ConvertPlan:
     destination: Path
     """Its directory."""
     existing: Path | None
-    """The same where it is on this disk already, as asked for; then nothing would be done."""
+    """Directory of an existing dataset that satisfies the request, if any; nothing is done then."""
     replaces: DatasetId | None
     """Dataset of the same name that would go."""
     files: int

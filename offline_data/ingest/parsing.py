@@ -37,8 +37,7 @@ def blaming(path: Path) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise FormatError(
-            f"{path} cannot be read in the memory that there is: it is damaged, or declares more "
-            "than it holds",
+            f"not enough memory to read {path}: it is damaged, or declares more than it holds",
             hint="free memory, or raise its limit (ulimit -v), if the file is to be trusted",
         ) from error
     except Exception as error:

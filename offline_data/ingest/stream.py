@@ -140,7 +140,7 @@ def _online(name: str, settings: Settings) -> Iterator[None]:
 
 
 class ShardReader:
-    """Reads shards in an order, once; see the module for what is done at the same time.
+    """Reads each shard once, in the given order, while the next ones are fetched.
 
     At most the files of two shards lie on the disk, those that several shards need until the last of
     them; files that were in the downloads folder before are read where they are, and stay.
@@ -192,7 +192,7 @@ class ShardReader:
                     files.free(shard.files)
 
     def close(self) -> None:
-        """End what is under way; another thread that waits for a piece gets an error."""
+        """Cancel; a thread that waits for a piece gets an error."""
         self._stop.set()
         if self._process is not None:
             self._process.kill()

@@ -21,7 +21,7 @@ _LONGEST = 10_000
 """Maximum length of a text in characters."""
 
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, those that reverse the direction of what follows, and halves of characters."""
+"""Control characters, bidirectional overrides and lone surrogates."""
 
 
 class Html(str):
@@ -163,7 +163,7 @@ def page(
         "body",
         element("header", element("h1", title), toggle, navigation),
         element("main", content),
-        element("noscript", element("p", "Charts are drawn by this page's script, which is off.")),
+        element("noscript", element("p", "Charts need JavaScript.")),
         element("footer", "Made by offline-data"),
         element("script", script),
     )

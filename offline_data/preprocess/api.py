@@ -211,7 +211,7 @@ class Preprocesses:
 def _executor_named(
     engine: str | Executor, pool: Any, workers: int | None, worker_threads: int
 ) -> Executor | None:
-    """Return the executor that was asked for; None to choose one by the amount of work."""
+    """Return the requested executor; None to choose one by the amount of work."""
     if pool is not None:
         if engine != "local":
             raise UsageError("pool= and engine= both say who runs the tasks; give one of them")

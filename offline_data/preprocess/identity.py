@@ -73,8 +73,8 @@ def describe_function(fn: Callable[[Any], Any]) -> dict[str, Any]:
 def unknown_note(about: Mapping[str, Any]) -> str:
     """Return a note that results of a function without digest are not reused."""
     return (
-        f"What {about['name']} depends on cannot be told apart ({about['unknown']}), so what it made "
-        "is neither used again nor resumed; arrays and paths that it closes over can be told apart"
+        f"{about['name']} has no fingerprint ({about['unknown']}): its results are not reused, and the "
+        "run cannot be resumed; close over arrays and paths instead"
     )
 
 

@@ -96,14 +96,12 @@ class RunOptions:
                 raise UsageError(f"{name} is {value!r}; expected {expected}")
         object.__setattr__(self, "vectorize", "auto" if self.vectorize else False)
         if self.by == "episode" and (self.batched is not None or self.on != "transitions"):
-            raise UsageError(
-                "by='episode' hands over whole episodes: neither batched nor on= fit it"
-            )
+            raise UsageError("by='episode' cannot be combined with batched= or on=")
         parse_audit(str(self.audit))
         if self.layout not in (None, *LAYOUTS):
             raise UsageError(f"layout is {self.layout!r}; expected {' or '.join(LAYOUTS)}")
         if self.chunksize is not None and self.num_chunks is not None:
-            raise UsageError("chunksize and num_chunks say the same thing twice; give one of them")
+            raise UsageError("give either chunksize or num_chunks, not both")
 
     def task_rows(self, transitions: int) -> int | None:
         """Return the requested transitions of a task; None if not given (or 0, as in TorchRL)."""
@@ -225,7 +223,7 @@ class Target:
         own, new = parent.path.resolve(), self.destination
         if own == new.resolve() or (self.named and own.parent == new.resolve().parent):
             raise UsageError(
-                f"{parent.id} cannot be replaced by what is made of it", hint="choose another name"
+                f"the output would overwrite its input, {parent.id}", hint="choose another name"
             )
         elsewhere = "choose another place"
         if own in new.resolve().parents:

@@ -147,7 +147,7 @@ class Plan:
 def prepare(
     reader: DatasetReader, recipe: Recipe, options: RunOptions, measure: Measure, *, in_place: bool
 ) -> Plan:
-    """Let every step learn what it needs, in order, and cut the work into tasks.
+    """Fit every step, in order, and divide the work into tasks.
 
     Raises `StepError` if a step does not fit the data or leaves no episode, and `Revision` if a
     trial on some episodes shows that a step must be revised.
@@ -203,7 +203,7 @@ def _stays(
     if len(np.unique(before)) < len(before):  # a function before it has left some out
         raise UsageError(
             f"The view has rows more than once, and a function before step {step.name!r} left "
-            "episodes out: which of them is meant is not known",
+            "episodes out, so the selection is ambiguous",
             hint="make a dataset by the function first, then take the step on that",
         )
     return np.isin(before, rows[stays])
@@ -413,7 +413,7 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         if found is not None:
             why = f"offline-data {found[0]['version']} made it, not {version}"
         raise ManifestError(
-            f"What an interrupted run left in {work.path} cannot be used: {why}",
+            f"cannot resume the run in {work.path}: {why}",
             hint="use --force to start over",
         )
     value, arrays = found

@@ -95,7 +95,7 @@ class _JobPlanTable:
     states: tuple[dict[str, Any], ...] = ()
     """Revised state of each step; `{}` for most."""
     recipe: tuple[dict[str, Any], ...] = ()
-    """Every step with what it learnt, for people."""
+    """Fitted steps, for display."""
     tasks: int = 0
     """Number of tasks."""
     published: bool = False

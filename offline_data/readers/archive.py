@@ -67,7 +67,7 @@ class Member:
     size: int
     """Bytes announced; -1 for a lone gzip file, which announces none."""
     stream: IO[bytes]
-    """Its bytes. Valid until the next member is asked for. Reading it to the end raises
+    """Its bytes. Valid until the next member is requested. Reading it to the end raises
     `FormatError` where they are fewer than announced, or damaged in a format that can tell."""
 
 
@@ -204,7 +204,7 @@ def _check_count(archive: zipfile.ZipFile) -> None:
 
 
 class _Header(tarfile.TarInfo):
-    """A header of which damage is an error: `tarfile` takes some of it for the archive's end."""
+    """A header that raises on damage; `tarfile` would take it for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Any:

@@ -94,7 +94,7 @@ class ArffFile:
     first: int
     """Number of the first line after `@data`, from 1."""
     dropped: tuple[Dropped, ...] = ()
-    """None: every kind of attribute is read, or is an error."""
+    """Always empty: unsupported attributes are errors."""
 
     def blocks(self, *, skip_bad: bool = False) -> Iterator[Block]:
         """Yield runs of rows, at most some megabytes of text at a time.

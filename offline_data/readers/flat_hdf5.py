@@ -290,7 +290,7 @@ def _check_pieces(file: Any, prefixes: Sequence[str], path: Path, form: FlatForm
 def _group_pieces(
     datasets: Mapping[str, Any], prefixes: Sequence[str], form: FlatFormat
 ) -> tuple[dict[str, list[Any]], list[Dropped]]:
-    """Return the pieces of each column by its name, in order, and what stands outside the pieces."""
+    """Return the pieces of each column by its name, in order, and the columns outside the pieces."""
     order = {prefix: number for number, prefix in enumerate(prefixes)}  # as text, 10 is before 2
     grouped: dict[str, dict[int, Any]] = {}
     outside: list[Dropped] = []

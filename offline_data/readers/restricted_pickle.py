@@ -74,7 +74,7 @@ def _load(stream: IO[bytes], where: str) -> Any:
 
 
 class _LimitedStream(io.RawIOBase):
-    """The next bytes of a stream, at most so many."""
+    """At most `size` more bytes of a stream."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         self._stream: Any = stream
@@ -115,7 +115,7 @@ def check_text(array: NDArray[Any]) -> None:
     if array.dtype.kind == "U" and array.dtype.itemsize and array.size:
         codes = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
         if np.ascontiguousarray(array).view(codes).max() > _LAST_CHARACTER:
-            raise ValueError("text has a number that is not a character")
+            raise ValueError("text contains an invalid code point")
 
 
 class _Dtype:
@@ -243,7 +243,7 @@ def _encode(text: object, encoding: object = "latin1") -> bytes:
 
 
 def _bytes(data: object = b"", *encoding: object) -> bytes:
-    """Return bytes of text or of bytes, never so many zeros."""
+    """`bytes(data)`, but not `bytes(int)`, which would allocate."""
     if isinstance(data, str):
         return _encode(data, *encoding)
     if not isinstance(data, (bytes, bytearray, list)):
@@ -344,7 +344,7 @@ def _parts(item: Any) -> list[Any]:
     if isinstance(item, _Array) and hasattr(item, "array"):
         return item.values
     if type(item) not in {dict, set, frozenset}:
-        raise TypeError("it holds something else than plain values")
+        raise TypeError("it contains objects that are not plain values")
     keys = list(item)
     while keys:
         key = keys.pop()

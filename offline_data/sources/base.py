@@ -134,7 +134,7 @@ class Release:
     licence: str | None = None
     """SPDX name, if known before opening."""
     splits: tuple[str, ...] = ()
-    """Names of the splits of local files, where they are told apart; one must be chosen of several."""
+    """Names of the splits of local files, where there are several; one must be chosen of several."""
     split: str | None = None
     """The one to read; None or `ALL_SPLITS`: all."""
     alignment: Alignment | None = None

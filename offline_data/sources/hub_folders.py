@@ -73,7 +73,7 @@ class HubFolders(CatalogSource):
             if revision is not None:
                 raise
             raise NotFoundError(
-                f"The hub's {self.repository} has no folder {prefix}, or is not to be seen",
+                f"{self.repository} on the hub has no folder {prefix}, or is private",
                 hint=f"`offline-data list {self.name} --remote` lists what it has",
             ) from error
         files = tuple(
@@ -110,7 +110,7 @@ class HubFolders(CatalogSource):
         files = self.files_at(path)
         if not files:
             expected = " or ".join(self.magic)
-            found = "it has none" if is_folder(path) else "nothing like that is there"
+            found = "it has none" if is_folder(path) else "no such file"
             raise FormatError(
                 f"{path} is not a {self.name} dataset: expected {expected} files; {found}",
                 hint="name the folder that holds the files themselves",

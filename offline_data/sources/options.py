@@ -399,7 +399,7 @@ class Options:
     alignment: Alignment | None = _option(
         None,
         "For LIBERO files: raw: observations were recorded after the action of their row, as LIBERO's "
-        "script does. regenerated: before it. (default: told by the movements)",
+        "script does. regenerated: before it. (default: decided by the movements)",
         only="convert",
     )
     mapping: FileMapping | None = _option(

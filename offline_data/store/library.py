@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def partial(self) -> bool:
-        """Whether only some of the source was asked for (`--episodes`, `--checkpoints`, `--only`)."""
+        """Whether only some of the source was requested (`--episodes`, `--checkpoints`, `--only`)."""
         recorded = self.manifest.converter.get("options", {})
         return any(recorded.get(name) for name in ("episodes", "checkpoints", "only"))
 

@@ -1,4 +1,4 @@
-"""Removing datasets: what goes, what stays and what would be lost, before and after."""
+"""Remove datasets; report what was deleted, kept, or cannot be downloaded again."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class TextDataset(RawDataset):
         skip_bad: Whether rows that are not of the form are left out.
 
     Raises:
-        FormatError: No tokenizer is named, or the form of the first file cannot be told.
+        FormatError: No tokenizer is named, or the form of the first file is unknown.
     """
 
     def __init__(

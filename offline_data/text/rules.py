@@ -94,7 +94,7 @@ def _pairs(totals: dict[Key, Sums], reader: DatasetReader) -> tuple[NDArray[np.i
 
 
 def _rows(reader: DatasetReader) -> str:
-    """Return what an episode is."""
+    """Return "pairs" or "documents"."""
     return "pairs" if len(token_leaves(reader)) == 2 else "documents"
 
 

@@ -393,7 +393,7 @@ def _identity(function: Any) -> str:
         return digest_of(function)
     except UnknownIdentityError as error:
         raise UsageError(
-            f"The tokens of {shown(repr(function), 80)} could not be found again: {error}",
+            f"The tokens of {shown(repr(function), 80)} cannot be cached: {error}",
             hint="pass a function or class whose closed-over values can be pickled",
         ) from error
 

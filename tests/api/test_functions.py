@@ -214,7 +214,7 @@ def test_arrays_become_a_dataset_with_their_values(root: Path) -> None:
     assert ds.episodes["final_observation"].tolist() == [False] * 3
     assert offline_data.convert(arrays, "mine").existed
     arrays["rewards"] = arrays["rewards"] + 1
-    with pytest.raises(UsageError, match="local:mine is here already"):
+    with pytest.raises(UsageError, match="local:mine already exists"):
         offline_data.convert(arrays, "mine")
     assert not offline_data.convert(arrays, "mine", force=True).existed
     assert [one.id for one in offline_data.list_datasets(prefix="mine")] != [str(stored.id)]
@@ -262,7 +262,7 @@ def test_episodes_of_a_generator(root: Path) -> None:
     assert ds.episodes["terminated"].tolist() == [True, False, True]
     assert ds.episodes["truncated"].tolist() == [False, True, False]
     unread = recorded()
-    with pytest.raises(UsageError, match="local:rec is here already"):
+    with pytest.raises(UsageError, match="local:rec already exists"):
         offline_data.convert(unread, "rec")
     assert len(list(unread)) == 3  # none was lost
     kept = offline_data.convert([*map(copied, recorded())], "rec")

@@ -230,7 +230,7 @@ WRONG = {
     "local:toy --fn doubled --out x": (2, "FILE.py:NAME"),
     "local:toy {step} --out d4rl:x": (2, "local:NAME"),
     "local:toy {step} --out ../x": (2, "is not a valid name"),
-    "local:toy {step} --dest root/local/toy/1": (2, "cannot be replaced"),
+    "local:toy {step} --dest root/local/toy/1": (2, "would overwrite its input"),
     "local:toy {step} --out x --seed 1": (2, "--seed cannot be used without a function"),
     "local:toy {step} --out x --by episode": (2, "--by cannot be used without a function"),
     "local:toy {step} --out x --batched 0": (2, "--batched"),

@@ -89,7 +89,7 @@ def test_one_split_needs_no_choice_and_others_have_none(tmp_path: Path, cli: Cli
     from tests.toys.d4rl import write_d4rl_hdf5
 
     ran = cli("convert", str(write_d4rl_hdf5(tmp_path / "a.hdf5")), "a", "--split", "train")
-    assert (ran.code, "has no splits that are told apart" in ran.err) == (2, True)
+    assert (ran.code, "has no separate splits" in ran.err) == (2, True)
 
 
 def test_a_plan_keeps_the_split(folder: Path, tmp_path: Path) -> None:

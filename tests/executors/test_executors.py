@@ -345,7 +345,7 @@ def test_a_pool_of_threads_runs_one_task_at_a_time() -> None:
 def test_a_closed_pool_is_said() -> None:
     with ThreadPoolExecutor(1) as pool:
         pass
-    with pytest.raises(UsageError, match="The pool takes no task"):
+    with pytest.raises(UsageError, match="The pool does not accept tasks"):
         list(GivenPool(pool).run(quadrupled(), TASKS, SILENT))
 
 

@@ -373,7 +373,11 @@ def test_an_address_that_is_none(address: str, error: type[Exception], words: st
     [
         ("OSError", NetworkError, "cannot be reached or started, address 'auto': it said so"),
         ("RuntimeError", NetworkError, "cannot be reached or started, address 'auto': it said so"),
-        ("AuthenticationError", AuthError, "The Ray cluster at 'auto' lets nobody in: it said so"),
+        (
+            "AuthenticationError",
+            AuthError,
+            "The Ray cluster at 'auto' refused authentication: it said so",
+        ),
     ],
 )
 @pytest.mark.parametrize("is_old", [False, True])

@@ -299,7 +299,7 @@ def test_a_worker_that_dies_twice(settings: Settings, server: FileServer) -> Non
     class Dying(InProcess):
         def run(self, *_: Any) -> Iterator[Any]:
             yield from ()
-            raise WorkerDiedError("A process was ended by SIGKILL, as the one before it")
+            raise WorkerDiedError("A process was ended by SIGKILL, like the previous worker")
 
     notes = Notes()
     with pytest.raises(KeyboardInterrupt):

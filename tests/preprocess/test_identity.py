@@ -471,15 +471,15 @@ def test_it_is_not_used_again(ds: Any, tmp_path: Path, name: str) -> None:
     one, other = make(tmp_path, 1), make(tmp_path, 2)
     ds.preprocess(one, dest=tmp_path / "out")
     for fn in (other, one):
-        with pytest.raises(UsageError, match=r"another dataset.*cannot be told apart") as error:
+        with pytest.raises(UsageError, match=r"another dataset.*has no fingerprint") as error:
             ds.preprocess(fn, dest=tmp_path / "out")
         assert "--force" in str(error.value.shell_hint)
     ds.preprocess(other, dest=tmp_path / "out", force=True)
     assert actions(tmp_path / "out").tolist() == [2.0]
     ds.preprocess(one, name="new", root=root)
-    with pytest.raises(UsageError, match=r"made by another recipe.*cannot be told apart"):
+    with pytest.raises(UsageError, match=r"made by another recipe.*has no fingerprint"):
         ds.preprocess(one, name="new", root=root)
-    assert "neither used again nor resumed" in str(
+    assert "its results are not reused" in str(
         offline_data.open_dataset(tmp_path / "out").manifest.notes
     )
 
@@ -500,7 +500,7 @@ class Stops:
 def test_it_is_not_resumed(ds: Any, tmp_path: Path, name: str) -> None:
     make = UNKNOWN_REUSE[name]
     one, other = make(tmp_path, 1), make(tmp_path, 2)
-    with pytest.raises(KeyboardInterrupt, match=r"nothing is kept.*cannot be told apart"):
+    with pytest.raises(KeyboardInterrupt, match=r"nothing is kept.*has no fingerprint"):
         ds.preprocess(one, dest=tmp_path / "out", chunksize=4, engine=Stops())
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
     ds.preprocess(other, dest=tmp_path / "out", chunksize=4, resume=True)

@@ -143,9 +143,9 @@ def test_the_parent_stays(parent: Path, tmp_path: Path, settings: Settings, forc
     link = tmp_path / "link"
     link.symlink_to(parent)
     for dest in (parent, link, tmp_path / "x" / ".." / "toy"):
-        with pytest.raises(UsageError, match="cannot be replaced by what is made of it"):
+        with pytest.raises(UsageError, match="would overwrite its input"):
             make(parent, [CLIP], dest, settings, force=force)
-    with pytest.raises(UsageError, match="cannot be replaced"):
+    with pytest.raises(UsageError, match="would overwrite its input"):
         make(link, [CLIP], parent, settings, force=force)
     with pytest.raises(UsageError, match="is inside the dataset"):
         make(parent, [CLIP], parent / "steps" / "new", settings, force=force)
@@ -159,7 +159,7 @@ def test_a_dataset_does_not_take_the_name_of_its_parent(
     home = settings.root / "local" / "mine"
     write_plain(home / "1")
     place = Target.of("mine", None, "2", settings)
-    with pytest.raises(UsageError, match="cannot be replaced"):
+    with pytest.raises(UsageError, match="would overwrite its input"):
         place.check(entry_at(home / "1"))
     elsewhere = write_plain(tmp_path / "elsewhere")
     place.check(entry_at(elsewhere))

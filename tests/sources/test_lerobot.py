@@ -795,7 +795,7 @@ def test_features_are_chosen_before_they_are_fetched(
         column: Any = batch.observations[key]
         np.testing.assert_array_equal(np.asarray(column), np.asarray(whole.observations[key]))
     gone = "observation.environment_state, observation.flag, observation.images.vid"
-    assert f"Features that were not asked for: {gone}." in got.manifest.notes
+    assert f"Features that were not requested: {gone}." in got.manifest.notes
     assert not got.manifest.dropped
     # one that is there serves without the network; the whole dataset is another one
     offline = replace(online, offline=True)

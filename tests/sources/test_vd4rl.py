@@ -433,7 +433,9 @@ def test_resolves_at_a_commit(hub: tuple[HubServer, Settings], tmp_path: Path) -
     with pytest.raises(NotFoundError) as caught:
         VD4RL().resolve("main/walker_walk/randm/64px", None, online)
     assert "vd4rl:main/walker_walk/random/64px" in (caught.value.hint or "")
-    with pytest.raises(NotFoundError, match="conglu/vd4rl has no folder vd4rl/main/cheetah_run"):
+    with pytest.raises(
+        NotFoundError, match="conglu/vd4rl on the hub has no folder vd4rl/main/cheetah_run"
+    ):
         VD4RL().resolve("main/cheetah_run/expert/64px", None, online)
     listed = {entry.name: entry for entry in VD4RL().remote(online)}
     assert listed.keys() == {NAME, f"{NAME}-old", "main/walker_walk/random/84px"}

@@ -587,7 +587,7 @@ def test_bad_rows(tmp_path: Path) -> None:
         "train", 5, write([good]), offline_data.TensorDictTokenizer, lambda some: file and some,
         tmp_path, True, tokenizer_class=Auto,
     )  # fmt: skip
-    with file, pytest.raises(UsageError, match=r"could not be found again: .*TextIOWrapper"):
+    with file, pytest.raises(UsageError, match=r"cannot be cached: .*TextIOWrapper"):
         loader.load()
     with pytest.raises(UsageError, match="max_length is 0"):
         ours.PairwiseDataset.from_dataset("train", str(write([good])), 0)

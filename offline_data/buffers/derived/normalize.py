@@ -52,7 +52,7 @@ class Scale:
     Attributes:
         mean: float64, on the CPU, in a shape that broadcasts to a row.
         std: Standard deviation of the population; likewise.
-        count: Finite values that they are of, int64; None: they were given without it.
+        count: Number of finite values used, int64; None: not given.
     """
 
     def __init__(self, mean: Any, std: Any, count: Any = None) -> None:

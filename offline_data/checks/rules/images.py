@@ -27,7 +27,7 @@ _SHIFT = "frame_shift"
 """First part of the names of episode leaves with seconds between a row and its frame, at most."""
 
 _SMALLEST = 16
-"""Encoded frames that are decoded because no others have so few bytes, each of another size."""
+"""Number of the smallest encoded frames to decode, one per file size."""
 
 _FRAMES = 32
 """Frames that are compared at once."""
@@ -109,7 +109,7 @@ class BlackImages(Rule):
 class FrozenImages(Rule):
     """A camera shows the same frame through whole episodes, or frames of one colour.
 
-    The image then says nothing of the state: a camera or a renderer that hung. Frames that are the
+    The image carries no information: the camera or renderer hung. Frames that are the
     goal or belong to the task do not change in an episode; leaves with `goal` in their name are not
     looked at.
 

@@ -189,7 +189,7 @@ class AtariDQN(CatalogSource):
         first, stop = release.checkpoints or (None, None)
         numbers = [n for n in _numbers(folder) if (first or 0) <= n and (stop is None or n < stop)]
         if not numbers:
-            raise FormatError(f"{raw} has no checkpoint that is asked for")
+            raise FormatError(f"{raw} has none of the requested checkpoints")
         for file in (file_of(name, n) for n in numbers for name in (*LEAVES, *COUNTS)):
             if release.local is not None and not is_file(folder / file):
                 raise FormatError(
@@ -284,8 +284,8 @@ def _notes_on(runs: Sequence[CheckpointRun]) -> list[str]:
         first, last = run.checkpoints[0].number, run.checkpoints[-1].number
         if run.headless:
             notes.append(
-                f"What checkpoint {first} begins with may be the rest of an episode whose beginning "
-                "is not taken; it is kept as an episode, and `initial_observation` is False if so."
+                f"Checkpoint {first} may start inside an episode; the rest of it is kept as an episode "
+                "with `initial_observation` False."
             )
         if run.cut:
             notes.append(

@@ -85,7 +85,7 @@ NOTE_VIDEO = (
     "frame_shift in the episode table is the largest difference of their times in seconds."
 )
 NO_FILES = "None of its video files is there."
-SKIPPED = "Videos are left out, as asked for."
+SKIPPED = "Videos are not stored, as requested."
 
 _SHARD_BYTES = 64 << 20
 """Bytes of the files of a shard that has more than one."""
@@ -141,7 +141,7 @@ class LeRobotDataset(RawDataset):
                 "copy or download them, too, and convert again with --force; or --video skip."
             )
         if left_out:
-            notes.append(f"Features that were not asked for: {', '.join(left_out)}.")
+            notes.append(f"Features that were not requested: {', '.join(left_out)}.")
         count = int(self._episodes.lengths.sum())
         if pixels := sum(prod(one.shape) for one in self._features if one.kind == "video"):
             notes.append(NOTE_VIDEO)

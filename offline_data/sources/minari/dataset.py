@@ -40,7 +40,9 @@ from offline_data.sources.minari.leaves import (
 )
 from offline_data.sources.minari.metadata import Declared
 
-NOTE_ID = "Some episodes state another id than the name of their place has, which is kept."
+NOTE_ID = (
+    "Some episodes have an `id` that differs from their group's name; the group's name is used."
+)
 NOTE_STEPS = "Some episodes state another total_steps than the steps they have."
 NOTE_UNENDED = "Some episodes end without an end flag; their last step is marked truncated."
 NOTE_NO_FINAL = (

@@ -72,7 +72,7 @@ class DemoFiles(RawDataset):
     """Paths of the files in it."""
     info: SourceInfo
     alignment: Alignment | None = None
-    """That of LIBERO files; None: told by the movements."""
+    """That of LIBERO files; None: decided by the movements."""
     why: str = ""
     """Reason for the alignment, to be said in a note."""
     keep_episodes: bool = False

@@ -78,7 +78,7 @@ class DemoFile:
     name: str
     """Its name, for messages."""
     wanted: Alignment | None = None
-    """Alignment of its rows, if it is LIBERO's; None: told by the movements."""
+    """Alignment of its rows, if it is LIBERO's; None: decided by the movements."""
 
     @cached_property
     def data(self) -> Any:
