@@ -24,7 +24,7 @@ from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.indexing import Index
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.samplers import RandomSampler, Sampler
+from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.buffers.trajectories import TrajectoryStorage
@@ -40,7 +40,7 @@ from offline_data.buffers.views.rows import (
 )
 from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.buffers.writers import Writer
-from offline_data.episodes.fields import Key, join_key, next_of
+from offline_data.episodes.fields import Key, join_key
 from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
@@ -121,11 +121,10 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             if not decode and not encoded_leaves(steps.reader).keys().isdisjoint(windows.keys):
                 raise UsageError("delta_timestamps of images need decode=True")
             # LeRobot's rows have no next observations; windows of images are decoded on their own.
-            behind = {key for key in windows.keys if key in encoded_leaves(steps.reader)}
-            behind |= set(map(next_of, steps.reader.observation_leaves))
+            steps = steps.without_next()
+            behind = encoded_leaves(steps.reader).keys() & set(windows.keys)
             steps = steps.only([key for key in steps.keys if key not in behind] or [EPISODE])
             derived = (windows, *as_derived(derived))
-            sampler = RandomSampler(valid_only=False) if sampler is None else sampler
         self._steps_storage = steps
         words = {key: steps.reader.words(key) for key in steps.keys}
         self._words = {key: known for key, known in words.items() if known is not None}

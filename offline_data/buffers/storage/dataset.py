@@ -24,7 +24,9 @@ from offline_data.buffers.gather.torch import TorchGather
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
 from offline_data.episodes import Key
+from offline_data.episodes.fields import next_of
 from offline_data.errors import ManifestError, NotFoundError, UsageError
+from offline_data.store.layout import EPISODE
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class DatasetStorage:
         self._leaves_of: Callable[[Tensor], list[Tensor]] | None = None
         self._readahead: Readahead | None = None
         self._closed = False
+        self._bootstraps = True
         self._rows: dict[bool, ValidRows] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -98,7 +101,8 @@ class DatasetStorage:
             raise self._deleted_error()
         found = self._rows.get(valid_only)
         if found is None:
-            left_out = self.reader.invalid_rows if valid_only else np.zeros(0, np.int64)
+            lost = valid_only and self._bootstraps
+            left_out = self.reader.invalid_rows if lost else np.zeros(0, np.int64)
             found = self._rows[valid_only] = ValidRows(len(self), left_out)
         return found
 
@@ -109,6 +113,13 @@ class DatasetStorage:
         other._plan = plan_batch(self.reader, other.keys)
         other._tree = tree_of(other._plan.slots)
         other._leaves_of = other._readahead = None
+        return other
+
+    def without_next(self) -> DatasetStorage:
+        """Return the same rows without next observations, so that all of them are valid."""
+        following = set(map(next_of, self.reader.observation_leaves))
+        other = self.only([key for key in self.keys if key not in following] or [EPISODE])
+        other._bootstraps, other._rows = False, {}
         return other
 
     def to(self, device: torch.device | str | int) -> DatasetStorage:

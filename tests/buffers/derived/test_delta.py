@@ -129,6 +129,56 @@ def test_every_row_is_drawn_and_nothing_else_changes(tmp_path: Path, settings: S
     assert only[:3]["action"].shape == (3, 1, 2)
 
 
+def test_views_and_loaders_draw_every_row(tmp_path: Path, settings: Settings) -> None:
+    """Episodes of 5, 1, 3 and 4 rows, of which two are truncated: their last rows are drawn, too."""
+    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 1, 3, 4), images=False)
+    path = convert(folder, "toy", settings, Options()).path
+    assert len(offline_data.open_dataset(path).valid_rows) == 11
+    ds = offline_data.open_dataset(path, 4096, delta_timestamps={"action": [0.0, 0.1]})
+    starts = np.cumsum([0, 5, 1, 3])
+
+    def rows_of(batches: Any) -> list[int]:
+        steps = -torch.cat([one["action"][:, 0, 0] for one in batches]).long() - 1  # 1000 e + t
+        return sorted((starts[steps // 1000] + steps.numpy() % 1000).tolist())
+
+    whole, odd = list(range(13)), [5, 9, 10, 11, 12]
+    parts = ds.split(a=0.5, b=0.5)
+    for view, expected in [
+        (ds, whole),
+        (ds.filter("number % 2 == 1"), odd),
+        (ds.episodes_at([1, 3]), odd),
+        (ds.subset(odd), odd),
+    ]:
+        assert sorted(set(rows_of([view.sample()]))) == expected
+        assert rows_of(view.dataloader(batch_size=4)) == expected
+        assert len(view.valid_rows) == len(expected)
+    drawn = [rows_of(part.dataloader(batch_size=4)) for part in parts.values()]
+    assert sorted(drawn[0] + drawn[1]) == whole
+    assert [sorted(set(rows_of([part.sample()]))) for part in parts.values()] == drawn
+
+
+def test_streams_have_the_same_windows(tmp_path: Path, settings: Settings) -> None:
+    folder = write_lerobot(
+        tmp_path / "toy", "v3.0", (5, 1, 9, 3), files=(1,), videos=(2,), images=False
+    )
+    path = convert(folder, "toy", settings, Options()).path
+    deltas = {STATE: [-0.1, 0.0], VID: [-0.1, 0.0], "action": [0.1 * n for n in range(8)]}
+    ds = offline_data.open_dataset(path, delta_timestamps=deltas)
+    stream = offline_data.StreamingDataset(
+        str(folder), batch_size=4, derived=offline_data.delta_timestamps(deltas, fps=10)
+    )
+    rows = []
+    for batch in stream:
+        expected = ds[batch["index"]]
+        rows += batch["index"].tolist()
+        for key in deltas:
+            place = tuple(key.split("."))
+            mask = (*place[:-1], f"{place[-1]}_is_pad")
+            assert torch.equal(batch[place], expected[place])
+            assert torch.equal(batch[mask], expected[mask])
+    assert sorted(rows) == [n for n in range(18) if n not in {5, 17}]  # have no next observation
+
+
 def test_torchrls_class(tmp_path: Path, settings: Settings) -> None:
     folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), videos=(), images=False)
     convert(folder, "toy", settings, Options())
@@ -171,8 +221,7 @@ def test_windows_are_normalised_row_by_row(tmp_path: Path, settings: Settings) -
     scale = offline_data.normalize(["action"])
     ds = offline_data.open_dataset(path, delta_timestamps={"action": [0.0, 0.1]}, derived=scale)
     values = offline_data.open_dataset(path)[:]["action"].double()
-    rows = [n for n in range(8) if n not in {7}]  # the last episode is not terminated
-    expected = (values - values[rows].mean(0)) / (values[rows].std(0, correction=0) + 1e-3)
+    expected = (values - values.mean(0)) / (values.std(0, correction=0) + 1e-3)
     found = ds[torch.tensor([1, 4])]["action"]
     torch.testing.assert_close(
         found.double(), expected[torch.tensor([[1, 2], [4, 4]])], atol=1e-5, rtol=1e-5
