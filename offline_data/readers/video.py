@@ -64,6 +64,8 @@ class VideoFile:
                 raise FormatError(f"{path} has no video")
             self._stream = self._container.streams.video[0]
             self._codec = self._stream.codec_context
+            if self._codec is None:
+                raise FormatError(f"{path} has a video of an unknown codec")
             if threads:
                 self._codec.thread_type = "AUTO"
             else:

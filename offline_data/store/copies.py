@@ -157,11 +157,11 @@ def place_file(
     bar: Task,
     *,
     move: bool,
-    hint: str | None = None,
+    hint: str | None = "it was changed, or is damaged: restore it and try again",
 ) -> None:
     """Link (`move`) or copy one file.
 
-    Raises `IntegrityError` with `hint` if a copy has another digest.
+    Raises `IntegrityError` with `hint` if a copy has another digest, or a link another size.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if move:
@@ -170,6 +170,8 @@ def place_file(
         except OSError:  # another filesystem, or one without links
             pass
         else:
+            if target.stat().st_size != expected["size"]:
+                raise IntegrityError(f"{source} does not have {expected['size']} bytes", hint=hint)
             bar.advance(expected["size"])
             return
     found = hashlib.sha256()
@@ -181,4 +183,4 @@ def place_file(
         written.flush()
         os.fsync(written.fileno())
     if found.hexdigest() != expected["sha256"]:
-        raise IntegrityError(f"{source} has another sha256 than in the manifest", hint=hint)
+        raise IntegrityError(f"{source} does not match its checksum", hint=hint)

@@ -1,4 +1,4 @@
-"""Hostile files that this package wrote itself: finished shards, leaves of encoded images."""
+"""Hostile files that this package wrote itself: finished shards, leaves of images and videos."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import av
 import numpy as np
 
 from offline_data.testing.toy import write_toy
+from tests.films import FILM, NEXT_FILM, film_batch
 from tests.fuzz.cases import ROOT, VERIFY, generator, one_thread, plan_of_case, refused, spoil_file
 from tests.fuzz.disk import read_dataset
 from tests.fuzz.harness import EXIT_CODES, Kind, Plan, run_command
@@ -19,6 +21,7 @@ from tests.fuzz.mutations import spoil_bytes, spoil_json, spoil_json_file
 from tests.pictures import PIXELS, PNG, encoded_batch, images_on_disk, read, restate
 from tests.toys.sharded import install, toy_episode, write_toy_shards
 
+FILM_LENGTHS = (2, 1, 3)
 SHARDS = 3
 EPISODES = 2
 CONVERT = ("convert", "case/in", "x", "--from", "shardtoy", *ROOT)
@@ -178,7 +181,106 @@ def check_encoded(folder: Path, plan: Plan, codes: list[int | None]) -> str | No
     return None
 
 
+# ---- leaves of videos ------------------------------------------------------------------------------
+
+
+def prepare_film(seed: int, folder: Path) -> Plan:
+    """A dataset of kept videos of which a file, a leaf or a digest of the manifest is changed."""
+    random = generator("film", seed)
+    dataset = folder / "root" / "local" / "x" / "r"
+    write_toy(dataset, [film_batch(folder.parent, FILM_LENGTHS)[0]])
+    shutil.copytree(dataset, folder.parent / "truth")
+    ways = ("none", "frames", "frames", "times", "times", "mp4", "mp4", "leaf", "digest", "digest")
+    how = random.choice(ways)
+    manifest = dataset / "manifest.json"
+    value = json.loads(manifest.read_text())
+    if how in {"frames", "times", "mp4"}:
+        file = random.choice(sorted(dataset.rglob(f"*.{how}")))
+        data = file.read_bytes()
+        file.unlink()  # else the film that others are linked to changes
+        if how != "mp4" and random.random() < 0.7:
+            numbers = np.frombuffer(data, "<i4" if how == "frames" else "<i8").copy()
+            at = random.randrange(len(numbers))
+            bits = 8 * numbers.itemsize - 1
+            odd = (0, -1, 1, 7, 2 ** (bits - 1), 2**bits - 1, int(numbers[at]) + 1, -(2**bits))
+            numbers[at] = random.choice(odd)
+            file.write_bytes(numbers.tobytes())
+        else:
+            file.write_bytes(spoil_bytes(random, data))
+        restate(dataset)
+    elif how == "leaf":
+        leaves = value["schema"]["observations"]["leaves"]
+        place = next(n for n, leaf in enumerate(leaves) if leaf["key"] == list(FILM))
+        leaves[place] = spoil_json(random, leaves[place])
+    elif how == "digest":
+        name = random.choice(
+            [x for x in value["digests"] if x.endswith((".frames", ".times", ".mp4"))]
+        )
+        if random.random() < 0.5:
+            value["digests"][name] = spoil_json(random, value["digests"][name])
+        else:
+            other = random.choice(("x.mp4", "../x.mp4", "/dev/zero", name.replace("0", "1"), ""))
+            value["digests"][other] = value["digests"].pop(name)
+    if how in {"leaf", "digest"}:
+        value.pop("sha256", None)
+        manifest.write_text(json.dumps(value))
+    codes = {0} if how == "none" else {0, 5}
+    return Plan((("x",),), (frozenset(codes),), publishes=False, facts={"how": how})
+
+
+def run_film(folder: Path, _number: int, _line: tuple[str, ...]) -> int:
+    """Verify the dataset, push and download it, load it, read all rows, and leave the frames."""
+    from offline_data.buffers.load import open_dataset
+    from offline_data.errors import OfflineDataError
+    from offline_data.store.verify import verify
+
+    one_thread()
+    dataset = folder / "case/root/local/x/r"
+    try:
+        verify(dataset)
+        run_command(folder, 0, ("push", str(dataset), str(folder / "pushed"), *ROOT))
+        run_command(folder, 0, ("download", str(dataset), "--root", str(folder / "other")))
+        rows = open_dataset(dataset)[:]
+        frames = [rows.get(key).numpy() for key in (FILM, NEXT_FILM)]
+    except OfflineDataError as error:
+        return refused(error)
+    except KeyError as error:  # of a leaf that is called otherwise
+        if plan_of_case(folder).facts["how"] != "leaf":
+            raise
+        sys.stderr.write(repr(error))
+        return 5
+    np.savez(folder / "pixels.npz", *frames)
+    return 0
+
+
+def check_film(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
+    """Compare the frames with those that PyAV decodes at the times of the rows."""
+    if codes[0] != 0 or plan.facts["how"] == "mp4":  # what damaged bytes decode to is not defined
+        return None
+    dataset = folder / (
+        "case/root/local/x/r" if plan.facts["how"] in {"frames", "times"} else "truth"
+    )
+    leaf = dataset / "observations/observation/film.frames"
+    pairs = np.fromfile(leaf, "<i4").reshape(-1, 2).tolist()
+    images = []
+    for file, number in pairs:
+        path = leaf.with_suffix(".video") / f"{file:06d}.mp4"
+        time = int(np.fromfile(path.with_suffix(".times"), "<i8")[2 * number])
+        with av.open(str(path)) as container:
+            images += [
+                x.to_ndarray(format="rgb24") for x in container.decode(video=0) if x.pts == time
+            ]
+    starts = np.cumsum([0, *(length + 1 for length in FILM_LENGTHS)])
+    rows = [a + t for a, n in zip(starts, FILM_LENGTHS, strict=False) for t in range(n)]
+    with np.load(folder / "pixels.npz") as found:
+        for shift, name in enumerate(found):
+            if not np.array_equal(found[name], np.stack([images[row + shift] for row in rows])):
+                return f"{'next ' * shift}frames are not those of the files"
+    return None
+
+
 STAGED_KINDS = (
+    Kind("film", prepare_film, check_film, run_film, batch=10),
     Kind("shards", prepare_shards, check_shards, run_shards),
     Kind("encoded", prepare_encoded, check_encoded, run_encoded, batch=20),
 )

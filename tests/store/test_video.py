@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError, ManifestError, MissingDependencyError
+from offline_data.errors import FormatError, IntegrityError, ManifestError, MissingDependencyError
 from offline_data.store import video as module
 from offline_data.store.join import join
 from offline_data.store.layout import MANIFEST, OBSERVATIONS
@@ -128,6 +128,10 @@ def test_few_containers_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(module._idle[os.getpid()]) == 3
 
 
+def refuse(*_: object) -> None:
+    raise OSError(18, "Invalid cross-device link")
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 
@@ -138,14 +142,28 @@ def test_files_are_links_where_that_is_possible(
     source = folder.parent / "film0.mp4"
     assert (folder / FOLDER / "000000.mp4").samefile(source)
 
-    def refuse(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
     monkeypatch.setattr("os.link", refuse)
     write_toy(tmp_path / "copy", [film_batch(tmp_path)[0]])
     assert not (tmp_path / "copy" / FOLDER / "000000.mp4").samefile(source)
     assert verify(tmp_path / "copy") == ()
     np.testing.assert_array_equal(np.asarray(column_of(tmp_path / "copy")), truth)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_files_that_change_before_they_are_stored(
+    tmp_path: Path, linked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = film_batch(tmp_path)[0]  # has their digests
+    path = tmp_path / "film1.mp4"
+    data = path.read_bytes()
+    path.write_bytes(data + b"x" if linked else bytes([data[0] ^ 1]) + data[1:])
+    if not linked:
+        monkeypatch.setattr("os.link", refuse)
+    message = "does not have [0-9]+ bytes" if linked else "does not match its checksum"
+    with pytest.raises(IntegrityError, match=f"film1.mp4 {message}") as caught:
+        write_toy(tmp_path / "d", [batch])
+    assert caught.value.hint == "it was changed, or is damaged: restore it and try again"
+    assert not (tmp_path / "d" / MANIFEST).exists()
 
 
 @pytest.mark.parametrize("consume", [False, True])
@@ -216,7 +234,15 @@ def _other_bytes(folder: Path) -> None:
     path.write_bytes(b"x" * 99)
 
 
+def _unknown_codec(folder: Path) -> None:
+    path = folder / FOLDER / "000001.mp4"
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data.replace(b"avc1", b"xxxx"))
+
+
 DAMAGES = {
+    "unknown codec": (_unknown_codec, "has a video of an unknown codec"),
     "cut mp4": (_cut, "cannot be decoded"),
     "another mp4": (_another, "cannot be decoded"),
     "no mp4": (_other_bytes, "is not an mp4 file"),
