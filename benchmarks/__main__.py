@@ -24,6 +24,7 @@ NAMES = (
     "checks",
     "rlds",
     "lerobot",
+    "video",
     "streaming",
     "tokenizing",
     "tokens",
