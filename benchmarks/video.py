@@ -176,7 +176,8 @@ def _next(job: Callable[[list[Query]], Any], batches: Iterator[list[Query]]) -> 
 
 def _ours(ds: Any, batch: list[Query]) -> NDArray[Any]:
     found = ds[[query[0] for query in batch]][LEAF].numpy()
-    return found.reshape(-1, HEIGHT, WIDTH, 3)
+    frames: NDArray[Any] = found.reshape(-1, HEIGHT, WIDTH, 3)
+    return frames
 
 
 def _theirs(films: list[Path], steps: int, convert_all: bool, batch: list[Query]) -> NDArray[Any]:

@@ -34,7 +34,7 @@ from offline_data.store.encoded import EncodedColumn, in_threads
 from offline_data.store.layout import LeafSpec, video_name
 
 _OPEN = 64
-"""Containers that stay open though no thread reads them; each holds a few frames."""
+"""Containers that stay open though no thread reads them; each takes about 4.4 MiB at 480 x 640."""
 _CHECKED = 32
 """Frames that are decoded at once for checking."""
 _VERIFY = "`offline-data verify ID` names every damaged file of a dataset"
