@@ -341,7 +341,7 @@ def test_another_mapping_is_another_revision(tmp_path: Path, settings: Settings)
     first = convert(path, "toy", settings, Options(mapping=mapping))
     assert convert(path, "toy", settings, Options(mapping=mapping)).existed
     other = replace(mapping, episodes={"rows": "len"})
-    with pytest.raises(UsageError, match="or with other options"):
+    with pytest.raises(UsageError, match="made from other files or options"):
         convert(path, "toy", settings, Options(mapping=other))
     second = convert(path, "toy", settings, Options(mapping=other, force=True))
     assert first.id.revision != second.id.revision
