@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard, get_origin
 
 from offline_data.checks.finding import SEVERITIES, Finding
 from offline_data.checks.rule import Measured, Rule
@@ -45,7 +45,7 @@ def all_rules() -> dict[str, type[Rule]]:
     found: dict[str, type[Rule]] = {}
     for module in _MODULES:
         for value in vars(import_module(module)).values():
-            if isinstance(value, type) and issubclass(value, Rule) and "code" in vars(value):
+            if _is_rule(value) and "code" in vars(value):
                 found[value.code] = value
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: (one.name, one.value)):
         rule = _load_rule(point, found)
@@ -53,12 +53,17 @@ def all_rules() -> dict[str, type[Rule]]:
     return dict(sorted(found.items()))
 
 
+def _is_rule(value: Any) -> TypeGuard[type[Rule]]:
+    # On Python 3.10, tuple[str] is an instance of type.
+    return isinstance(value, type) and get_origin(value) is None and issubclass(value, Rule)
+
+
 def _load_rule(point: EntryPoint, known: Mapping[str, type[Rule]]) -> type[Rule]:
     """Return the rule that an entry point names, or one that fails with the reason."""
     where = point.value + (f" of the package {point.dist.name}" if point.dist else "")
     try:
         rule = point.load()
-        if not (isinstance(rule, type) and issubclass(rule, Rule)):
+        if not _is_rule(rule):
             problem = "is not a subclass of offline_data.checks.Rule"
         elif missing := [n for n in _ATTRIBUTES if not isinstance(getattr(rule, n, None), str)]:
             problem = f"has no {' and no '.join(missing)}"

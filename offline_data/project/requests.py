@@ -32,7 +32,7 @@ EXAMPLE = 'for example door = "minari:D4RL/door/human-v2" below [datasets]'
 
 
 _RANGE = matching(" *[0-9]{0,18} *: *[0-9]{0,18} *", "text: A:B with at most 18 digits each")
-Range: TypeAlias = Annotated[tuple["int | None", "int | None"], str, _RANGE, parse_range]
+Range: TypeAlias = Annotated[tuple[int | None, int | None], str, _RANGE, parse_range]
 Id: TypeAlias = Annotated[DatasetId, str, Check("an id in quotes", bool), parse_id]
 Name: TypeAlias = Annotated[
     str, matching("[A-Za-z0-9_-]{1,100}", "up to 100 letters, digits, - and _")

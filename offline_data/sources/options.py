@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ALL_SPLITS = "all"
 """Stands for all splits of a dataset, one after the other."""
 
-Range: TypeAlias = tuple["int | None", "int | None"]
+Range: TypeAlias = tuple[int | None, int | None]
 """Half-open range; None: from the first, or to the last."""
 
 Alignment: TypeAlias = Literal["raw", "regenerated"]

@@ -351,7 +351,7 @@ def test_a_closed_pool_is_said() -> None:
 
 @pytest.mark.parametrize("wrong", [4, "pool", None, threading.Lock()])
 def test_what_is_no_pool(wrong: Any) -> None:
-    with pytest.raises(UsageError, match=r"expected a concurrent\.futures\.Executor\n"):
+    with pytest.raises(UsageError, match=r"expected a concurrent\.futures\.Executor"):
         GivenPool(wrong)
 
 

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5_headers import KnownHeaders
 
@@ -75,6 +76,14 @@ def read(group: Any, headers: KnownHeaders | None = None) -> Any:
     return hdf5_tree.read_plain(group, "plain", np.dtype("f8"), (3,), headers)
 
 
+def read_or_refuse(group: Any, headers: KnownHeaders | None = None) -> Any:
+    """Return the values, or None where damage is an error."""
+    try:
+        return read(group, headers)
+    except FormatError:
+        return None
+
+
 def shape_of(file: Any, headers: KnownHeaders, name: str) -> tuple[int, ...] | None:
     address = file.id.links.get_info(name.encode()).u
     return headers.shape_of(("plain", np.dtype("f8"), (3,)), address)
@@ -122,9 +131,9 @@ def test_no_single_byte_of_a_header_makes_another_dataset_of_it(tmp_path: Path) 
         path = tmp_path / "damaged.hdf5"
         path.write_bytes(damaged)
         with known(path) as (file, headers):
-            values = read(file["next"].id, headers)
+            values = read_or_refuse(file["next"].id, headers)
             if values is not None:
-                expected = read(file["next"].id)
+                expected = read_or_refuse(file["next"].id)
                 assert expected is not None, place - address
                 np.testing.assert_array_equal(values, expected)
             seen.add(values is not None)

@@ -39,10 +39,13 @@ def write_npy(path: Path, arrays: Mapping[str, Any]) -> Path:
 
 
 def write_zarr(path: Path, arrays: Mapping[str, Any]) -> Path:
-    group: Any = zarr.open_group(str(path), mode="w", zarr_format=2)
+    old = zarr.__version__ < "3"
+    group: Any = zarr.open_group(str(path), mode="w", **({} if old else {"zarr_format": 2}))
+    create = group.create_dataset if old else group.create_array
+    plain = {"compressor": None} if old else {"compressors": None}
     for name, values in arrays.items():
         chunks = (2, *values.shape[1:]) if values.shape else ()
-        group.create_array(name, data=np.asarray(values), chunks=chunks, compressors=None)
+        create(name, data=np.asarray(values), chunks=chunks, **plain)
     return path
 
 

@@ -210,7 +210,7 @@ def test_wrong_arguments(tmp_path: Path, settings: Settings) -> None:
         open_with({"actoin": [0.0]})
     with pytest.raises(UsageError, match="decode=True"):
         open_with({VID: [0.0]}, decode=False)
-    with pytest.raises(UsageError, match="split_trajs"):
+    with pytest.raises(UsageError, match="whole episodes"):
         open_with({"action": [0.0]}, split_trajs=True)[:1]
     assert open_with({"action": [0.10004]})[:1]["action"].shape == (1, 1, 2)
 
