@@ -58,7 +58,9 @@ def publish_pulled(
                 f"{build.release.name} is not a sound dataset: {first.file} {first.problem}",
                 hint="its files are those that were pushed: ask its owner to push it again",
             )
-        write_durably(folder / MANIFEST, dump_manifest(_renamed(manifest, build.job)).encode())
+        write_durably(
+            folder / MANIFEST, dump_manifest(_rename_manifest(manifest, build.job)).encode()
+        )
         for path in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
             sync_folder(path)
     for kept in publish(folder, build.job.destination):
@@ -66,7 +68,7 @@ def publish_pulled(
     return True
 
 
-def _renamed(pushed: Manifest, job: BuildJob) -> Manifest:
+def _rename_manifest(pushed: Manifest, job: BuildJob) -> Manifest:
     """Return the manifest with the id and the files that the dataset has here, and its origin."""
     about: dict[str, Any] = {name: getattr(pushed, name) for name in ("id", "parents", "files")}
     options = dict(pushed.converter.get("options") or {})

@@ -284,7 +284,7 @@ class TextOptions:
 
         return decode(cls, {"eos": None, **value}, "text options")
 
-    def given(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return `eos`, and those that are not the defaults, as `from_record` reads them."""
         known, defaults = self.to_json(), {field.name: field.default for field in fields(self)}
         return {k: v for k, v in known.items() if k == "eos" or v != defaults[k]}
@@ -484,7 +484,7 @@ class Options:
             {'episodes': '0:10'}
         """
         given = {name: getattr(self, name) for name in SAVED}
-        given["text"] = self.text and self.text.given()
+        given["text"] = self.text and self.text.to_record()
         return {
             name: format_range(value) if isinstance(value, tuple) else value
             for name, value in given.items()
