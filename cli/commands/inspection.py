@@ -34,13 +34,39 @@ _QUANTILES = {"P5": 0.05, "P25": 0.25, "P50": 0.5, "P75": 0.75, "P95": 0.95}
 """Quantiles in the output; `--json` has more."""
 
 
-def info(context: Context, dataset: AnyDataset) -> Result:
+def info(
+    context: Context,
+    dataset: AnyDataset,
+    history: Annotated[
+        bool, option("Show the steps from the source to this dataset instead.")
+    ] = False,
+) -> Result:
     """Show schema, counts, provenance and licence of a dataset."""
     from offline_data import api
     from offline_data.reports.info import DatasetInfo
 
     found = api.info(dataset_id(context, dataset), settings=context.settings)
-    return info_result(found) if isinstance(found, DatasetInfo) else _remote(found)
+    if not isinstance(found, DatasetInfo):
+        return _remote(found)
+    return _history_result(found) if history else info_result(found)
+
+
+def _history_result(found: "DatasetInfo") -> Result:
+    blocks = [
+        Fields(
+            Field("made from", step.parents),
+            Field("steps", recipe_lines(step.recipe)),
+            Field("options", _compact(step.options)),
+            Field("version", step.version),
+            Field("created", step.created),
+            Field("manifest", step.sha256),
+            title=f"{number}. {step.action} {step.id}",
+        )
+        for number, step in enumerate(found.history, 1)
+    ]
+    return Result(
+        {"id": found.id, "path": found.path, "history": found.history}, blocks, (found.id,)
+    )
 
 
 def info_result(found: "DatasetInfo") -> Result:
@@ -157,7 +183,7 @@ def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
     lines = []
     for step in recipe:
         name = str(step["step"])
-        if name == "fn":
+        if name == "fn" and ("run" in step or "by" in step):
             lines.append(f"{step.get('name', 'function')}: {how_run(step)}")
             continue
         given = {k: v for k, v in step.items() if k != "step" and v not in (None, [], {}, "")}

@@ -26,7 +26,7 @@ from offline_data.sources.base import PART_BYTES, Part, RandomAccess, RawDataset
 from offline_data.sources.options import Options
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry
-from offline_data.store.manifest import Manifest
+from offline_data.store.manifest import HistoryStep, Manifest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,6 +94,8 @@ class BuildJob:
     recorded_options: Mapping[str, Any] | None = None
     """Options the manifest keeps, where they are not those of this run (a change of layout, a shard
     of a dataset)."""
+    history: tuple[HistoryStep, ...] = ()
+    """Steps that the manifest keeps, where the dataset is only written in another layout."""
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,7 @@ def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
         dropped=tuple(map(vars, info.dropped)),
         skipped=tuple(map(vars, info.skipped)),
         parents=job.parents,
+        history=job.history,
     )
 
 

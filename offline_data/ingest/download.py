@@ -274,6 +274,7 @@ def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progr
         tuple(dict(file) for file in manifest.files),
         manifest.parents,
         manifest.converter.get("options"),
+        manifest.history,
     )
     whole = replace(options, episodes=None)
     with (

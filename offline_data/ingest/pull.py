@@ -16,8 +16,9 @@ from offline_data.ingest.build import Build, BuildJob
 from offline_data.ingest.convert import changes_nothing
 from offline_data.progress import Progress
 from offline_data.store.copies import place_file
+from offline_data.store.history import extend_history
 from offline_data.store.layout import MANIFEST
-from offline_data.store.manifest import Manifest, dump_manifest, read_manifest
+from offline_data.store.manifest import HistoryStep, Manifest, dump_manifest, read_manifest
 from offline_data.store.publish import publish
 
 ORIGIN = "origin"
@@ -74,6 +75,7 @@ def _rename_manifest(pushed: Manifest, job: BuildJob) -> Manifest:
     options = dict(pushed.converter.get("options") or {})
     # a range of its source's episodes: here it is the whole dataset
     ranges = {name: options.pop(name) for name in ("episodes", "checkpoints") if name in options}
+    step = HistoryStep("download", str(job.id), (pushed.id,), options=ranges)
     return replace(
         pushed,
         id=str(job.id),
@@ -82,6 +84,7 @@ def _rename_manifest(pushed: Manifest, job: BuildJob) -> Manifest:
         revision=str(job.id.revision),
         files=job.files,
         parents=(pushed.id,),
+        history=extend_history([pushed], step),
         converter={**pushed.converter, "options": options} if ranges else pushed.converter,
         extra={**pushed.extra, ORIGIN: {**about, **ranges}},
     )

@@ -29,6 +29,7 @@ from offline_data.preprocess.steps.leaves import NEXT_TOO
 from offline_data.progress import SILENT
 from offline_data.store.copies import place_file
 from offline_data.store.encoded import joined_offsets
+from offline_data.store.history import extend_history
 from offline_data.store.layout import (
     EPISODE,
     EPISODES,
@@ -38,7 +39,7 @@ from offline_data.store.layout import (
     LeafSpec,
     TableSpec,
 )
-from offline_data.store.manifest import Manifest
+from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader, decode
 from offline_data.store.tables import Column, Vocabularies
 from offline_data.store.video import number_videos
@@ -102,6 +103,15 @@ def header_of(
     if options.num_frames is not None and stop < reader.lengths[last]:
         steps = f"{stop} of {plural(int(reader.lengths[last]), 'step')}"
         notes.append(f"Episode {last} of {parent.id} is cut after {steps}: truncated there")
+    frames = {} if options.num_frames is None else {"num_frames": options.num_frames}
+    step = HistoryStep(
+        "preprocess",
+        str(target),
+        (parent.id,),
+        version=package_version(),
+        recipe=tuple(plan.recipe.describe()),
+        options={**frames, **said_of_view},
+    )
     return Manifest(
         id=str(target),
         source=target.source,
@@ -131,6 +141,7 @@ def header_of(
         dropped=parent.dropped,
         skipped=parent.skipped,
         parents=(parent.id,),
+        history=extend_history([parent], step),
     )
 
 

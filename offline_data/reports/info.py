@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from offline_data.ids import looks_like_path, parse_id
 from offline_data.plurals import plural
 from offline_data.reports.catalog import CatalogDataset
 from offline_data.reports.listing import LocalDataset
+from offline_data.store.history import history_of
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import Entry, locate
+from offline_data.store.manifest import HistoryStep
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import declared_spaces, observed_leaves
 from offline_data.urls import redact
@@ -66,12 +69,14 @@ class DatasetInfo(LocalDataset):
     what their source publishes (`size and sha256`; datasets of before do not say)."""
     parents: Sequence[str]
     """Ids of the datasets that it was made of."""
+    history: Sequence[HistoryStep]
+    """Steps from the sources to this dataset, the last of which made it."""
 
 
 _OF_MANIFEST = [
     field.name
     for field in fields(DatasetInfo)[7:]
-    if field.name not in {"files", "values"}  # `files` may have passwords
+    if field.name not in {"files", "values", "history"}  # `files` may have passwords
 ]
 """Manifest fields that are shown unchanged, except for passwords in `files`."""
 
@@ -85,7 +90,7 @@ def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
         NetworkError: The source's remote had to be queried and does not answer.
     """
     try:
-        return entry_info(locate(text, settings))
+        return entry_info(locate(text, settings), settings.root)
     except NotFoundError:
         if looks_like_path(text):
             raise
@@ -97,8 +102,8 @@ def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
         return found
 
 
-def entry_info(entry: Entry) -> DatasetInfo:
-    """Describe a dataset on this disk from its manifest alone."""
+def entry_info(entry: Entry, root: Path | None = None) -> DatasetInfo:
+    """Describe a dataset on this disk from its manifest; for `root` see `history_of`."""
     manifest = entry.manifest
     reader = DatasetReader(entry.path, manifest)
     known: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
@@ -110,6 +115,7 @@ def entry_info(entry: Entry) -> DatasetInfo:
         values=_declared_values(reader),
         # a manifest written elsewhere may contain full URLs
         files=[{name: _redact(value) for name, value in one.items()} for one in manifest.files],
+        history=history_of(manifest, root),
         **known,
     )
 

@@ -17,9 +17,10 @@ from offline_data.errors import IntegrityError, UsageError
 from offline_data.files import disk_errors, require_bytes, sync_folder, write_durably
 from offline_data.ids import DatasetId, parse_id
 from offline_data.progress import SILENT, Progress, Task
+from offline_data.store.history import extend_history
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, foreign_files, remove
-from offline_data.store.manifest import check_digest, dump_manifest
+from offline_data.store.manifest import HistoryStep, check_digest, dump_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 from offline_data.strict_json import MAX_BYTES, read_whole
 
@@ -137,6 +138,7 @@ def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
     old = entry.manifest
     today = datetime.now(timezone.utc).date().isoformat()
     note = f"{'Renamed' if move else 'Copied'} from {entry.id} on {today}."
+    step = HistoryStep("rename" if move else "copy", str(target), (str(entry.id),))
     return dump_manifest(
         replace(
             old,
@@ -146,6 +148,7 @@ def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
             revision=str(target.revision),
             notes=(*old.notes, note),
             parents=old.parents if move else (str(entry.id),),
+            history=extend_history([old], step),
         )
     )
 

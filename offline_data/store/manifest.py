@@ -116,8 +116,31 @@ def _reasons(*names: str) -> Check:
 
 
 @dataclass(frozen=True)
+class HistoryStep:
+    """One step from a source to a dataset; see `store.history`."""
+
+    action: str
+    """`download`, `convert`, `preprocess`, `merge`, `copy` or `rename`; `unknown` for a dataset that is
+    not on this disk and whose own manifest was not read."""
+    id: str
+    """Dataset that the step made, with its revision."""
+    parents: tuple[str, ...] = ()
+    """Ids of the datasets that it read."""
+    created: str = ""
+    """UTC time, ISO 8601."""
+    version: str = ""
+    """Version of this package."""
+    recipe: tuple[Annotated[Mapping[str, Any], _Step], ...] = ()
+    """Parameters of the steps of `preprocess`, in order."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Other options of the action."""
+    sha256: str | None = None
+    """Digest of the manifest of the dataset, which has those of all its files."""
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """A dataset's manifest; every field is JSON but `tables`.
+    """A dataset's manifest; every field is JSON but `tables` and `history`.
 
     Unknown fields of the file are kept in `extra` and written back.
     """
@@ -163,6 +186,9 @@ class Manifest:
     """`{relative path: {"size": …, "sha256": …}}` of every other file here."""
     parents: tuple[str, ...] = ()
     """Ids of the datasets it was made from."""
+    history: tuple[HistoryStep, ...] = ()
+    """Steps from the sources to this dataset, the last of which made it; empty for datasets made from
+    no other one. `store.history` also reads those of older versions."""
     two_copies: tuple[FileKey, ...] = ()
     """Root leaves whose `next` value differs from the following root value, so that both are stored
     for every transition, in either layout."""
@@ -189,6 +215,9 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         """Return the form on disk but `sha256`; `schema` holds the tables."""
         known = {name: getattr(self, name) for name in _PLAIN_FIELDS}
+        known["history"] = [vars(step) for step in self.history]
+        if not self.history:
+            del known["history"]
         schema = {name: table.to_json() for name, table in self.tables.items()}
         encodings = {leaf.encoding for table in self.tables.values() for leaf in table.leaves}
         version = 3 if VIDEO in encodings else 1 if encodings == {None} else 2

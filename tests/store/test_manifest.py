@@ -26,6 +26,8 @@ RULES: list[tuple[str, Any, str]] = [
     ("files", [{"size": "9"}], "files[0].size is '9'; expected"),
     ("two_copies", [["a/b"]], "two_copies[0] is"),
     ("two_copies", [["x"] * 65], "expected a list of names"),
+    ("history", [{"id": "a:b@1"}], "history[0].action is missing"),
+    ("history", [{"action": "x", "id": "a:b", "recipe": [{}]}], "history[0].recipe[0].step is"),
     ("converter", {"options": {"recipe": [{}]}}, "converter.options.recipe[0].step is missing"),
     ("counts/episodes", 0, "counts are 5 transitions in 0 episodes"),
     ("counts/valid_transitions", 6, "do not add up"),
