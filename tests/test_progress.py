@@ -159,7 +159,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def test_the_tasks_of_a_job_are_counted_one_by_one() -> None:
+def test_the_tasks_of_a_job_are_counted_one_by_one(tmp_path: Path) -> None:
     class Counts(SilentProgress):
         def task(self, label: str, total: int | None, unit: str) -> Any:
             counted.append((label, total, unit))
@@ -172,3 +172,13 @@ def test_the_tasks_of_a_job_are_counted_one_by_one() -> None:
     with run_tasks(InProcess(), str, [1, 2], Counts(), ("convert toy", "shards")) as answers:
         assert list(answers) == [(1, "1"), (2, "2")]
     assert counted == [("convert toy", 2, "shards"), 1, 1]
+    counted.clear()
+    make = ("preprocess toy", "transitions")
+    with run_tasks(InProcess(), str, [1, 2], Counts(), make, [30, 5]) as answers:
+        assert list(answers) == [(1, "1"), (2, "2")]
+    assert counted == [("preprocess toy", 35, "transitions"), 30, 5]
+    counted.clear()
+    write_toy(tmp_path / "toy", [toy_batch([3, 2])])
+    ds = offline_data.open_dataset(tmp_path / "toy")
+    ds.preprocess("clip:action,low=-1", dest=tmp_path / "out", progress=Counts())
+    assert counted == [("preprocess out", 5, "transitions"), 5]

@@ -22,20 +22,21 @@ def run_tasks(
     tasks: Sequence[T],
     progress: Progress,
     shown: tuple[str, str],
-    size: Callable[[T], int] = lambda _: 1,
+    sizes: Sequence[int] | None = None,
 ) -> Iterator[Iterator[tuple[T, R]]]:
     """Run tasks; yields an iterator of each finished task and its answer.
 
     Leaving the block ends the tasks that still run. Progress is `shown` with a label and a unit,
-    in the `size` of each task.
+    in the `sizes` of the tasks; None: 1 each.
     """
     answers = cast("Generator[Any, None, None]", executor.run(function, tasks, progress))
     label, unit = shown
-    with progress.task(label, sum(map(size, tasks)), unit) as bar, closing(answers):
+    sizes = [1] * len(tasks) if sizes is None else sizes
+    with progress.task(label, sum(sizes), unit) as bar, closing(answers):
 
         def finished() -> Iterator[tuple[T, R]]:
             for number, answer in answers:
-                bar.advance(size(tasks[number]))
+                bar.advance(sizes[number])
                 yield tasks[number], answer
 
         yield finished()

@@ -27,6 +27,7 @@ from offline_data.preprocess.recipe import Recipe, recipe_of, step_label
 from offline_data.preprocess.steps.base import MeasuredStep, Revision, Selection
 from offline_data.preprocess.task import measure_task, write_task
 from offline_data.progress import SILENT, Progress
+from offline_data.store.layout import file_sizes
 from offline_data.store.library import Entry, entry_at, foreign_files, remove
 from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, recover
@@ -108,25 +109,23 @@ class Run:
 
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
         """Run a first pass over the data; returns the measures of all groups, in order."""
-        tasks, job = range(plan.count), partial(measure_task, plan, step)
+        tasks, job = range(len(plan.tasks)), partial(measure_task, plan, step)
         with self._answers(plan, job, tasks, f"measure for {step.name}") as answers:
             found = dict(answers)
         return [measure for task in tasks for measure in found[task]]
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
         """Run the unfinished tasks; returns the digests of files written in place."""
-        work, header = self.work, self.header(plan)
+        work, header, count = self.work, self.header(plan), len(plan.tasks)
         if plan.in_place:
-            allocate(work.dataset, plan.sizes)
-        finished = work.sound(plan.count, in_place=plan.in_place)
-        tasks = sorted(set(range(plan.count)).difference(finished))
+            allocate(work.dataset, file_sizes(plan.tables))
+        finished = work.sound(count, in_place=plan.in_place)
+        tasks = sorted(set(range(count)).difference(finished))
         if finished:
-            self.progress.note(
-                f"{len(finished)} of {plural(plan.count, 'task')} are finished; going on"
-            )
+            self.progress.note(f"{len(finished)} of {plural(count, 'task')} are finished; going on")
         job = partial(write_task, plan, work, header, self.options.audit)
         label = f"preprocess {self.target.id.name}"
-        with IncrementalHasher(plan, work) as hasher:
+        with IncrementalHasher(plan.tasks, work.dataset) as hasher:
             for task in finished if plan.in_place else ():
                 hasher.add(task)
             with self._answers(plan, job, tasks, label) as answers:
@@ -142,7 +141,7 @@ class Run:
             return options.executor
         heavy = any(step.brings_torch for step in plan.recipe.steps)
         most = min(options.workers or self.settings.workers, tasks)
-        seconds = plan.seconds * tasks / plan.count
+        seconds = plan.seconds * tasks / len(plan.tasks)
         if most <= 1 or choose_workers(seconds, most, _START_SECONDS[heavy]) == 1:
             return InProcess(options.worker_threads)
         return LocalProcesses(
@@ -157,14 +156,15 @@ class Run:
     ) -> Iterator[Iterator[tuple[int, Any]]]:
         """Run tasks; names the rows of one that killed its process twice."""
         executor, shown = self.executor(plan, len(tasks)), (label, "transitions")
-        with run_tasks(executor, job, tasks, self.progress, shown, plan.rows_of) as answers:
+        sizes = [plan.tasks[task].rows for task in tasks]
+        with run_tasks(executor, job, tasks, self.progress, shown, sizes) as answers:
             try:
                 yield answers
             except WorkerDiedError as error:
                 if error.task is None:
                     raise
-                first, stop = plan.groups[plan.tasks[tasks[error.task] :][:2]]
-                part = plan.chosen[first:stop]
+                groups = plan.tasks[tasks[error.task]].groups
+                part = plan.chosen[groups[0] : groups[-1]]
                 rows = part.rows(self.reader)
                 raise WorkerDiedError(
                     f"{error.message}: {' and '.join(map(step_label, plan.recipe.steps))} on rows "
@@ -241,8 +241,8 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> dict[s
     if plan is None:
         _, plan = run.settle(in_place=run.shares_files)
     else:
-        finished = len(run.work.finished(plan.count))
-    left = plan.count - finished
+        finished = len(run.work.finished(len(plan.tasks)))
+    left = len(plan.tasks) - finished
     return {
         **result,
         "layout": plan.layout,
@@ -250,10 +250,10 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> dict[s
         "transitions": plan.chosen.transitions,
         "episodes": len(plan.chosen.episodes),
         "same_lengths": plan.recipe.keeps_rows,
-        "tasks": plan.count,
+        "tasks": len(plan.tasks),
         "finished": finished,
         "bytes": plan.bytes,
-        "estimated_seconds": round(plan.seconds * left / plan.count, 1),
+        "estimated_seconds": round(plan.seconds * left / len(plan.tasks), 1),
         "executor": run.executor(plan, left).name,
     }
 
@@ -347,7 +347,7 @@ def _new_plan(run: Run) -> Plan:
     needed = plan.bytes * (1 if plan.in_place else 2)
     require_bytes(run.work.path, with_margin(needed), str(run.target.id))
     if plan.in_place:
-        allocate(run.work.dataset, plan.sizes)
+        allocate(run.work.dataset, file_sizes(plan.tables))
     save_plan(run.work, plan, run.fingerprint)
     return plan
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from offline_data.jobs.workdir import Record, WorkDir
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
 from offline_data.preprocess.job import RunOptions
-from offline_data.preprocess.plan import Plan, digest_of_rows, file_offsets
+from offline_data.preprocess.plan import Plan, TaskSpec, digest_of_rows
 from offline_data.preprocess.recipe import Recipe
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.leaves import NEXT_TOO
@@ -38,6 +39,8 @@ from offline_data.store.layout import (
     AuditMode,
     LeafSpec,
     TableSpec,
+    file_sizes,
+    with_counts,
 )
 from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader, decode
@@ -161,15 +164,15 @@ def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
 
 
 class IncrementalHasher:
-    """Hashes and syncs files of a plan in place, up to where all tasks are finished.
+    """Hashes and syncs the files that tasks write in place, up to where all tasks are finished.
 
     Reading right behind the writer finds the bytes in the page cache. Errors of the disk are raised
     by `digests`.
     """
 
-    def __init__(self, plan: Plan, work: WorkDir) -> None:
-        self._plan, self._folder = plan, work.dataset
-        names = sorted(file_offsets(plan, 0, 0))
+    def __init__(self, tasks: Sequence[TaskSpec], folder: Path) -> None:
+        self._tasks, self._folder = tasks, folder
+        names = sorted(tasks[0].end)
         self._hashed = {name: (0, hashlib.sha256()) for name in names}
         self._threads = {name: ThreadPoolExecutor(1, "offline-data-hash") for name in names}
         self._waiting: list[Future[None]] = []
@@ -190,7 +193,7 @@ class IncrementalHasher:
             return
         while self._next in self._finished:
             self._next += 1
-        for name, stop in file_offsets(self._plan, *self._plan.first_of(self._next)).items():
+        for name, stop in self._tasks[self._next - 1].end.items():
             self._waiting.append(self._threads[name].submit(self._hash, name, stop))
 
     def digests(self) -> dict[str, FileDigest]:
@@ -225,10 +228,10 @@ def finish(
     Raises `StepError` if no episode is left (the tasks' output is deleted), `IntegrityError` if a
     task is not finished or a file has another size than recorded, and what `finalize` raises.
     """
-    found = [work.read_record(task) for task in range(plan.count)]
+    found = [work.read_record(task) for task in range(len(plan.tasks))]
     missing = [task for task, record in enumerate(found) if record is None]
     if missing:
-        raise IntegrityError(f"Tasks {missing[:5]} of {plan.count} are not finished in {work.path}")
+        raise IntegrityError(f"Tasks {missing[:5]} of {len(found)} are not finished in {work.path}")
     records = [record for record in found if record is not None]
     counted = [counts for _, counts, _ in records]
     census = DatasetCounts()
@@ -240,9 +243,9 @@ def finish(
     if not episodes:
         work.clear()
         raise StepError("The recipe leaves no episode of the dataset")
-    tables = plan.sized_tables(transitions, episodes)
+    tables = with_counts(plan.tables, transitions, episodes)
     written = _join_files(work, records, tables) if digests is None else digests
-    for name, size in (item for table in tables.values() for item in table.files.items()):
+    for name, size in file_sizes(tables).items():
         if written[name].size != size:
             raise IntegrityError(
                 f"{name} has {written[name].size} bytes of new rows, expected {size}"

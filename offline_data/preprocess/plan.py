@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,7 +38,7 @@ from offline_data.preprocess.recipe import Recipe, describe_place
 from offline_data.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.processes.place import report_place
 from offline_data.store.encoded import as_encoded
-from offline_data.store.layout import OBSERVATIONS, LayoutName, TableSpec
+from offline_data.store.layout import LayoutName, TableSpec, file_sizes, with_counts
 from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Schema, schema_of, table_specs
 
@@ -74,8 +74,26 @@ Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
 
 
 @dataclass(frozen=True)
+class TaskSpec:
+    """Groups of episodes that one process reads, maps and writes."""
+
+    groups: NDArray[np.int64]
+    """`[G + 1]` bounds: a group is the chosen episodes `groups[g]` to `groups[g + 1]`."""
+    rows: int
+    """Number of transitions to read."""
+    row: int
+    """Number of its first transition in the new dataset; 0 if it writes files of its own."""
+    episode: int
+    """Number of its first episode in the new dataset; 0 if it writes files of its own."""
+    begin: Mapping[str, int]
+    """Offset of its rows in each file of the new dataset; empty if it writes files of its own."""
+    end: Mapping[str, int]
+    """Offset in each of these files at which its rows end."""
+
+
+@dataclass(frozen=True)
 class Plan:
-    """A dataset to make from another one, cut into groups of episodes and tasks of groups."""
+    """A dataset to make from another one, divided into tasks."""
 
     parent: Path
     identity: str
@@ -83,12 +101,13 @@ class Plan:
     recipe: Recipe
     chosen: EpisodeSelection
     """Episodes of the parent to read."""
-    groups: NDArray[np.int64]
-    """`[G + 1]` bounds: group `g` is the chosen episodes `groups[g]` to `groups[g + 1]`."""
-    tasks: NDArray[np.int64]
-    """`[K + 1]` bounds: task `k` is the groups `tasks[k]` to `tasks[k + 1]`."""
+    tasks: tuple[TaskSpec, ...]
     layout: LayoutName
     schema: Schema
+    tables: Mapping[str, TableSpec]
+    """Tables of the new dataset, with the rows of all chosen episodes."""
+    bytes: int
+    """Bytes of all rows; an estimate if images are encoded."""
     words: Mapping[Key, Sequence[str]]
     """Vocabularies of the text leaves, by the key in steps or observations."""
     unchanged: frozenset[Key]
@@ -96,52 +115,8 @@ class Plan:
     in_place: bool
     """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
     of its own, which are joined at the end."""
-    seconds: float = 0.0
+    seconds: float
     """Estimated time for all transitions in one process."""
-
-    @property
-    def count(self) -> int:
-        """Number of tasks."""
-        return len(self.tasks) - 1
-
-    def part(self, group: int) -> EpisodeSelection:
-        """Return the episodes of a group."""
-        return self.chosen[slice(int(self.groups[group]), int(self.groups[group + 1]))]
-
-    def first_of(self, task: int) -> tuple[int, int]:
-        """Return a task's first row and episode in the new dataset, if lengths are kept."""
-        episode = int(self.groups[self.tasks[task]])
-        return int(self._starts[episode]), episode
-
-    @cached_property
-    def _starts(self) -> NDArray[np.int64]:
-        return np.concatenate([[0], np.cumsum(self.chosen.lengths)])
-
-    def rows_of(self, task: int) -> int:
-        """Return how many transitions of the parent a task reads."""
-        return self.first_of(task + 1)[0] - self.first_of(task)[0]
-
-    def sized_tables(
-        self, transitions: int | None = None, episodes: int = 0
-    ) -> dict[str, TableSpec]:
-        """Return the tables with so many rows; None: those of all episodes, if lengths are kept."""
-        if transitions is None:
-            transitions, episodes = self.chosen.transitions, len(self.chosen.episodes)
-        rows = {OBSERVATIONS: transitions + episodes}
-        tables = table_specs(self.layout, self.schema)
-        return {name: one.with_rows(rows.get(name, transitions)) for name, one in tables.items()}
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Bytes of every file of these tables, by file name."""
-        tables = self.sized_tables().values()
-        return {name: size for table in tables for name, size in table.files.items()}
-
-    @property
-    def bytes(self) -> int:
-        """Total bytes; an estimate if images are encoded."""
-        steps, episodes = self.chosen.transitions, len(self.chosen.episodes)
-        return sum(self.sizes.values()) + self.schema.encoded_bytes(steps, steps + episodes)
 
 
 def prepare(
@@ -223,24 +198,16 @@ def plan_tasks(
     A `trial` is a first pass, whose measures are merged group by group. With `in_place` tasks may
     write into the files of the dataset.
     """
-    chunk = probe(reader, chosen, recipe)
-    made = recipe.apply(chunk)
-    unchanged = _find_unchanged_leaves(chunk, made)
-    layout = options.layout or reader.manifest.layout
-    try:
-        schema = schema_of_chunk(made)
-        table_specs(layout, schema)
-    except FormatError as error:
-        raise StepError(
-            f"What the recipe gives cannot be stored: {error.message}", hint=error.shell_hint
-        ) from error
+    sample = probe(reader, chosen, recipe)
+    made = recipe.apply(sample)
+    timed = sample
     if not recipe.per_row:
-        chunk = read_chunk(
+        timed = read_chunk(
             reader, chosen[: -(-int(group_bounds(reader, chosen)[1]) // _TIMED_PART)]
         )
     begin = time.perf_counter()
-    recipe.apply(chunk)
-    each = (time.perf_counter() - begin) / max(1, chunk.batch.transitions)
+    recipe.apply(timed)
+    each = (time.perf_counter() - begin) / max(1, timed.batch.transitions)
     limit = int(TASK_SECONDS / max(each, 1e-9)) if recipe.per_row else None
     rows = options.task_rows(chosen.transitions) or limit
     if rows is None:
@@ -249,20 +216,75 @@ def plan_tasks(
     if recipe.per_row:
         most = GROUP_ROWS if trial or recipe.in_blocks else min(rows, limit or rows)
     groups = group_bounds(reader, chosen, most)
-    tasks = _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows)
-    return Plan(
-        reader.path,
-        identity_of(reader),
+    return _plan_of(
+        reader,
         recipe,
         chosen,
         groups,
-        tasks,
-        layout,
-        schema,
-        made.words,
-        unchanged,
-        in_place and recipe.keeps_rows and not schema.has_encoded,
-        each * chosen.transitions,
+        _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows),
+        options.layout or reader.manifest.layout,
+        sample,
+        made,
+        in_place=in_place,
+        seconds=each * chosen.transitions,
+    )
+
+
+def _plan_of(
+    reader: DatasetReader,
+    recipe: Recipe,
+    chosen: EpisodeSelection,
+    groups: NDArray[np.int64],
+    tasks: NDArray[np.int64],
+    layout: LayoutName,
+    sample: EpisodeChunk,
+    made: EpisodeChunk,
+    *,
+    in_place: bool,
+    seconds: float,
+) -> Plan:
+    """Return the plan whose task `k` is the groups `tasks[k]` to `tasks[k + 1]`.
+
+    `groups[g]` to `groups[g + 1]` are the chosen episodes of group `g`. Schema, vocabularies and
+    unchanged leaves are those of a `sample` and what the recipe `made` of it.
+    """
+    try:
+        schema = schema_of_chunk(made)
+        tables = table_specs(layout, schema)
+    except FormatError as error:
+        raise StepError(
+            f"What the recipe gives cannot be stored: {error.message}", hint=error.shell_hint
+        ) from error
+    in_place = in_place and recipe.keeps_rows and not schema.has_encoded
+    before = np.concatenate([[0], np.cumsum(chosen.lengths)])
+
+    def offsets(episode: int) -> dict[str, int]:
+        return file_sizes(with_counts(tables, int(before[episode]), episode)) if in_place else {}
+
+    def task_of(first: int, stop: int) -> TaskSpec:
+        bounds = groups[first : stop + 1]
+        start, end = int(bounds[0]), int(bounds[-1])
+        rows = int(before[end] - before[start])
+        row, episode = (int(before[start]), start) if in_place else (0, 0)
+        return TaskSpec(bounds, rows, row, episode, offsets(start), offsets(end))
+
+    transitions, episodes = int(before[-1]), len(chosen.episodes)
+    tables_of_all = with_counts(tables, transitions, episodes)
+    encoded = schema.encoded_bytes(transitions, transitions + episodes)
+    return Plan(
+        parent=reader.path,
+        identity=identity_of(reader),
+        recipe=recipe,
+        chosen=chosen,
+        tasks=tuple(task_of(*pair) for pair in pairwise(tasks.tolist())),
+        layout=layout,
+        schema=schema,
+        tables=tables_of_all,
+        bytes=sum(file_sizes(tables_of_all).values()) + encoded,
+        words=made.words,
+        unchanged=_find_unchanged_leaves(sample, made),
+        in_place=in_place,
+        seconds=seconds,
     )
 
 
@@ -340,15 +362,6 @@ def _seams(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.array([0, *(stop for _, stop in runs_within(lengths, most))], np.int64)
 
 
-def file_offsets(plan: Plan, row: int, episode: int) -> dict[str, int]:
-    """Return the offset in every file at which a row, with its observation, begins."""
-    return {
-        leaf.file: leaf.stride * (row + (episode if name == OBSERVATIONS else 0))
-        for name, table in table_specs(plan.layout, plan.schema).items()
-        for leaf in table.leaves
-    }
-
-
 def fingerprint(
     reader: DatasetReader,
     recipe: Recipe,
@@ -392,7 +405,9 @@ _PLAN_ARRAYS = (("episodes",), ("lengths",), ("steps",), ("groups",), ("tasks",)
 def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
     """Write a plan into its work folder."""
     chosen = plan.chosen
-    arrays = (chosen.episodes, chosen.lengths, chosen.steps, plan.groups, plan.tasks)
+    groups = np.unique(np.concatenate([task.groups for task in plan.tasks]))
+    tasks = np.cumsum([0, *(len(task.groups) - 1 for task in plan.tasks)])
+    arrays = (chosen.episodes, chosen.lengths, chosen.steps, groups, tasks)
     about = {
         "version": package_version(),
         "fingerprint": fingerprint,
@@ -420,20 +435,18 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
     ready = recipe.with_states(value["states"])
     *taken, groups, tasks = (arrays[key] for key in _PLAN_ARRAYS)
     chosen = EpisodeSelection(*taken)
-    chunk, begin = probe(reader, chosen, ready), time.perf_counter()
-    made = ready.apply(chunk)
-    seconds = (time.perf_counter() - begin) / max(1, chunk.batch.transitions) * chosen.transitions
-    return Plan(
-        reader.path,
-        identity_of(reader),
+    sample, begin = probe(reader, chosen, ready), time.perf_counter()
+    made = ready.apply(sample)
+    each = (time.perf_counter() - begin) / max(1, sample.batch.transitions)
+    return _plan_of(
+        reader,
         ready,
         chosen,
         groups,
         tasks,
         value["layout"],
-        schema_of_chunk(made),
-        made.words,
-        _find_unchanged_leaves(chunk, made),
-        value["in_place"],
-        seconds,
+        sample,
+        made,
+        in_place=value["in_place"],
+        seconds=each * chosen.transitions,
     )

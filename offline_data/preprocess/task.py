@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from offline_data.episodes import Key
 from offline_data.errors import IntegrityError
 from offline_data.jobs.workdir import RangeWriter, WorkDir
 from offline_data.preprocess.chunk import EpisodeChunk, read_chunk
-from offline_data.preprocess.plan import FIRST_ROW, Plan, file_offsets, identity_of
+from offline_data.preprocess.plan import FIRST_ROW, Plan, identity_of
 from offline_data.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.store.audit import Audit
 from offline_data.store.layout import AuditMode
@@ -49,19 +50,16 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
     return measures
 
 
-def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, task: int) -> int:
+def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, number: int) -> int:
     """Compute and write all rows of a task, record that it is finished, and return how many.
 
     A thread writes rows, and reads some back for comparison (as `mode` says, with the fields of the
     manifest `header`), while the next ones are computed. Rows of files of its own are synced before
     the task counts as finished. Raises `Revision` if a step must be revised.
     """
-    row, episode = 0, 0
-    if plan.in_place:
-        row, episode = plan.first_of(task)
-    folder = work.dataset if plan.in_place else work.shard(task)
-    part = plan.rows_of(task) / max(1, plan.chosen.transitions)
-    census, audit = DatasetCounts(), Audit(mode, part)
+    task = plan.tasks[number]
+    folder = work.dataset if plan.in_place else work.shard(number)
+    census, audit = DatasetCounts(), Audit(mode, task.rows / max(1, plan.chosen.transitions))
     tables: list[dict[Key, NDArray[Any]]] = []
     by_rows: dict[int, list[Any]] = {}
 
@@ -77,19 +75,19 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, tas
         plan.schema.conform(batch, int(chunk.episodes[0]))
         tables.append(episode_table(batch, rows))
         census.add(batch)
-        layout.append(batch, episode + episodes)
-        written = plan.sized_tables() if plan.in_place else layout.tables
+        layout.append(batch, task.episode + episodes)
+        written = plan.tables if plan.in_place else layout.tables
         reader = DatasetReader(folder, replace(header, tables=written, digests=layout.linked))
         reader.vocabularies = {}  # text is compared as codes
-        audit.check(batch, reader, row + rows, episode + episodes)
+        audit.check(batch, reader, task.row + rows, task.episode + episodes)
 
-    with RangeWriter(folder, file_offsets(plan, row, episode), alone=not plan.in_place) as files:
+    with RangeWriter(folder, task.begin, alone=not plan.in_place) as files:
         layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
         np.empty(_KEPT_BYTES, np.uint8)
         pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
         waiting: deque[Future[None]] = deque()
         try:
-            for chunk in read_groups(plan, task):
+            for chunk in read_groups(plan, number):
                 made = plan.recipe.apply(chunk)
                 while len(waiting) >= _AHEAD:
                     waiting.popleft().result()
@@ -109,15 +107,15 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, tas
             "by_rows": list(by_rows.values()),
             "videos": layout.linked,
         }
-        work.write_record(task, columns, about, files.written, durable=not plan.in_place)
-    return plan.rows_of(task)
+        work.write_record(number, columns, about, files.written, durable=not plan.in_place)
+    return task.rows
 
 
 def read_groups(plan: Plan, task: int) -> Iterator[EpisodeChunk]:
     """Read the groups of a task from the parent, in order."""
     reader = parent_reader(plan.parent, plan.identity)
-    for group in range(int(plan.tasks[task]), int(plan.tasks[task + 1])):
-        yield read_chunk(reader, plan.part(group))
+    for start, stop in pairwise(plan.tasks[task].groups.tolist()):
+        yield read_chunk(reader, plan.chosen[start:stop])
 
 
 @lru_cache(maxsize=4)

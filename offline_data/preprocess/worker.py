@@ -173,7 +173,7 @@ class JobPlan(_JobPlanTable, PlanFile):
             place=f"{self.generation:03d}-{os.urandom(4).hex()}",
             states=tuple(run.recipe.states()),
             recipe=tuple(recipe_json(plan.recipe)),
-            tasks=plan.count,
+            tasks=len(plan.tasks),
         )
         work = new.work(run)
         require_bytes(work.path, with_margin(plan.bytes), new.id)
@@ -322,7 +322,7 @@ class _OpenPlan(PlannedWork):
         self.plan: JobPlan = job_plan
         self._run, self._work = run, job_plan.work(run)
         self._recipe_plan = load_plan(self._work, run.recipe, run.reader)
-        self._count = self._recipe_plan.count
+        self._count = len(self._recipe_plan.tasks)
 
     def missing(self) -> list[int]:
         return sorted(set(range(self._count)).difference(self._work.finished(self._count)))
@@ -337,7 +337,8 @@ class _OpenPlan(PlannedWork):
     def run(self, tasks: Sequence[int]) -> Generator[Literal[True], None, None]:
         run, plan = self._run, self._recipe_plan
         header, audit = run.header(plan), run.options.audit
-        label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
+        label = f"preprocess {run.target.id.name}"
+        total = sum(plan.tasks[task].rows for task in tasks)
         with run.progress.task(label, total, "transitions") as bar:
             for task in tasks:
                 try:

@@ -39,7 +39,7 @@ from offline_data.errors import FormatError, IntegrityError, ManifestError
 from offline_data.files import disk_errors, sync_folder, write_durably
 from offline_data.progress import SILENT, Progress, Task
 from offline_data.store.copies import place_file
-from offline_data.store.layout import EPISODE, EPISODES, FRAME_BYTES, OBSERVATIONS, VIDEO, LeafSpec
+from offline_data.store.layout import EPISODE, EPISODES, FRAME_BYTES, VIDEO, LeafSpec, with_counts
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Column, Vocabularies
@@ -130,12 +130,8 @@ def join(
         digests = joining.run(bar, consume=consume)
     first, (counts, audit) = manifests[0], _counts(manifests)
     transitions, episodes = counts.counts["transitions"], counts.counts["episodes"]
-    rows = {OBSERVATIONS: transitions + episodes}
-    tables = {
-        name: table.with_rows(rows.get(name, transitions))
-        for name, table in first.tables.items()
-        if name != EPISODES
-    }
+    tables = {name: table for name, table in first.tables.items() if name != EPISODES}
+    tables = with_counts(tables, transitions, episodes)
     leaves = first.tables[EPISODES].leaves
     given = {x.key: Column(x.key, np.dtype(x.dtype), x.shape, text=x.text) for x in leaves}
     columns = _episode_columns(readers)

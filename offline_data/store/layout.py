@@ -211,6 +211,19 @@ class TableSpec:
         return {"rows": self.rows, "leaves": [leaf.to_json() for leaf in self.leaves]}
 
 
+def with_counts(
+    tables: Mapping[str, TableSpec], transitions: int, episodes: int
+) -> dict[str, TableSpec]:
+    """Return tables of steps and observations with the rows of so many transitions and episodes."""
+    rows = {OBSERVATIONS: transitions + episodes}
+    return {name: table.with_rows(rows.get(name, transitions)) for name, table in tables.items()}
+
+
+def file_sizes(tables: Mapping[str, TableSpec]) -> dict[str, int]:
+    """Return the bytes of every file of some tables whose size follows from their rows."""
+    return {name: size for table in tables.values() for name, size in table.files.items()}
+
+
 def video_name(leaf: LeafSpec, number: int, *, times: bool = False) -> str:
     """Return the name of a video of a leaf, or of the times of its frames."""
     stem = leaf.file.removesuffix(FRAMES)

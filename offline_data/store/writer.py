@@ -22,7 +22,16 @@ from offline_data.plurals import plural
 from offline_data.progress import SILENT
 from offline_data.store.audit import Audit, check_episodes
 from offline_data.store.copies import place_file
-from offline_data.store.layout import DEFAULT_AUDIT, EPISODES, MANIFEST, TEXT, AuditMode, TableSpec
+from offline_data.store.layout import (
+    DEFAULT_AUDIT,
+    EPISODES,
+    MANIFEST,
+    TEXT,
+    AuditMode,
+    TableSpec,
+    file_sizes,
+    with_counts,
+)
 from offline_data.store.manifest import Manifest, dump_manifest
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.tables import (
@@ -283,10 +292,9 @@ class DatasetWriter:
         schema = schema_of(batch)
         writer = LayoutWriter(self._header.layout, schema, self._sink, self._words)
         transitions = self._announced.transitions or batch.transitions
-        rows = transitions + (self._announced.episodes or len(batch.lengths))
-        tables = [table.with_rows(rows) for table in writer.tables.values()]
-        needed = sum(size for table in tables for size in table.files.values())
-        needed += schema.encoded_bytes(transitions, rows)
+        episodes = self._announced.episodes or len(batch.lengths)
+        needed = sum(file_sizes(with_counts(writer.tables, transitions, episodes)).values())
+        needed += schema.encoded_bytes(transitions, transitions + episodes)
         try:
             require_bytes(self.folder, with_margin(needed), self._header.id)
         except NoSpaceError as error:
