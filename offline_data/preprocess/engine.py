@@ -62,7 +62,7 @@ class Run:
     def of(cls, job: Job, settings: Settings, progress: Progress) -> Run:
         """Resolve parent, functions and steps; raises `UsageError`, `NotFoundError`, `ManifestError`."""
         reader = open_reader(job.parent.absolute())
-        recipe = recipe_of(job.stages, job.options)
+        recipe = recipe_of(job.stages, job.options).bind(reader)
         made_of = fingerprint(reader, recipe, job.options.num_frames, job.options.view)
         target = Target.of(job.name, job.dest, made_of[:_REVISION_DIGITS], settings)
         return cls(reader, recipe, target, made_of, job.options, settings, progress)

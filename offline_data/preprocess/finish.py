@@ -106,6 +106,9 @@ def header_of(
     if options.num_frames is not None and stop < reader.lengths[last]:
         steps = f"{stop} of {plural(int(reader.lengths[last]), 'step')}"
         notes.append(f"Episode {last} of {parent.id} is cut after {steps}: truncated there")
+    about: Mapping[str, Any] = parent.about
+    for each in plan.recipe.steps:
+        about = each.update_about(about)
     frames = {} if options.num_frames is None else {"num_frames": options.num_frames}
     step = HistoryStep(
         "preprocess",
@@ -137,7 +140,7 @@ def header_of(
         },
         spaces={name: space for name, space in parent.spaces.items() if name not in changed},
         environment=parent.environment,
-        about=parent.about,
+        about=about,
         licence=parent.licence,
         citation=parent.citation,
         notes=tuple(dict.fromkeys(note for note in notes if note)),

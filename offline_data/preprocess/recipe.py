@@ -19,6 +19,7 @@ from offline_data.preprocess.steps.base import Revision, Step
 from offline_data.preprocess.steps.leaves import column
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.processes.place import report_place
+from offline_data.store.reader import DatasetReader
 
 _SEED_STRIDE = 1_000_003
 """Difference of the seeds of two functions of a recipe, which must not draw the same numbers."""
@@ -88,6 +89,13 @@ class Recipe:
                     hint="store numbers under another name, or as another type than int32",
                 )
         return chunk
+
+    def bind(self, reader: DatasetReader) -> Recipe:
+        """Return the recipe for a dataset; raises what `Step.bind` raises."""
+        steps: list[Step] = []
+        for step in self.steps:
+            steps.append(step.bind(reader, steps))
+        return Recipe(tuple(steps))
 
     def then(self, step: Step) -> Recipe:
         """Return the recipe with one more step."""

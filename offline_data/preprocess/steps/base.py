@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.preprocess.chunk import EpisodeChunk
+    from offline_data.store.reader import DatasetReader
 
     Columns: TypeAlias = Mapping[Key, NDArray[Any]]
     Words: TypeAlias = Mapping[Key, Sequence[str]]
@@ -76,6 +77,22 @@ class Step:
         own = [f.name for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
         values: dict[str, Any] = {name: getattr(self, name) for name in own}
         return {"step": self.name, **json.loads(json.dumps(values))}
+
+    def bind(self, reader: DatasetReader, before: Sequence[Step]) -> Self:
+        """Return the step with what it takes from the description of the dataset.
+
+        Args:
+            reader: The dataset that the recipe is applied to.
+            before: The steps before this one.
+
+        Raises:
+            StepError: The step does not fit the dataset.
+        """
+        return self
+
+    def update_about(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return `Manifest.about` as it is after the step."""
+        return about
 
     def settled(self, probe: EpisodeChunk) -> Self:
         """Return the step with what it learns from a few transitions or episodes.

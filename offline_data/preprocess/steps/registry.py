@@ -28,6 +28,7 @@ _FAMILIES = {
     "episodes": "dedupe filter split subsample",
     "images": "crop grayscale resize to_chw",
     "normalize": "normalize normalize_return",
+    "rows": "resample trim",
     "rewards": "return_to_go reward_clip reward_scale reward_shift",
 }
 """Steps of each module in this package; the class of `to_chw` is `ToChw`."""

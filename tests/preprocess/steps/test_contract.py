@@ -33,6 +33,7 @@ TEXTS = [
     "rename:obs.position=observation.velocity,obs.velocity=observation.position",
     "resize:10,9,mode=area",
     "resize:10,9,mode=bilinear",
+    "resample:10,source_fps=25,action=sum,mission=last",
     "return_to_go:0.9,next.sum",
     "reward_clip:low=-1,high=125.2",
     "reward_scale:scale=-3",
@@ -41,6 +42,8 @@ TEXTS = [
     "split:b,a=0.5,b=0.25,seed=7",
     "subsample:0.5",
     "to_chw:observation.pixels,scale=true,format=hwc",
+    "trim:start=1,idle=5,key=obs.velocity,least=2,inside=true",
+    "trim:end=1",
 ]
 
 
@@ -97,6 +100,16 @@ class TestContract(StepContract):
         ("normalize_return:scale=0", "has scale=0"),
         ("rename:a.b=c,a/b=d", "each old name once"),
         ("resize:8,mode=lanczos", "has mode=lanczos; expected bilinear, bicubic, area, nearest"),
+        ("resample:10", "needs a rule for actions, as action=hold"),
+        ("resample:action=sum", "needs fps"),
+        ("resample:0,action=sum", "has fps=0; expected a number above 0"),
+        ("resample:10,action=sum,source_fps=-1", "has source_fps=-1; expected a number above 0"),
+        (
+            "resample:10,action=sum,source_fps=5",
+            "has fps=10; expected at most the 5 of the dataset",
+        ),
+        ("resample:10,action=first", "has action=first; expected one of hold, last, mean, sum"),
+        ("resample:10,20,30,action=sum", "has no use for '30'"),
         ("return_to_go:gamma=1.5", "has gamma=1.5; expected a number from 0 to 1"),
         ("reward_scale:NaN", "has scale=NaN; expected a number"),
         ("reward_clip", "expected one bound or two"),
@@ -113,6 +126,12 @@ class TestContract(StepContract):
         ("subsample:fraction=0.5,every=3", "found fraction=0.5, every=3"),
         ("subsample:fraction=0", "has fraction=0; expected a number above 0"),
         ("subsample:every=0", "has every=0; expected a whole number, 1 or more"),
+        ("trim", "needs start, end or idle"),
+        ("trim:start=-1", "has start=-1; expected a whole number, 0 or more"),
+        ("trim:idle=-1", "has idle=-1; expected a number, 0 or more"),
+        ("trim:idle=1,least=0", "has least=0; expected a whole number, 1 or more"),
+        ("trim:start=1,inside=true", "has least or inside without idle"),
+        ("trim:idle=1,inside=2", "has inside=2; expected true or false"),
         ("subsample:every=2,seed=-1", "has seed=-1; expected a whole number, 0 or more"),
     ],
 )
@@ -155,7 +174,8 @@ def test_fields_that_are_wrong(name: str, fields: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     "text",
     ["cast:{}=float16", "clip:{},low=1", "concat:{}→x", "exclude:{}", "flatten:{}", "normalize:{}",
-     "rename:{}=x", "resize:8,{}", "select:{}", "to_chw:{}"],
+     "rename:{}=x", "resample:1,source_fps=1,action=hold,{}=hold", "resize:8,{}", "select:{}", "to_chw:{}",
+     "trim:idle=0,key={}"],
 )  # fmt: skip
 def test_a_leaf_that_is_not_there(text: str) -> None:
     with pytest.raises(StepError, match="No leaf is called 'observation") as caught:
