@@ -77,6 +77,10 @@ VERBS: dict[str, Table] = {
             "copies:filter_",
             "Make a new dataset of the episodes for which an expression is true.",
         ),
+        "export": (
+            "export:export",
+            "Write a dataset as files of another format, read them back, and compare every value.",
+        ),
         "split": (
             "copies:split",
             "Make a new dataset of each part of a random split of the episodes.",

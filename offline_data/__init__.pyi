@@ -5,6 +5,7 @@ from .api import check as check
 from .api import convert as convert
 from .api import diff as diff
 from .api import download as download
+from .api import export as export
 from .api import info as info
 from .api import inspect_files as inspect_files
 from .api import list_datasets as list_datasets

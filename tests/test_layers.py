@@ -19,7 +19,7 @@ LAYERS = (
     {"offline_data_cli"},
     {"api"},
     {"text"},
-    {"ingest", "jobs", "preprocess", "buffers", "checks", "project", "reports", "pages", "share"},
+    {"ingest", "jobs", "preprocess", "buffers", "checks", "project", "reports", "pages", "share", "targets"},
     {"store", "sources"},
     {"executors", "readers", "fetch", "episodes"},
     {

@@ -21,10 +21,11 @@ from offline_data.api.datasets import (
     stats,
     verify,
 )
+from offline_data.api.export import export
 from offline_data.api.project import check, diff, lock, sync
 from offline_data.api.share import push
 
 __all__ = [
-    "card", "check", "convert", "diff", "download", "info", "inspect_files", "list_datasets",
+    "card", "check", "convert", "diff", "download", "export", "info", "inspect_files", "list_datasets",
     "load_arrays", "lock", "plot", "push", "remove", "search", "stats", "sync", "verify",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ episode with T = 3            row of steps:          0     1     2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -112,6 +112,21 @@ class EpisodeBatch:
         """Return a batch without episodes that only lists skipped ones, and warnings."""
         nothing = np.zeros(0, np.int64)
         return cls(nothing, {}, {}, nothing.astype(bool), skipped=skipped, warnings=warnings)
+
+    def part(self, first: int, stop: int) -> EpisodeBatch:
+        """Return episodes `[first, stop)` of the batch, as views."""
+        lengths = self.lengths[first:stop]
+        begin = int(self.lengths[:first].sum())
+        rows = slice(begin, begin + int(lengths.sum()))
+        observed = slice(rows.start + first, rows.stop + first + len(lengths))
+        return replace(
+            self,
+            lengths=lengths,
+            steps={key: column[rows] for key, column in self.steps.items()},
+            observations={key: column[observed] for key, column in self.observations.items()},
+            final_observation=self.final_observation[first:stop],
+            episodes={key: column[first:stop] for key, column in self.episodes.items()},
+        )
 
     @cached_property
     def transitions(self) -> int:

@@ -189,7 +189,7 @@ class Preprocesses:
             vectorize=vectorize,
             seed=seed,
             num_frames=num_frames,
-            view=_view_of(self.storage),
+            view=selection_of(self.storage),
             layout=layout,
             workers=num_workers or None,
             worker_threads=worker_threads,
@@ -229,7 +229,7 @@ def _executor_named(
     return None
 
 
-def _view_of(storage: Storage) -> EpisodeSelection | None:
+def selection_of(storage: Storage) -> EpisodeSelection | None:
     """Return the rows of a view, in its order; None for the storage of a whole dataset.
 
     Consecutive rows of an episode form one piece, even if it is a single row.
@@ -242,7 +242,7 @@ def _view_of(storage: Storage) -> EpisodeSelection | None:
     runs = storage.whole.runs()
     pieces = storage.row_map.cut(runs)
     if not len(pieces.first):
-        raise UsageError("The view is empty, so there is nothing to preprocess")
+        raise UsageError("The view is empty: it has no rows")
     episodes = runs.of(pieces.first)
     steps = pieces.first - runs.starts[episodes]
     return EpisodeSelection(episodes.numpy(), pieces.lengths.numpy(), steps.numpy())

@@ -10,6 +10,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from offline_data.files import human_bytes
@@ -48,14 +49,24 @@ def size_category(count: int) -> str:
     return f"{_SIZES[power - 1]}<n<{_SIZES[power]}" if power else f"n<{_SIZES[0]}"
 
 
-def dataset_card(info: DatasetInfo, stats: DatasetStats, *, address: str | None = None) -> str:
+def dataset_card(
+    info: DatasetInfo,
+    stats: DatasetStats,
+    *,
+    address: str | None = None,
+    header: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
     """Return the text of a dataset card: YAML header, then Markdown.
 
-    `address` is where the dataset is pushed to, in place of its id here.
+    Args:
+        info: The dataset.
+        stats: Its statistics.
+        address: Where it is pushed to, in place of its id here.
+        header: Further lines of the header, as JSON values, which YAML reads; `tags` are added.
     """
     size = f"{human_bytes(info.bytes)} on disk"
     blocks = (
-        _header(info),
+        _header(info, header),
         f"# {plain(info.id)}",
         *(f"> {escape_text(line)}" for line in _description(info)),
         f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
@@ -124,7 +135,7 @@ def _string(text: Any) -> str:
     return json.dumps(_one_line(text)[:_LONGEST], ensure_ascii=False)
 
 
-def _header(info: DatasetInfo) -> str:
+def _header(info: DatasetInfo, more: Mapping[str, Any]) -> str:
     licence = (info.licence or "unknown").strip()
     known = licence.lower() in _LICENCES
     lines = ["---", f"pretty_name: {_string(info.name)}"]
@@ -132,9 +143,12 @@ def _header(info: DatasetInfo) -> str:
         lines.append(f"license: {licence.lower()}")
     else:
         lines += ["license: other", f"license_name: {_string(licence)}"]
-    tags = dict.fromkeys(("offline-rl", "reinforcement-learning", info.source))
+    tags = dict.fromkeys(
+        ("offline-rl", "reinforcement-learning", info.source, *more.get("tags", ()))
+    )
     lines += ["task_categories:", "- reinforcement-learning", "tags:"]
     lines += [f"- {_string(tag)}" for tag in tags]
+    lines += [f"{key}: {json.dumps(value)}" for key, value in more.items() if key != "tags"]
     return "\n".join([*lines, "size_categories:", f"- {size_category(info.transitions)}", "---"])
 
 

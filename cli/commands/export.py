@@ -1,0 +1,103 @@
+"""`export`: a dataset as files of another format."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+from offline_data.files import human_bytes
+from offline_data.plurals import plural
+from offline_data_cli.names import entry_named
+from offline_data_cli.options import Context, Dataset, DryRun, argument, option
+from offline_data_cli.result import Result, card, table
+
+
+class Video(str, Enum):
+    """Encodings of images as video."""
+
+    h264 = "h264"
+    av1 = "av1"
+    none = "none"
+
+
+class FormatVersion(str, Enum):
+    """Versions of LeRobot's format."""
+
+    v3_0 = "3.0"
+    v2_1 = "2.1"
+
+
+def export(
+    context: Context,
+    dataset: Dataset,
+    dest: Annotated[
+        Path, argument("DEST", "File or folder to write: new, empty, or of an earlier export.")
+    ],
+    to: Annotated[
+        str,
+        option(
+            "minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, d3rlpy or ted.",
+            metavar="FORMAT",
+        ),
+    ],
+    view: Annotated[
+        str | None, option("Export only the rows of a saved view.", metavar="NAME")
+    ] = None,
+    observation: Annotated[
+        str | None,
+        option("Observation to write, for formats that hold one: d4rl, d3rlpy.", metavar="LEAF"),
+    ] = None,
+    fps: Annotated[
+        float | None,
+        option("lerobot: frames per second. (default: render_fps of the environment)", metavar="N"),
+    ] = None,
+    video: Annotated[
+        Video, option("lerobot: encoding of images; none keeps them as images.")
+    ] = Video.h264,
+    format_version: Annotated[FormatVersion, option("lerobot: version of the format.")] = (
+        FormatVersion.v3_0
+    ),
+    strict: Annotated[bool, option("Fail if anything would be lost; nothing is written.")] = False,
+    dry_run: DryRun = False,
+    force: Annotated[bool, option("Replace a file that was not written by `export`.")] = False,
+) -> Result:
+    """Write a dataset as files of another format, read them back, and compare every value.
+
+    First, all that the format cannot hold is listed: --dry-run shows only this list. A receipt with
+    the origin of the data, the list and the checksums of all files is written as export.json.
+    """
+    from offline_data import api
+
+    entry = entry_named(context, dataset)
+    done = api.export(
+        entry.path,
+        dest,
+        to=to,
+        view=view,
+        observation=observation,
+        fps=fps,
+        video=video.value,
+        format_version=format_version.value,
+        strict=strict,
+        dry_run=dry_run,
+        force=force,
+        settings=context.settings,
+        progress=context.progress,
+    )
+    parts = []
+    if done.losses:
+        title = "would lose" if dry_run else "not in these files"
+        parts.append(table("leaf:keep rows:count reason", done.losses, title))
+    size = f"{plural(done.transitions, 'transition')} in {plural(done.episodes, 'episode')}"
+    if dry_run:
+        nothing = "" if done.losses else "; nothing would be lost"
+        return Result(
+            done, (*parts, f"would write {size} to {done.path}{nothing}"), (str(done.path),)
+        )
+    if done.existed:
+        line = f"{done.path} has {done.id} as {to} already; nothing was written"
+        return Result(done, (line,), (str(done.path),))
+    fields = card(done, "id to path size=bytes:bytes")
+    line = (
+        f"{size}, {human_bytes(done.bytes)}: {done.compared:,} values were read back and are equal"
+    )
+    return Result(done, (*parts, fields, line), (str(done.path),))

@@ -1,0 +1,185 @@
+"""The contract of a format that datasets are exported to, and the table of what each can hold."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import Key
+from offline_data.errors import UsageError
+from offline_data.ids import did_you_mean
+from offline_data.sources.base import RawDataset
+from offline_data.targets.episodes import Episodes, Leaf, Table
+
+Flags: TypeAlias = Literal["rows", "last", "one", "none"]
+"""What a format has of `terminated` and `truncated`: both in every row; both in the last row of an
+episode; one of the two there; or nothing, so that readers take episodes as truncated."""
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What the files of a format can hold."""
+
+    final_observation: bool
+    """The observation after the last action."""
+    flags: Flags
+    nested: bool = True
+    """Several leaves of observations and actions by name; else one of each."""
+    rewards: Literal["optional", "required"] = "optional"
+    """Whether files without rewards can be read by their loaders."""
+    text: bool = True
+    info: bool = True
+    """Leaves below `info`."""
+    extra: bool = True
+    """Other leaves with a row for each action."""
+    episodes: bool | frozenset[str] = True
+    """Columns of episodes: all, none, or those of these names."""
+    encoded: bool = False
+    """Images as JPEG and PNG files, not decoded."""
+    unknown_final: bool = False
+    """That the observation after the last action of an episode is not known."""
+    both: bool = False
+    """Next observations that are not the observations of the rows after; see `Manifest.two_copies`."""
+    dtypes: Mapping[str, str | None] = field(default_factory=dict)
+    """Dtypes that are stored as another one; None: not at all. Others are stored as they are."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a leaf is in the files of a target, and how a reader returns it."""
+
+    leaf: Leaf
+    path: str
+    """Name in the files."""
+    dtype: str
+    """Dtype in the files, or `text`."""
+    key: Key
+    """Key in the batches of the reader of the format."""
+    table: Table
+    """Attribute of these batches."""
+
+    def step_rows(self, batch: EpisodeBatch, *, after: bool = False) -> Any:
+        """Return the leaf with a row for each action; of observations the row before, or after, it."""
+        column: Any = getattr(batch, self.leaf.table)[self.leaf.key]
+        if self.leaf.table != "observations":
+            return column
+        ends = np.cumsum(batch.lengths + 1)
+        kept = np.ones(len(column), bool)
+        kept[ends - batch.lengths - 1 if after else ends - 1] = False
+        return np.asarray(column[kept])
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A difference between the dataset and the files that it is exported to."""
+
+    leaf: str
+    """The leaf, as `info/qpos`, or column of episodes, as `episodes/seed`."""
+    rows: int | None
+    """Rows, or episodes of a column of episodes, that differ; None: all."""
+    reason: str
+
+    def __str__(self) -> str:
+        rows = "" if self.rows is None else f" ({self.rows:,} rows)"
+        return f"{self.leaf}{rows}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of an export that targets read; each says which."""
+
+    observation: Key | None = None
+    """The leaf of observations of targets that hold one; None: there is only one."""
+    fps: float | None = None
+    """LeRobot: frames in a second; None: those of the environment's `render_fps`."""
+    video: Literal["h264", "av1", "none"] = "h264"
+    """LeRobot: encoding of images."""
+    format_version: str | None = None
+    """LeRobot: 3.0 or 2.1; None: 3.0."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExportJob:
+    """An export: episodes, options, and the places of their leaves."""
+
+    episodes: Episodes
+    options: ExportOptions
+    places: tuple[Place, ...]
+    name: str
+    """Name of the destination, without folders."""
+    known_final: int
+    """Number of episodes whose observation after the last action is known."""
+
+    def places_in(self, table: Table) -> dict[Key, Place]:
+        """Return the places of leaves of a table of the dataset, by key."""
+        return {one.leaf.key: one for one in self.places if one.leaf.table == table}
+
+
+class Target(ABC):
+    """A format. Instances have no state."""
+
+    name: str
+    """The word of `--to`."""
+    title: str
+    """Title of at most half a line."""
+    suffix: str = ""
+    """Suffix of the file; empty: the destination is a folder."""
+    holds: Holds
+    reads: tuple[str, ...] = ()
+    """Fields of `ExportOptions` that change the files."""
+    added: frozenset[tuple[Table, Key]] = frozenset()
+    """Leaves that the reader of the format makes by itself, such as the number of a file's group."""
+
+    @abstractmethod
+    def place(self, leaf: Leaf, options: ExportOptions) -> Place | str:
+        """Return the place of a leaf that the format can hold, or why it has none."""
+
+    @abstractmethod
+    def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
+        """Write a file, or into a new folder.
+
+        `batches` have the leaves of `job.places` by the keys of the dataset, with dtypes of the places;
+        they can be iterated over several times.
+        """
+
+    @abstractmethod
+    def read(self, path: Path, job: ExportJob) -> RawDataset:
+        """Open what was written, with the reader that `convert` uses for this format."""
+
+    def omits_final(self, job: ExportJob) -> bool:  # noqa: ARG002
+        """Return True if these files have no observations after last actions, which others have."""
+        return False
+
+    def card(self, job: ExportJob) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return what the header of `README.md` has for the format's loaders; `tags` are added."""
+        return {}
+
+
+_TARGETS = {
+    "d4rl": "d4rl:D4RL",
+    "robomimic": "robomimic:Robomimic",
+    "d3rlpy": "d3rlpy:D3rlpy",
+    "ted": "ted:Ted",
+}
+"""Modules and classes of formats by name."""
+
+TARGETS = tuple(_TARGETS)
+
+
+def get_target(name: str) -> Target:
+    """Return a format by name; raises `UsageError` with the nearest one."""
+    if name not in _TARGETS:
+        raise UsageError(
+            f"{name!r} is not a format of `export`; expected one of {', '.join(TARGETS)}",
+            hint=did_you_mean(name, TARGETS),
+        )
+    module, _, kind = _TARGETS[name].partition(":")
+    target: Target = getattr(import_module(f"offline_data.targets.{module}"), kind)()
+    return target

@@ -1,0 +1,89 @@
+"""d3rlpy: an HDF5 dump, as `d3rlpy.dataset.ReplayBuffer.load` and `MDPDataset` read it.
+
+```
+columns, num_episodes, version
+observations_0, actions_0, rewards_0, terminated_0       episode 0; terminated is one flag
+observations_0_0, observations_0_1                       a tuple of observations
+```
+
+Discrete actions are int `[T, 1]`. Source: `d3rlpy/dataset/io.py` of https://github.com/takuseno/d3rlpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.readers.hdf5 import h5
+from offline_data.sources.base import Release
+from offline_data.sources.registry import get_source
+from offline_data.targets.base import ExportJob, ExportOptions, Holds, Place, Target
+from offline_data.targets.episodes import Leaf
+from offline_data.targets.plan import place_at
+
+if TYPE_CHECKING:
+    from offline_data.sources.base import RawDataset
+
+VERSION = "2.1"
+COLUMNS = ("observations", "actions", "rewards", "terminated")
+
+
+class D3rlpy(Target):
+    """d3rlpy's dump of episodes."""
+
+    name = "d3rlpy"
+    title = "d3rlpy's HDF5 dump"
+    suffix = ".h5"
+    reads = ("observation",)
+    holds = Holds(
+        final_observation=False,
+        flags="one",
+        nested=False,
+        rewards="required",
+        text=False,
+        info=False,
+        extra=False,
+        episodes=False,
+    )
+
+    def place(self, leaf: Leaf, options: ExportOptions) -> Place | str:
+        """Return the column of a leaf."""
+        if leaf.key == options.observation:
+            return place_at(leaf, "observations", self.holds, ("observation",))
+        if leaf.key[0] == "action":
+            return place_at(leaf, "actions", self.holds, ("action",))
+        if leaf.key == REWARD:
+            return place_at(leaf, "rewards", self.holds)
+        if leaf.key in {TERMINATED, TRUNCATED}:
+            return place_at(leaf, "terminated", self.holds)
+        return f"{self.name} has no place for it"
+
+    def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
+        """Write the columns of each episode."""
+        number = 0
+        places = {place.path: place for place in job.places}
+        with h5().File(path, "w", track_order=True) as file:
+            file.create_dataset("columns", data=[name.encode() for name in COLUMNS])
+            file.create_dataset("num_episodes", data=len(job.episodes.lengths))
+            file.create_dataset("version", data=VERSION)
+            for batch in batches:
+                for at in range(len(batch.lengths)):
+                    episode = batch.part(at, at + 1)
+                    rows = episode.transitions
+                    seen = episode.observations[places["observations"].leaf.key][:-1]
+                    file.create_dataset(f"observations_{number}", data=np.asarray(seen))
+                    for name in ("actions", "rewards"):
+                        column = np.asarray(episode.steps[places[name].leaf.key])
+                        file.create_dataset(f"{name}_{number}", data=column.reshape(rows, -1))
+                    ended = bool(episode.steps[TERMINATED][-1, 0])
+                    file.create_dataset(f"terminated_{number}", data=ended)
+                    number += 1
+
+    def read(self, path: Path, job: ExportJob) -> RawDataset:  # noqa: ARG002
+        """Open the file as a local one of d3rlpy."""
+        return get_source("d3rlpy").open(Release(path.name, "1", local=path), path)

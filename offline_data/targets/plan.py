@@ -1,0 +1,231 @@
+"""The plan of an export: the place of every leaf, and what the files will not have.
+
+```
+leaf of the dataset  ->  Target.place  ->  Place, or a Loss
+batch of the dataset ->  stored_batch  ->  what `Target.write` takes
+                     ->  read_batch    ->  what the reader of the format must return
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.errors import UsageError
+from offline_data.store.layout import EPISODES
+from offline_data.store.reader import DatasetReader
+from offline_data.targets.base import ExportJob, ExportOptions, Flags, Holds, Loss, Place, Target
+from offline_data.targets.episodes import Episodes, Leaf, Table
+
+
+def plan_export(
+    episodes: Episodes, target: Target, options: ExportOptions, name: str
+) -> tuple[ExportJob, tuple[Loss, ...]]:
+    """Return the places of all leaves, and all that the files will not have.
+
+    Reads the flags of all rows, and nothing else. Raises `UsageError` for what the format cannot
+    hold at all, such as several observations where it holds one.
+    """
+    holds, losses, places = target.holds, [], []
+    if holds.rewards == "required" and not any(leaf.key == REWARD for leaf in episodes.leaves):
+        raise UsageError(
+            f"{target.name} needs rewards, and {episodes.reader.manifest.id} has none",
+            hint="make them with a function of `preprocess`, or choose another format",
+        )
+    if not holds.nested:
+        options = replace(options, observation=_single_leaves(episodes, target, options))
+    if not holds.both and (twice := [leaf.key for leaf in episodes.leaves if _is_second(leaf)]):
+        raise UsageError(
+            f"{join_key(twice[0])} of {episodes.reader.manifest.id} is not the observation of the row after, "
+            f"and {target.name} has one observation for both",
+            hint="convert the source without --keep-episodes, or choose d4rl, parquet or hf",
+        )
+    for leaf in episodes.leaves:
+        found = _refusal(leaf, holds) or target.place(leaf, options)
+        label = join_key((EPISODES, *leaf.key) if leaf.table == "episodes" else leaf.key)
+        if isinstance(found, str):
+            losses.append(Loss(label, None, found))
+            continue
+        places.append(found)
+        if found.dtype != leaf.dtype and not _is_exact(leaf.dtype, found.dtype):
+            losses.append(Loss(label, None, f"{leaf.dtype} becomes {found.dtype}"))
+        if leaf.encoding and not holds.encoded:
+            losses.append(Loss(label, None, f"{leaf.encoding} is decoded to pixels"))
+    job = ExportJob(episodes, options, tuple(places), name, 0)
+    job, lost = _count_ends(job, target)
+    return job, (*losses, *lost)
+
+
+def _is_second(leaf: Leaf) -> bool:
+    return leaf.table == "steps" and leaf.key[:2] == ("next", "observation")
+
+
+def _single_leaves(episodes: Episodes, target: Target, options: ExportOptions) -> Key:
+    """Return the only observation leaf, or the chosen one; raises `UsageError`."""
+    found = {}
+    for root in ("observation", "action"):
+        keys = [leaf.key for leaf in episodes.leaves if leaf.key[0] == root]
+        if root == "observation" and options.observation is not None:
+            if options.observation not in keys:
+                named = ", ".join(map(join_key, keys)) or "none"
+                raise UsageError(
+                    f"There is no observation {join_key(options.observation)!r}; there are {named}"
+                )
+            keys = [options.observation]
+        if len(keys) != 1:
+            named = ", ".join(map(join_key, keys)) or "none"
+            raise UsageError(
+                f"{target.name} has one array of {root}s, and the dataset has {len(keys)} leaves: {named}",
+                hint=f"choose one: --observation {join_key(keys[0])}"
+                if keys and root == "observation"
+                else "make one of them with `preprocess`, or choose another format",
+            )
+        found[root] = keys[0]
+    return found["observation"]
+
+
+def _refusal(leaf: Leaf, holds: Holds) -> str:
+    """Return why a format cannot hold a leaf, by the table of what it holds; empty: it can."""
+    root, name = leaf.key[0], leaf.key[0]
+    if leaf.table == "episodes":
+        allowed = holds.episodes if isinstance(holds.episodes, bool) else name in holds.episodes
+        if not allowed:
+            return "there is no place for columns of episodes"
+    elif leaf.key in {TERMINATED, TRUNCATED}:
+        return ""
+    if leaf.dtype == "text" and not holds.text:
+        return "there is no text"
+    if holds.dtypes.get(leaf.dtype, "") is None:
+        return f"there is no {leaf.dtype}"
+    if leaf.table != "episodes" and "info" in {root, *leaf.key[1:2]} and not holds.info:
+        return "there is no place for infos"
+    if root in {"extra", "state"} and not holds.extra:
+        return "there is no place for other leaves"
+    return ""
+
+
+def place_at(
+    leaf: Leaf, path: str, holds: Holds, key: Key | None = None, table: Table | None = None
+) -> Place:
+    """Return the place of a leaf that the reader of a format returns under its key, or another."""
+    dtype = holds.dtypes.get(leaf.dtype) or leaf.dtype
+    return Place(leaf, path, dtype, key or leaf.key, table or leaf.table)
+
+
+def _is_exact(dtype: str, stored: str) -> bool:
+    if "text" in {dtype, stored}:
+        return False
+    return bool(np.can_cast(dtype, stored, "safe"))
+
+
+def _count_ends(job: ExportJob, target: Target) -> tuple[ExportJob, list[Loss]]:
+    """Return the job with the number of known final observations; and what is lost of them and of flags."""
+    holds, known, total = target.holds, 0, len(job.episodes.lengths)
+    differing = {TERMINATED: 0, TRUNCATED: 0}
+    for member in job.episodes.members:
+        final, flags = _ends_of(member.reader, member.chosen)
+        known += int(final.sum())
+        last = np.cumsum(member.chosen.lengths) - 1
+        kept = flags_in(holds.flags, flags, last)
+        for key, count in differing.items():
+            differing[key] = count + int((kept[key] != flags[key]).sum())
+    job, losses = replace(job, known_final=known), []
+    observed = [place for place in job.places if place.leaf.table == "observations"]
+    if known and observed and not holds.final_observation:
+        losses.append(Loss(FINAL, known, f"{target.name} has no place for it"))
+    elif known:
+        why = "there is no place for the row after the last action of an episode"
+        moved = [join_key(place.leaf.key) for place in observed if place.table == "steps"]
+        losses += [Loss(name, known, why) for name in moved]
+    repeated = any(place.table == "observations" for place in observed) and known < total
+    if (
+        repeated
+        and holds.final_observation
+        and not (holds.unknown_final or target.omits_final(job))
+    ):
+        why = "it is not known, and the one before is written in its place"
+        losses.append(Loss(FINAL, total - known, why))
+    losses += [
+        Loss(join_key(key), count, _FLAG_REASONS[holds.flags].format(name=target.name))
+        for key, count in differing.items()
+        if count
+    ]
+    return job, losses
+
+
+FINAL = "observation after the last action"
+
+_FLAG_REASONS: Mapping[Flags, str] = {
+    "rows": "",
+    "last": "{name} has flags in last rows of episodes only",
+    "one": "{name} has one end for each episode, terminated or truncated",
+    "none": "{name} does not say how episodes end, and they are read as truncated",
+}
+
+
+def _ends_of(
+    reader: DatasetReader, chosen: Any
+) -> tuple[NDArray[np.bool_], dict[Key, NDArray[np.bool_]]]:
+    """Return what is known of final observations `[E]`, and flags `[N, 1]`."""
+    rows = np.repeat(
+        chosen.rows(reader) - (np.cumsum(chosen.lengths) - chosen.lengths), chosen.lengths
+    )
+    rows += np.arange(len(rows))
+    flags = {key: np.array(reader.step(key)[rows], bool) for key in (TERMINATED, TRUNCATED)}
+    early = chosen.steps + chosen.lengths < reader.lengths[chosen.episodes]
+    last = (np.cumsum(chosen.lengths) - 1)[early]
+    flags[TRUNCATED][last] |= ~flags[TERMINATED][last]
+    final = np.asarray(reader.episodes[("final_observation",)])[chosen.episodes].astype(bool)
+    return final | early, flags
+
+
+def flags_in(
+    held: Flags, flags: Mapping[Key, NDArray[Any]], last: NDArray[np.int64]
+) -> dict[Key, NDArray[Any]]:
+    """Return the flags `[N, 1]` as a format holds them; `last` are last rows of episodes.
+
+    Example:
+        >>> rows = {TERMINATED: np.array([[1], [1]], bool), TRUNCATED: np.array([[0], [1]], bool)}
+        >>> kept = flags_in("one", rows, np.array([1]))
+        >>> kept[TERMINATED][:, 0].tolist(), kept[TRUNCATED][:, 0].tolist()
+        ([False, True], [False, False])
+    """
+    if held == "rows":
+        return {key: flags[key] for key in (TERMINATED, TRUNCATED)}
+    terminated, truncated = (np.zeros_like(flags[key]) for key in (TERMINATED, TRUNCATED))
+    if held != "none":
+        terminated[last] = flags[TERMINATED][last]
+    truncated[last] = ~terminated[last]
+    if held == "last":
+        truncated[last] |= flags[TRUNCATED][last]
+    return {TERMINATED: terminated, TRUNCATED: truncated}
+
+
+def stored_batch(batch: EpisodeBatch, job: ExportJob, holds: Holds) -> EpisodeBatch:
+    """Return the leaves that have places, with the dtypes of these, and the flags that are held."""
+    flags = flags_in(holds.flags, batch.steps, batch.last_rows)
+    columns = {}
+    for table in ("steps", "observations", "episodes"):
+        found = getattr(batch, table)
+        places = job.places_in(table)
+        columns[table] = {key: _cast(found[key], place) for key, place in places.items()}
+    return EpisodeBatch(
+        batch.lengths,
+        {**columns["steps"], **flags},
+        columns["observations"],
+        batch.final_observation & holds.final_observation,
+        columns["episodes"],
+    )
+
+
+def _cast(column: Any, place: Place) -> Any:
+    if place.dtype in {"text", place.leaf.dtype}:
+        return column
+    return np.asarray(column).astype(place.dtype)

@@ -1,0 +1,309 @@
+"""Running an export: written beside the destination, proved, described by a receipt, and renamed.
+
+```
+DEST                    a folder, or a file for some formats
+DEST/export.json        the receipt; of a file NAME: NAME.export.json beside it
+.DEST.exporting         what is being written; removed by the next run if this one is killed
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offline_data.config import Settings
+from offline_data.episodes import EpisodeBatch
+from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.files import (
+    disk_errors,
+    is_file,
+    is_folder,
+    require_bytes,
+    sync_folder,
+    write_durably,
+)
+from offline_data.plurals import plural
+from offline_data.progress import Progress, Task
+from offline_data.project.content import digest_of
+from offline_data.reports.card import dataset_card
+from offline_data.reports.info import entry_info
+from offline_data.reports.stats import dataset_stats
+from offline_data.sources.folders import files_below
+from offline_data.store.library import entry_at
+from offline_data.store.publish import dataset_lock
+from offline_data.strict_json import as_unicode, read_json
+from offline_data.targets.base import ExportJob, ExportOptions, Loss, Target, get_target
+from offline_data.targets.episodes import Episodes
+from offline_data.targets.plan import plan_export, stored_batch
+from offline_data.targets.proof import prove
+from offline_data.version import __version__
+
+RECEIPT = "export.json"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Result of `export`."""
+
+    id: str
+    """Id of the dataset; of a mixture the ids of its members, separated by commas."""
+    path: Path
+    """The file or folder."""
+    to: str
+    """The format."""
+    transitions: int
+    episodes: int
+    losses: tuple[Loss, ...]
+    """What the files do not have."""
+    compared: int = 0
+    """Values that were read back and compared."""
+    bytes: int = 0
+    """Bytes of all files."""
+    existed: bool = False
+    """Whether it was there already, of the same data; then nothing was written."""
+    dry_run: bool = False
+    """Whether nothing was done."""
+
+
+def export_episodes(
+    episodes: Episodes,
+    path: Path,
+    to: str,
+    settings: Settings,
+    progress: Progress,
+    *,
+    options: ExportOptions,
+    strict: bool = False,
+    dry_run: bool = False,
+    force: bool = False,
+) -> Exported:
+    """Write episodes as files of another format; see `offline_data.targets`."""
+    target = get_target(to)
+    path = _destination(path, target)
+    job, losses = plan_export(episodes, target, options, path.name)
+    result = Exported(
+        ", ".join(member.reader.manifest.id for member in episodes.members),
+        path,
+        to,
+        episodes.transitions,
+        len(episodes.lengths),
+        losses,
+        dry_run=dry_run,
+    )
+    if strict and losses:
+        lost = "; ".join(map(str, losses))
+        raise UsageError(
+            f"{to} cannot hold all of {result.id}: {lost}",
+            hint="without --strict it is written without these",
+        )
+    older = _check_destination(path, target, force=force)
+    if dry_run:
+        return result
+    with dataset_lock(settings.staging, f"export{path}", progress), disk_errors(path):
+        made_of = _origin(job, target, settings, progress)
+        if older is not None and older.get("of") == made_of and not _changed(path, target, older):
+            return _existing(result, older)
+        return _write(job, target, made_of, result, progress)
+
+
+def _destination(path: Path, target: Target) -> Path:
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay links, and are refused
+    if target.suffix and path.suffix != target.suffix:
+        raise UsageError(
+            f"{path} is to be a file of {target.name}, whose names end in {target.suffix}",
+            hint=f"name it {path.with_suffix(target.suffix).name}",
+        )
+    return path
+
+
+def _check_destination(path: Path, target: Target, *, force: bool) -> dict[str, Any] | None:
+    """Return the receipt of an earlier export at the destination; raises `UsageError`."""
+    if path.is_symlink():
+        raise UsageError(f"{path} is a link; name the place itself")
+    if not path.exists():
+        return None
+    receipt = _receipt_of(path, target)
+    kind = is_file(path) if target.suffix else is_folder(path)
+    if receipt is not None and kind:
+        return receipt
+    if kind and not target.suffix and not any(path.iterdir()):
+        return None
+    if kind and force and target.suffix:
+        return None
+    raise UsageError(
+        f"{path} exists and was not written by `export`; nothing was changed",
+        hint="name a new file or folder" + (", or replace it: --force" if target.suffix else ""),
+    )
+
+
+def _receipt_place(path: Path, target: Target) -> Path:
+    return path.with_name(f"{path.name}.{RECEIPT}") if target.suffix else path / RECEIPT
+
+
+def _receipt_of(path: Path, target: Target) -> dict[str, Any] | None:
+    try:
+        receipt = read_json(_receipt_place(path, target), max_bytes=1 << 28)
+    except (NotFoundError, FormatError):
+        return None
+    whole = isinstance(receipt, dict) and isinstance(receipt.get("files"), dict)
+    return receipt if whole and receipt.get("to") == target.name else None
+
+
+def _changed(path: Path, target: Target, receipt: dict[str, Any]) -> bool:
+    """Return True if a file of an earlier export is missing or has another size."""
+    folder = path.parent if target.suffix else path
+    sizes = {name: entry.get("size") for name, entry in receipt["files"].items()}
+    return any(
+        not is_file(folder / n) or (folder / n).stat().st_size != s for n, s in sizes.items()
+    )
+
+
+def _existing(result: Exported, receipt: dict[str, Any]) -> Exported:
+    size = sum(entry["size"] for entry in receipt["files"].values())
+    return replace(result, existed=True, bytes=size, compared=receipt.get("compared", 0))
+
+
+def _origin(job: ExportJob, target: Target, settings: Settings, progress: Progress) -> Any:
+    """Return what the result depends on, as JSON: datasets by content, rows, options, format."""
+    members = []
+    for member in job.episodes.members:
+        manifest = member.reader.manifest
+        entry = entry_at(member.reader.path)
+        found: dict[str, Any] = {
+            "id": manifest.id,
+            "content": digest_of(entry, settings.root, progress),
+        }
+        if not member.whole:
+            chosen = member.chosen
+            rows = hashlib.sha256()
+            for numbers in (chosen.episodes, chosen.steps, chosen.lengths):
+                rows.update(numbers.astype("<i8").tobytes())
+            found |= {"episodes": len(chosen.lengths), "rows": f"sha256:{rows.hexdigest()}"}
+        members.append(found)
+    options = {name: getattr(job.options, name) for name in target.reads}
+    return json.loads(json.dumps({"datasets": members, "options": options, "to": target.name}))
+
+
+def _write(
+    job: ExportJob, target: Target, made_of: Any, result: Exported, progress: Progress
+) -> Exported:
+    path = result.path
+    staged = path.with_name(f".{path.name}.exporting")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(staged, ignore_errors=True)  # of a process that was killed
+    try:
+        staged.mkdir()
+        written = staged / path.name
+        size = sum(leaf.nbytes for leaf in job.episodes.leaves if leaf.table != "episodes")
+        require_bytes(staged, size * job.episodes.transitions // 4, f"An export to {path}")
+        if not target.suffix:
+            written.mkdir()
+        with progress.task(f"export {path.name}", job.episodes.transitions, "transitions") as bar:
+            target.write(_Batches(job, target, bar), written, job)
+        compared = prove(target.read(written, job), job, target, progress)
+        if not target.suffix:
+            card = _card(job, target, result, progress)
+            (written / "README.md").write_text(card, encoding="utf-8")
+        files = _digests(staged if target.suffix else written)
+        receipt = {
+            "to": target.name,
+            "version": __version__,
+            "of": made_of,
+            "history": _history(job),
+            "losses": [asdict(loss) for loss in result.losses],
+            "compared": compared,
+            "transitions": result.transitions,
+            "episodes": result.episodes,
+            "files": files,
+        }
+        text = as_unicode(json.dumps(receipt, ensure_ascii=False, indent=1))
+        write_durably(_receipt_place(written, target), text.encode())
+        _publish(staged, path, target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return replace(result, compared=compared, bytes=sum(one["size"] for one in files.values()))
+
+
+class _Batches:
+    """The batches that a target writes; the first pass over them is shown as progress."""
+
+    def __init__(self, job: ExportJob, target: Target, bar: Task) -> None:
+        self._job, self._target, self._bar = job, target, bar
+        self._passes = 0
+
+    def __iter__(self) -> Iterator[EpisodeBatch]:
+        self._passes += 1
+        shown = self._passes == 1
+        for batch in self._job.episodes.batches():
+            yield stored_batch(batch, self._job, self._target.holds)
+            if shown:
+                self._bar.advance(batch.transitions)
+
+
+def _publish(staged: Path, path: Path, target: Target) -> None:
+    """Rename what was written; a folder replaces an earlier export as a whole, a file comes last."""
+    if target.suffix:
+        for written in sorted(staged.iterdir(), key=lambda one: one.name == path.name):
+            written.replace(path.with_name(written.name))
+    else:
+        aside = staged / "replaced"
+        if path.exists():
+            path.rename(aside)
+        try:
+            (staged / path.name).rename(path)
+        except OSError:
+            if aside.exists():
+                aside.rename(path)
+            raise
+    sync_folder(path.parent)
+
+
+def _digests(folder: Path) -> dict[str, dict[str, Any]]:
+    files = {}
+    for file in files_below(folder):
+        digest = hashlib.sha256()
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+            os.fsync(stream.fileno())
+        name = file.relative_to(folder).as_posix()
+        files[name] = {"size": file.stat().st_size, "sha256": digest.hexdigest()}
+    return files
+
+
+def _history(job: ExportJob) -> list[Any]:
+    """Return the steps from the source to the datasets, as their manifests have them."""
+    return [
+        {
+            "id": member.reader.manifest.id,
+            "parents": list(member.reader.manifest.parents),
+            "converter": dict(member.reader.manifest.converter),
+        }
+        for member in job.episodes.members
+    ]
+
+
+def _card(job: ExportJob, target: Target, result: Exported, progress: Progress) -> str:
+    first = entry_at(job.episodes.reader.path)
+    text = dataset_card(
+        entry_info(first), dataset_stats(job.episodes.reader, progress), header=target.card(job)
+    )
+    of = plural(result.transitions, "transition") + " in " + plural(result.episodes, "episode")
+    lines = [
+        "## Export",
+        (
+            f"{of} of `{result.id}`, written as {target.title} by offline-data {__version__}. "
+            f"`{RECEIPT}` has the digests of the dataset and of all files."
+        ),
+        "Not in these files:" if result.losses else "These files have all of the dataset.",
+        "\n".join(f"- {loss}" for loss in result.losses),
+    ]
+    return text + "\n" + "\n\n".join(line for line in lines if line) + "\n"

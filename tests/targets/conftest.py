@@ -1,0 +1,81 @@
+"""Datasets to export: flat, nested, with text, images, unknown final observations, and odd ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.config import Settings
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.testing.toy import toy_batch, write_toy
+
+LENGTHS = (3, 1, 5, 2)
+
+
+def flat_batch(*, rewards: bool = True, final: bool = True) -> EpisodeBatch:
+    """Return episodes of one array of observations and one of actions."""
+    batch = toy_batch(LENGTHS, unknown_final=() if final else range(len(LENGTHS)))
+    steps = {key: column for key, column in batch.steps.items() if rewards or key != REWARD}
+    observations = {("observation",): batch.observations["observation", "state"]}
+    return replace(batch, steps=steps, observations=observations, episodes={})
+
+
+def odd_ends() -> EpisodeBatch:
+    """Return episodes with a flag within one, and both flags at the end of another."""
+    batch = flat_batch()
+    steps = {key: np.array(column) for key, column in batch.steps.items()}
+    steps[TERMINATED][0] = True
+    steps[TERMINATED][-1] = steps[TRUNCATED][-1] = True
+    return replace(batch, steps=steps)
+
+
+def discrete_batch() -> EpisodeBatch:
+    """Return episodes with numbers as actions, float64 observations and several other leaves."""
+    batch = flat_batch()
+    rows = batch.transitions
+    steps = {
+        **batch.steps,
+        ("action",): np.arange(rows, dtype=np.int64) % 4,
+        ("extra", "weight"): np.arange(rows, dtype=np.float64) + 0.1,
+        ("next", "info", "score"): np.arange(rows, dtype=np.int32)[:, None] + 1000,
+    }
+    observations = {
+        ("observation",): batch.observations["observation",].astype(np.float64) + 1e-12,
+        ("info", "q", "pos"): np.arange(rows + len(LENGTHS), dtype=np.float32) + 7,
+    }
+    return replace(batch, steps=steps, observations=observations)
+
+
+BATCHES: dict[str, Callable[[], EpisodeBatch]] = {
+    "flat": flat_batch,
+    "without final": lambda: flat_batch(final=False),
+    "without rewards": lambda: flat_batch(rewards=False),
+    "nested": lambda: toy_batch(LENGTHS, text=True, images=True),
+    "some final": lambda: toy_batch(LENGTHS, unknown_final=[1, 2]),
+    "odd ends": odd_ends,
+    "discrete": discrete_batch,
+}
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[[str], Path]:
+    """Write one of `BATCHES` as a dataset directory, and return it."""
+
+    def write(name: str) -> Path:
+        folder = tmp_path / "stored" / name.replace(" ", "_")
+        if not folder.exists():
+            write_toy(folder, [BATCHES[name]()], dataset=f"local:{name.replace(' ', '_')}@1")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Return settings with a root of its own."""
+    return Settings(tmp_path / "root")
