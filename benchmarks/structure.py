@@ -31,7 +31,7 @@ FOLDERS = ("offline_data", "cli")
 BUDGETS = {
     "cli": 4_850,
     "offline_data": 2_260,
-    "offline_data/api": 960,
+    "offline_data/api": 1_130,
     "offline_data/buffers": 17_810,
     "offline_data/checks": 4_070,
     "offline_data/episodes": 710,
@@ -46,12 +46,12 @@ BUDGETS = {
     "offline_data/readers": 5_350,
     "offline_data/reports": 2_590,
     "offline_data/share": 400,
-    "offline_data/targets": 1900,
+    "offline_data/targets": 1_900,
     "offline_data/sources": 13_300,
     "offline_data/store": 5_150,
     "offline_data/testing": 930,
     "offline_data/text": 3_060,
-    "tests": 77_200,
+    "tests": 82_000,
 }
 """Lines of each folder."""
 

@@ -11,7 +11,7 @@ from offline_data_cli.options import Context, Dataset, DryRun, argument, option
 from offline_data_cli.result import Result, card, table
 
 
-class Video(str, Enum):
+class VideoCodec(str, Enum):
     """Encodings of images as video."""
 
     h264 = "h264"
@@ -51,8 +51,8 @@ def export(
         option("lerobot: frames per second. (default: render_fps of the environment)", metavar="N"),
     ] = None,
     video: Annotated[
-        Video, option("lerobot: encoding of images; none keeps them as images.")
-    ] = Video.h264,
+        VideoCodec, option("lerobot: encoding of images; none keeps them as images.")
+    ] = VideoCodec.h264,
     format_version: Annotated[FormatVersion, option("lerobot: version of the format.")] = (
         FormatVersion.v3_0
     ),

@@ -12,13 +12,15 @@ from offline_data.progress import progress_of
 
 if TYPE_CHECKING:
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.buffers.ensemble import ReplayBufferEnsemble
+    from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
     from offline_data.config import Settings
     from offline_data.progress import Progress
-    from offline_data.targets.episodes import Member
+    from offline_data.targets.episodes import ExportMember
     from offline_data.targets.run import Exported
 
-    Exportable: TypeAlias = DatasetLike | BaseDatasetExperienceReplay | ReplayBufferEnsemble
+    Exportable: TypeAlias = (
+        DatasetLike | BaseDatasetExperienceReplay | ReplayBufferEnsemble | DatasetMixture
+    )
 
 
 def export(
@@ -108,7 +110,7 @@ def export(
     """
     from offline_data.episodes.fields import split_key
     from offline_data.targets.base import ExportOptions
-    from offline_data.targets.episodes import Episodes
+    from offline_data.targets.episodes import ExportedEpisodes
     from offline_data.targets.run import export_episodes
 
     chosen = settings_of(root, settings)
@@ -119,7 +121,7 @@ def export(
         format_version=format_version,
     )
     return export_episodes(
-        Episodes(tuple(_members_of(data, view, chosen))),
+        ExportedEpisodes(tuple(_members_of(data, view, chosen))),
         user_path(dest, "the destination"),
         to,
         chosen,
@@ -131,11 +133,11 @@ def export(
     )
 
 
-def _members_of(data: Any, view: str | None, settings: Settings) -> list[Member]:
+def _members_of(data: Any, view: str | None, settings: Settings) -> list[ExportMember]:
     """Return the episodes of a dataset, view or mixture; those of a mixture are listed once."""
     from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
-    from offline_data.targets.episodes import Member
+    from offline_data.targets.episodes import ExportMember
 
     if hasattr(data, "members"):
         if view is not None:
@@ -145,7 +147,7 @@ def _members_of(data: Any, view: str | None, settings: Settings) -> list[Member]
     if not hasattr(data, "data_path"):
         path = locate(text_of(data), settings).path
         if view is None:
-            return [Member.of(open_reader(path))]
+            return [ExportMember.of(open_reader(path))]
         from offline_data.buffers.load import open_dataset
 
         data = open_dataset(path)
@@ -153,4 +155,4 @@ def _members_of(data: Any, view: str | None, settings: Settings) -> list[Member]
 
     buffer = data if view is None else data.saved_view(view)
     reader = open_reader(buffer.data_path)
-    return [Member.of(reader, selection_of(buffer.storage))]
+    return [ExportMember.of(reader, selection_of(buffer.storage))]

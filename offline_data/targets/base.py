@@ -16,16 +16,16 @@ from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
 from offline_data.sources.base import RawDataset
-from offline_data.targets.episodes import Episodes, Leaf, Table
+from offline_data.targets.episodes import ExportedEpisodes, Leaf, Table
 
 Flags: TypeAlias = Literal["rows", "last", "one", "none"]
-"""What a format has of `terminated` and `truncated`: both in every row; both in the last row of an
+"""Flags of ends that a format has: both in every row; both in the last row of an
 episode; one of the two there; or nothing, so that readers take episodes as truncated."""
 
 
 @dataclass(frozen=True)
 class Holds:
-    """What the files of a format can hold."""
+    """Leaves and rows that the files of a format can hold."""
 
     final_observation: bool
     """The observation after the last action."""
@@ -52,8 +52,8 @@ class Holds:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a leaf is in the files of a target, and how a reader returns it."""
+class LeafPlace:
+    """Place of a leaf in the files of a target, and its key where a reader returns it."""
 
     leaf: Leaf
     path: str
@@ -109,20 +109,20 @@ class ExportOptions:
 class ExportJob:
     """An export: episodes, options, and the places of their leaves."""
 
-    episodes: Episodes
+    episodes: ExportedEpisodes
     options: ExportOptions
-    places: tuple[Place, ...]
+    places: tuple[LeafPlace, ...]
     name: str
     """Name of the destination, without folders."""
     known_final: int
     """Number of episodes whose observation after the last action is known."""
 
-    def places_in(self, table: Table) -> dict[Key, Place]:
+    def places_in(self, table: Table) -> dict[Key, LeafPlace]:
         """Return the places of leaves of a table of the dataset, by key."""
         return {one.leaf.key: one for one in self.places if one.leaf.table == table}
 
 
-class Target(ABC):
+class ExportTarget(ABC):
     """A format. Instances have no state."""
 
     name: str
@@ -138,7 +138,7 @@ class Target(ABC):
     """Leaves that the reader of the format makes by itself, such as the number of a file's group."""
 
     @abstractmethod
-    def place(self, leaf: Leaf, options: ExportOptions) -> Place | str:
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:
         """Return the place of a leaf that the format can hold, or why it has none."""
 
     @abstractmethod
@@ -163,17 +163,17 @@ class Target(ABC):
 
 
 _TARGETS = {
-    "d4rl": "d4rl:D4RL",
-    "robomimic": "robomimic:Robomimic",
-    "d3rlpy": "d3rlpy:D3rlpy",
-    "ted": "ted:Ted",
+    "d4rl": "d4rl:D4RLTarget",
+    "robomimic": "robomimic:RobomimicTarget",
+    "d3rlpy": "d3rlpy:D3rlpyTarget",
+    "ted": "ted:TedTarget",
 }
 """Modules and classes of formats by name."""
 
 TARGETS = tuple(_TARGETS)
 
 
-def get_target(name: str) -> Target:
+def get_target(name: str) -> ExportTarget:
     """Return a format by name; raises `UsageError` with the nearest one."""
     if name not in _TARGETS:
         raise UsageError(
@@ -181,5 +181,5 @@ def get_target(name: str) -> Target:
             hint=did_you_mean(name, TARGETS),
         )
     module, _, kind = _TARGETS[name].partition(":")
-    target: Target = getattr(import_module(f"offline_data.targets.{module}"), kind)()
+    target: ExportTarget = getattr(import_module(f"offline_data.targets.{module}"), kind)()
     return target

@@ -22,7 +22,7 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
-from offline_data.targets.base import ExportJob, ExportOptions, Holds, Place, Target
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
 from offline_data.targets.episodes import Leaf
 from offline_data.targets.plan import place_at
 
@@ -33,7 +33,7 @@ VERSION = "2.1"
 COLUMNS = ("observations", "actions", "rewards", "terminated")
 
 
-class D3rlpy(Target):
+class D3rlpyTarget(ExportTarget):
     """d3rlpy's dump of episodes."""
 
     name = "d3rlpy"
@@ -51,7 +51,7 @@ class D3rlpy(Target):
         episodes=False,
     )
 
-    def place(self, leaf: Leaf, options: ExportOptions) -> Place | str:
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:
         """Return the column of a leaf."""
         if leaf.key == options.observation:
             return place_at(leaf, "observations", self.holds, ("observation",))

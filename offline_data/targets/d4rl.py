@@ -21,7 +21,7 @@ from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
 from offline_data.store.arrays import TIMEOUT
-from offline_data.targets.base import ExportJob, ExportOptions, Holds, Place, Target
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
 from offline_data.targets.episodes import Leaf
 from offline_data.targets.plan import place_at
 
@@ -33,7 +33,7 @@ _FLAT = {REWARD: "rewards", TERMINATED: "terminals", TRUNCATED: "timeouts"}
 """Names of arrays of one number a row."""
 
 
-class D4RL(Target):
+class D4RLTarget(ExportTarget):
     """D4RL's flat HDF5."""
 
     name = "d4rl"
@@ -51,7 +51,7 @@ class D4RL(Target):
     )
     added = frozenset({("episodes", TIMEOUT)})
 
-    def place(self, leaf: Leaf, options: ExportOptions) -> Place | str:
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:
         """Return the array of a leaf."""
         key, seen = leaf.key, options.observation
         if key in _FLAT:

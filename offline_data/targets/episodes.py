@@ -58,8 +58,8 @@ class Leaf:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """Episodes of one dataset."""
+class ExportMember:
+    """ExportedEpisodes of one dataset."""
 
     reader: DatasetReader
     chosen: EpisodeSelection
@@ -67,7 +67,7 @@ class Member:
     """Whether they are all of its episodes."""
 
     @classmethod
-    def of(cls, reader: DatasetReader, chosen: EpisodeSelection | None = None) -> Member:
+    def of(cls, reader: DatasetReader, chosen: EpisodeSelection | None = None) -> ExportMember:
         """Return all episodes of a dataset, or the chosen ones."""
         return cls(reader, select_episodes(reader, view=chosen), chosen is None)
 
@@ -107,14 +107,14 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class Episodes:
+class ExportedEpisodes:
     """The episodes of one or several datasets with the same leaves, in order.
 
     Raises:
         UsageError: The datasets differ in a leaf, or there is no episode.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[ExportMember, ...]
 
     def __post_init__(self) -> None:
         first, *others = self.members

@@ -1,8 +1,8 @@
 """The plan of an export: the place of every leaf, and what the files will not have.
 
 ```
-leaf of the dataset  ->  Target.place  ->  Place, or a Loss
-batch of the dataset ->  stored_batch  ->  what `Target.write` takes
+leaf of the dataset  ->  ExportTarget.place  ->  LeafPlace, or a Loss
+batch of the dataset ->  stored_batch  ->  what `ExportTarget.write` takes
                      ->  read_batch    ->  what the reader of the format must return
 ```
 """
@@ -21,12 +21,20 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, joi
 from offline_data.errors import UsageError
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader
-from offline_data.targets.base import ExportJob, ExportOptions, Flags, Holds, Loss, Place, Target
-from offline_data.targets.episodes import Episodes, Leaf, Table
+from offline_data.targets.base import (
+    ExportJob,
+    ExportOptions,
+    ExportTarget,
+    Flags,
+    Holds,
+    LeafPlace,
+    Loss,
+)
+from offline_data.targets.episodes import ExportedEpisodes, Leaf, Table
 
 
 def plan_export(
-    episodes: Episodes, target: Target, options: ExportOptions, name: str
+    episodes: ExportedEpisodes, target: ExportTarget, options: ExportOptions, name: str
 ) -> tuple[ExportJob, tuple[Loss, ...]]:
     """Return the places of all leaves, and all that the files will not have.
 
@@ -67,7 +75,7 @@ def _is_second(leaf: Leaf) -> bool:
     return leaf.table == "steps" and leaf.key[:2] == ("next", "observation")
 
 
-def _single_leaves(episodes: Episodes, target: Target, options: ExportOptions) -> Key:
+def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: ExportOptions) -> Key:
     """Return the only observation leaf, or the chosen one; raises `UsageError`."""
     found = {}
     for root in ("observation", "action"):
@@ -113,10 +121,10 @@ def _refusal(leaf: Leaf, holds: Holds) -> str:
 
 def place_at(
     leaf: Leaf, path: str, holds: Holds, key: Key | None = None, table: Table | None = None
-) -> Place:
+) -> LeafPlace:
     """Return the place of a leaf that the reader of a format returns under its key, or another."""
     dtype = holds.dtypes.get(leaf.dtype) or leaf.dtype
-    return Place(leaf, path, dtype, key or leaf.key, table or leaf.table)
+    return LeafPlace(leaf, path, dtype, key or leaf.key, table or leaf.table)
 
 
 def _is_exact(dtype: str, stored: str) -> bool:
@@ -125,7 +133,7 @@ def _is_exact(dtype: str, stored: str) -> bool:
     return bool(np.can_cast(dtype, stored, "safe"))
 
 
-def _count_ends(job: ExportJob, target: Target) -> tuple[ExportJob, list[Loss]]:
+def _count_ends(job: ExportJob, target: ExportTarget) -> tuple[ExportJob, list[Loss]]:
     """Return the job with the number of known final observations; and what is lost of them and of flags."""
     holds, known, total = target.holds, 0, len(job.episodes.lengths)
     differing = {TERMINATED: 0, TRUNCATED: 0}
@@ -225,7 +233,7 @@ def stored_batch(batch: EpisodeBatch, job: ExportJob, holds: Holds) -> EpisodeBa
     )
 
 
-def _cast(column: Any, place: Place) -> Any:
+def _cast(column: Any, place: LeafPlace) -> Any:
     if place.dtype in {"text", place.leaf.dtype}:
         return column
     return np.asarray(column).astype(place.dtype)

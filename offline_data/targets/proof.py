@@ -13,11 +13,11 @@ from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import IntegrityError
 from offline_data.progress import Progress
 from offline_data.sources.base import RawDataset
-from offline_data.targets.base import ExportJob, Place, Target
+from offline_data.targets.base import ExportJob, ExportTarget, LeafPlace
 from offline_data.targets.plan import stored_batch
 
 
-def prove(written: RawDataset, job: ExportJob, target: Target, progress: Progress) -> int:
+def prove(written: RawDataset, job: ExportJob, target: ExportTarget, progress: Progress) -> int:
     """Read all episodes back and compare them with the dataset; return the number of values compared.
 
     Raises `IntegrityError` where a value, dtype or shape differs, or a leaf is there that the plan
@@ -64,7 +64,7 @@ def _pairs(
 
 
 def _compare(
-    found: EpisodeBatch, wanted: EpisodeBatch, job: ExportJob, target: Target, first: int
+    found: EpisodeBatch, wanted: EpisodeBatch, job: ExportJob, target: ExportTarget, first: int
 ) -> int:
     if not np.array_equal(found.lengths, wanted.lengths):
         at = int((found.lengths != wanted.lengths).argmax())
@@ -99,7 +99,7 @@ def _compare(
 
 
 def _same_rows(
-    place: Place, values: Any, back: Any, wanted: EpisodeBatch, target: Target
+    place: LeafPlace, values: Any, back: Any, wanted: EpisodeBatch, target: ExportTarget
 ) -> tuple[Any, Any]:
     """Return the rows that both must have: without final observations that are not held."""
     if place.leaf.table != "observations" or back is None:

@@ -23,7 +23,7 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
-from offline_data.targets.base import ExportJob, ExportOptions, Holds, Place, Target
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
 from offline_data.targets.episodes import Leaf
 from offline_data.targets.plan import place_at
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _READ_BY_ITSELF = (("demo",), ("file",), ("success",))
 
 
-class Robomimic(Target):
+class RobomimicTarget(ExportTarget):
     """robomimic's HDF5."""
 
     name = "robomimic"
@@ -50,7 +50,7 @@ class Robomimic(Target):
         {*(("episodes", key) for key in _READ_BY_ITSELF), ("steps", ("extra", "dones"))}
     )
 
-    def place(self, leaf: Leaf, options: ExportOptions) -> Place | str:  # noqa: ARG002
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the dataset of a leaf in the group of a demonstration."""
         key = leaf.key
         if key == ("action",):

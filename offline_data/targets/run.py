@@ -36,11 +36,12 @@ from offline_data.reports.card import dataset_card
 from offline_data.reports.info import entry_info
 from offline_data.reports.stats import dataset_stats
 from offline_data.sources.folders import files_below
+from offline_data.store.history import history_of
 from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock
 from offline_data.strict_json import as_unicode, read_json
-from offline_data.targets.base import ExportJob, ExportOptions, Loss, Target, get_target
-from offline_data.targets.episodes import Episodes
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Loss, get_target
+from offline_data.targets.episodes import ExportedEpisodes
 from offline_data.targets.plan import plan_export, stored_batch
 from offline_data.targets.proof import prove
 from offline_data.version import __version__
@@ -62,7 +63,7 @@ class Exported:
     transitions: int
     episodes: int
     losses: tuple[Loss, ...]
-    """What the files do not have."""
+    """Leaves and rows that the files do not have."""
     compared: int = 0
     """Values that were read back and compared."""
     bytes: int = 0
@@ -74,7 +75,7 @@ class Exported:
 
 
 def export_episodes(
-    episodes: Episodes,
+    episodes: ExportedEpisodes,
     path: Path,
     to: str,
     settings: Settings,
@@ -114,7 +115,7 @@ def export_episodes(
         return _write(job, target, made_of, result, progress)
 
 
-def _destination(path: Path, target: Target) -> Path:
+def _destination(path: Path, target: ExportTarget) -> Path:
     path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay links, and are refused
     if target.suffix and path.suffix != target.suffix:
         raise UsageError(
@@ -124,7 +125,7 @@ def _destination(path: Path, target: Target) -> Path:
     return path
 
 
-def _check_destination(path: Path, target: Target, *, force: bool) -> dict[str, Any] | None:
+def _check_destination(path: Path, target: ExportTarget, *, force: bool) -> dict[str, Any] | None:
     """Return the receipt of an earlier export at the destination; raises `UsageError`."""
     if path.is_symlink():
         raise UsageError(f"{path} is a link; name the place itself")
@@ -144,11 +145,11 @@ def _check_destination(path: Path, target: Target, *, force: bool) -> dict[str, 
     )
 
 
-def _receipt_place(path: Path, target: Target) -> Path:
+def _receipt_place(path: Path, target: ExportTarget) -> Path:
     return path.with_name(f"{path.name}.{RECEIPT}") if target.suffix else path / RECEIPT
 
 
-def _receipt_of(path: Path, target: Target) -> dict[str, Any] | None:
+def _receipt_of(path: Path, target: ExportTarget) -> dict[str, Any] | None:
     try:
         receipt = read_json(_receipt_place(path, target), max_bytes=1 << 28)
     except (NotFoundError, FormatError):
@@ -157,7 +158,7 @@ def _receipt_of(path: Path, target: Target) -> dict[str, Any] | None:
     return receipt if whole and receipt.get("to") == target.name else None
 
 
-def _changed(path: Path, target: Target, receipt: dict[str, Any]) -> bool:
+def _changed(path: Path, target: ExportTarget, receipt: dict[str, Any]) -> bool:
     """Return True if a file of an earlier export is missing or has another size."""
     folder = path.parent if target.suffix else path
     sizes = {name: entry.get("size") for name, entry in receipt["files"].items()}
@@ -171,7 +172,7 @@ def _existing(result: Exported, receipt: dict[str, Any]) -> Exported:
     return replace(result, existed=True, bytes=size, compared=receipt.get("compared", 0))
 
 
-def _origin(job: ExportJob, target: Target, settings: Settings, progress: Progress) -> Any:
+def _origin(job: ExportJob, target: ExportTarget, settings: Settings, progress: Progress) -> Any:
     """Return what the result depends on, as JSON: datasets by content, rows, options, format."""
     members = []
     for member in job.episodes.members:
@@ -193,7 +194,7 @@ def _origin(job: ExportJob, target: Target, settings: Settings, progress: Progre
 
 
 def _write(
-    job: ExportJob, target: Target, made_of: Any, result: Exported, progress: Progress
+    job: ExportJob, target: ExportTarget, made_of: Any, result: Exported, progress: Progress
 ) -> Exported:
     path = result.path
     staged = path.with_name(f".{path.name}.exporting")
@@ -212,12 +213,13 @@ def _write(
         if not target.suffix:
             card = _card(job, target, result, progress)
             (written / "README.md").write_text(card, encoding="utf-8")
+        manifests = [member.reader.manifest for member in job.episodes.members]
         files = _digests(staged if target.suffix else written)
         receipt = {
             "to": target.name,
             "version": __version__,
             "of": made_of,
-            "history": _history(job),
+            "history": [[vars(step) for step in history_of(one)] for one in manifests],
             "losses": [asdict(loss) for loss in result.losses],
             "compared": compared,
             "transitions": result.transitions,
@@ -235,7 +237,7 @@ def _write(
 class _Batches:
     """The batches that a target writes; the first pass over them is shown as progress."""
 
-    def __init__(self, job: ExportJob, target: Target, bar: Task) -> None:
+    def __init__(self, job: ExportJob, target: ExportTarget, bar: Task) -> None:
         self._job, self._target, self._bar = job, target, bar
         self._passes = 0
 
@@ -248,7 +250,7 @@ class _Batches:
                 self._bar.advance(batch.transitions)
 
 
-def _publish(staged: Path, path: Path, target: Target) -> None:
+def _publish(staged: Path, path: Path, target: ExportTarget) -> None:
     """Rename what was written; a folder replaces an earlier export as a whole, a file comes last."""
     if target.suffix:
         for written in sorted(staged.iterdir(), key=lambda one: one.name == path.name):
@@ -279,19 +281,7 @@ def _digests(folder: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
-def _history(job: ExportJob) -> list[Any]:
-    """Return the steps from the source to the datasets, as their manifests have them."""
-    return [
-        {
-            "id": member.reader.manifest.id,
-            "parents": list(member.reader.manifest.parents),
-            "converter": dict(member.reader.manifest.converter),
-        }
-        for member in job.episodes.members
-    ]
-
-
-def _card(job: ExportJob, target: Target, result: Exported, progress: Progress) -> str:
+def _card(job: ExportJob, target: ExportTarget, result: Exported, progress: Progress) -> str:
     first = entry_at(job.episodes.reader.path)
     text = dataset_card(
         entry_info(first), dataset_stats(job.episodes.reader, progress), header=target.card(job)

@@ -11,7 +11,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
 from offline_data.store.writer import DatasetWriter
-from offline_data.targets.base import ExportJob, ExportOptions, Holds, Place, Target
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
 from offline_data.targets.episodes import Leaf
 from offline_data.targets.plan import place_at
 
@@ -19,22 +19,25 @@ if TYPE_CHECKING:
     from offline_data.sources.base import RawDataset
 
 
-class Ted(Target):
+class TedTarget(ExportTarget):
     """A dataset directory of layout `ted`, which has a row for each transition."""
 
     name = "ted"
     title = "TorchRL's memory-mapped TED"
     holds = Holds(final_observation=True, flags="rows", encoded=True, unknown_final=True, both=True)
 
-    def place(self, leaf: Leaf, options: ExportOptions) -> Place | str:  # noqa: ARG002
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the leaf itself."""
         return place_at(leaf, "/".join(leaf.key), self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write a dataset directory with the description of the dataset."""
-        manifest = job.episodes.reader.manifest
-        parents = tuple(member.reader.manifest.id for member in job.episodes.members)
-        header = replace(manifest, layout="ted", tables={}, counts={}, digests={}, parents=parents)
+        first, *others = job.episodes.members
+        manifest = first.reader.manifest
+        header = replace(manifest, layout="ted", tables={}, counts={}, digests={}, two_copies=())
+        if others or not first.whole:
+            parents = tuple(member.reader.manifest.id for member in job.episodes.members)
+            header = replace(header, parents=parents)
         path.rmdir()
         with DatasetWriter(path, header, audit="none") as writer:
             for batch in batches:

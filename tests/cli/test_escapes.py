@@ -71,6 +71,7 @@ COMMANDS: dict[str, str] = {
     "plot": "local:evil",
     "preprocess": "local:evil --step clip:action,low=-1,high=1 --out new",
     "push": "local:evil pushed",
+    "export": "local:evil out.hdf5 --to d4rl",
     "push (hub)": "local:evil hf://a/b --public",
     "rename": "local:evil new",
     "report": "local:evil",

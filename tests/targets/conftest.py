@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = (3, 1, 5, 2)
@@ -21,7 +22,7 @@ def flat_batch(*, rewards: bool = True, final: bool = True) -> EpisodeBatch:
     """Return episodes of one array of observations and one of actions."""
     batch = toy_batch(LENGTHS, unknown_final=() if final else range(len(LENGTHS)))
     steps = {key: column for key, column in batch.steps.items() if rewards or key != REWARD}
-    observations = {("observation",): batch.observations["observation", "state"]}
+    observations: dict[Key, Any] = {("observation",): batch.observations["observation", "state"]}
     return replace(batch, steps=steps, observations=observations, episodes={})
 
 
@@ -44,7 +45,7 @@ def discrete_batch() -> EpisodeBatch:
         ("extra", "weight"): np.arange(rows, dtype=np.float64) + 0.1,
         ("next", "info", "score"): np.arange(rows, dtype=np.int32)[:, None] + 1000,
     }
-    observations = {
+    observations: dict[Key, Any] = {
         ("observation",): batch.observations["observation",].astype(np.float64) + 1e-12,
         ("info", "q", "pos"): np.arange(rows + len(LENGTHS), dtype=np.float32) + 7,
     }

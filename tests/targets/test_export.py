@@ -72,7 +72,7 @@ def test_every_leaf_is_written_or_listed_as_lost(
 def _job(path: Path, to: str) -> Any:
     from offline_data.store.reader import open_reader
     from offline_data.targets.base import ExportOptions
-    from offline_data.targets.episodes import Episodes, Member
+    from offline_data.targets.episodes import ExportedEpisodes, ExportMember
     from offline_data.targets.plan import plan_export
 
     reader = open_reader(path)
@@ -80,7 +80,9 @@ def _job(path: Path, to: str) -> Any:
         ("observation", "state") if ("observation", "state") in reader.observation_leaves else None
     )
     options = ExportOptions(observation=None if get_target(to).holds.nested else one)
-    return plan_export(Episodes((Member.of(reader),)), get_target(to), options, "out-v0")[0]
+    return plan_export(
+        ExportedEpisodes((ExportMember.of(reader),)), get_target(to), options, "out-v0"
+    )[0]
 
 
 @pytest.mark.parametrize("to", TARGETS)
@@ -252,5 +254,5 @@ def test_datasets_of_different_leaves_are_refused(
 ) -> None:
     members = [offline_data.open_dataset(stored(name)) for name in ("flat", "discrete")]
     ensemble = offline_data.ReplayBufferEnsemble(*members, batch_size=4)
-    with pytest.raises(UsageError, match="differ in leaf 'action': float32.1. and int64"):
+    with pytest.raises(UsageError, match=r"differ in leaf 'action': float32.1. and int64"):
         offline_data.export(ensemble, tmp_path / "x.hdf5", to="d4rl", settings=settings)
