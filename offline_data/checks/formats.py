@@ -25,9 +25,9 @@ from offline_data.checks.config import FailOn, Format
 from offline_data.checks.finding import SEVERITIES, CheckReport, Finding, Severity
 from offline_data.checks.reference import RuleText, rule_texts
 from offline_data.checks.run import DAMAGED, RULE_FAILED
-from offline_data.ingest.build import package_version
 from offline_data.plurals import plural
 from offline_data.store.layout import MANIFEST
+from offline_data.version import __version__
 
 Line: TypeAlias = list[tuple[str, str]]
 """Parts of a line, each with its role: `id`, `hint`, a severity, or empty."""
@@ -269,7 +269,7 @@ def _sarif(outcome: CheckOutcome) -> str:
     codes = sorted({*outcome.report.rules, *names})
     driver = {
         "name": "offline-data",
-        "version": package_version(),
+        "version": __version__,
         "rules": [_sarif_rule(code, texts.get(code), names.get(code)) for code in codes],
     }
     results = [

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +26,7 @@ from offline_data.sources.options import Options
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry
 from offline_data.store.manifest import HistoryStep, Manifest
+from offline_data.version import __version__
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -260,7 +260,7 @@ def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
         counts={},
         converter={
             "name": "offline-data",
-            "version": package_version(),
+            "version": __version__,
             "adapter": job.adapter,
             "options": job.recorded_options or options.recorded(),
         },
@@ -276,14 +276,6 @@ def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
         parents=job.parents,
         history=job.history,
     )
-
-
-def package_version() -> str:
-    """Return the installed version of this package, `0` in a tree that is not installed."""
-    try:
-        return version("offline-data")
-    except PackageNotFoundError:
-        return "0"
 
 
 def read_shard(

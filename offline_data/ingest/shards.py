@@ -43,7 +43,7 @@ from offline_data.files import (
     unless_locked,
 )
 from offline_data.ids import DatasetId
-from offline_data.ingest.build import Build, BuildJob, NoEpisodesError, package_version
+from offline_data.ingest.build import Build, BuildJob, NoEpisodesError
 from offline_data.ingest.conversion import (
     ConversionProcess,
     RawDescription,
@@ -68,6 +68,7 @@ from offline_data.store.cache import asked_to_stay
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.publish import SHARDS, lock_name, publish, recover
 from offline_data.strict_json import as_unicode, shown
+from offline_data.version import __version__
 
 Range: TypeAlias = "tuple[int, int | None] | None"
 """Half-open range of the episodes of a shard; None: all of them."""
@@ -119,7 +120,7 @@ class ShardedJob:
         keep_raw = {"keep_raw": False}  # does not change any row
         files = [(file.path, file.size, file.digest) for file in self.release.files]
         told = {
-            "version": package_version(),
+            "version": __version__,
             "id": str(self.build.id),
             "adapter": self.build.adapter,
             "layout": self.build.layout,

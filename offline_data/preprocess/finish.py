@@ -18,7 +18,6 @@ from offline_data.episodes import Key
 from offline_data.errors import IntegrityError, StepError
 from offline_data.files import disk_errors
 from offline_data.ids import DatasetId
-from offline_data.ingest.build import package_version
 from offline_data.jobs.workdir import Record, WorkDir
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
@@ -54,6 +53,7 @@ from offline_data.store.writer import (
     Sink,
     finalize,
 )
+from offline_data.version import __version__
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,7 +114,7 @@ def header_of(
         "preprocess",
         str(target),
         (parent.id,),
-        version=package_version(),
+        version=__version__,
         recipe=tuple(plan.recipe.describe()),
         options={**frames, **said_of_view},
     )
@@ -128,7 +128,7 @@ def header_of(
         counts={},
         converter={
             "name": "offline-data",
-            "version": package_version(),
+            "version": __version__,
             "adapter": "preprocess",
             "options": {
                 "recipe": recipe_json(plan.recipe),

@@ -22,7 +22,6 @@ from offline_data.episodes import Key
 from offline_data.episodes.cut import runs_within
 from offline_data.errors import FormatError, ManifestError, StepError, UsageError
 from offline_data.files import disk_errors
-from offline_data.ingest.build import package_version
 from offline_data.jobs.workdir import WorkDir, read_checked, write_checked
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import (
@@ -41,6 +40,7 @@ from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import LayoutName, TableSpec, file_sizes, with_counts
 from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Schema, schema_of, table_specs
+from offline_data.version import __version__
 
 GROUP_BYTES = 8 << 20
 """Bytes of rows that are read and mapped at once; a larger episode is a group of its own.
@@ -409,7 +409,7 @@ def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
     tasks = np.cumsum([0, *(len(task.groups) - 1 for task in plan.tasks)])
     arrays = (chosen.episodes, chosen.lengths, chosen.steps, groups, tasks)
     about = {
-        "version": package_version(),
+        "version": __version__,
         "fingerprint": fingerprint,
         "parent": str(plan.parent),
         "layout": plan.layout,
@@ -422,11 +422,11 @@ def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
 
 def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
     """Read a saved plan; a `ManifestError` if it is damaged or of another version."""
-    found, version = read_checked(work.plan), package_version()
-    if found is None or found[0]["version"] != version:
+    found = read_checked(work.plan)
+    if found is None or found[0]["version"] != __version__:
         why = "its plan is damaged"
         if found is not None:
-            why = f"offline-data {found[0]['version']} made it, not {version}"
+            why = f"offline-data {found[0]['version']} made it, not {__version__}"
         raise ManifestError(
             f"cannot resume the run in {work.path}: {why}",
             hint="use --force to start over",

@@ -194,10 +194,9 @@ class JobCase(ABC):
         found: dict[str, Any] = dict(digests(self.dataset()))
         manifest = read_manifest(self.dataset())
         files = tuple({**file, "url": None} for file in manifest.files)
-        return {
-            **found,
-            MANIFEST: replace(manifest, created="", sha256=None, files=files).to_json(),
-        }
+        history = tuple(replace(step, created="", sha256=None) for step in manifest.history)
+        same = replace(manifest, created="", sha256=None, files=files, history=history)
+        return {**found, MANIFEST: same.to_json()}
 
     def files(self) -> set[str]:
         """List all files, apart from locks and from what is known about raw files."""

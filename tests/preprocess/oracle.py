@@ -173,12 +173,13 @@ class Plain:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Hash all files; of the manifest, all but the time."""
+    """Hash all files; of the manifest, all but the times of the dataset and of its parents."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     manifest = json.loads(found.pop("manifest.json"))
-    manifest.pop("created")
-    manifest.pop("sha256")
+    for step in (manifest, *manifest.get("history", ())):
+        step.pop("created", None)
+        step.pop("sha256", None)
     found["manifest.json"] = json.dumps(manifest).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(found.items())}
 

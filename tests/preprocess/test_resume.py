@@ -167,7 +167,7 @@ def test_a_plan_that_is_refused_says_what_to_do(
     parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(parent, tmp_path, settings)
-    monkeypatch.setattr("offline_data.preprocess.plan.package_version", lambda: "99")
+    monkeypatch.setattr("offline_data.preprocess.plan.__version__", "99")
     with pytest.raises(ManifestError, match="made it, not 99") as caught:
         make(parent, STAGES, tmp_path / "out", settings, resume=True)
     assert caught.value.shell_hint == "use --force to start over"
