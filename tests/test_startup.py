@@ -78,6 +78,14 @@ def test_help_needs_no_numpy_and_fits_80_columns(root: Path) -> None:
     assert "…" not in shown.replace("preprocess … --plan-only", "")
 
 
+def test_a_search_needs_no_numpy(root: Path) -> None:
+    lines = ("search hopper", "search pen human", "search hoper --json", "search --action discrete")
+    shown, loaded = _run(root, _EACH, *lines)
+    assert "d4rl:hopper-medium-v2" in shown
+    assert "atari_dqn:Pong/1" in shown
+    assert not loaded & {*LATER, "numpy"}
+
+
 def test_verbs_that_need_neither_torch_nor_readers(root: Path) -> None:
     lines = (
         "list", "list --remote", "search pen human", "info local:toy", "info local:toy --json",

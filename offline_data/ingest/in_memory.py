@@ -109,8 +109,8 @@ def _raw_of(data: Mapping[str, Any] | Iterable[Any] | RawDataset, options: Optio
     if isinstance(data, RawDataset):
         return data
     if isinstance(data, Mapping):
+        from offline_data.sources.catalogs.d4rl import EndRule
         from offline_data.sources.d4rl import FORMAT, cut_to_episodes
-        from offline_data.sources.d4rl.episode_ends import EndRule
 
         flat = describe_arrays(data, FORMAT)
         keep = options.keep_episodes

@@ -13,8 +13,8 @@ from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId, did_you_mean, looks_like_path
 from offline_data.plurals import plural
 from offline_data.reports.listing import Listing
-from offline_data.sources.base import CatalogEntry, Source
-from offline_data.sources.registry import get_source, source_names
+from offline_data.sources.catalogs import Catalog, CatalogEntry
+from offline_data.sources.registry import get_catalog, get_source, iter_catalogs, source_names
 from offline_data.store.library import has_manifest, list_datasets
 
 _VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")
@@ -71,7 +71,7 @@ def list_remote(source: str | None, settings: Settings) -> Listing[CatalogDatase
                 if not entries:
                     raise
                 why = f"{error};"
-        datasets += [_dataset(one, entry, here) for entry in entries]
+        datasets += [_dataset(one.name, one, entry, here) for entry in entries]
         if why and entries:
             notes.append(f"{one.name}: {why} this is the catalogue that comes with the package")
     return Listing(tuple(datasets), tuple(notes))
@@ -87,7 +87,7 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
         NotFoundError: No such source, or similar names are known: the hint has them.
         NetworkError: The remote had to be queried and does not answer.
     """
-    source = get_source(dataset.source)
+    source = get_catalog(dataset.source)
     known = {entry.name: entry for entry in (*source.local(settings), *source.catalog())}
     if dataset.name not in known:
         if near := did_you_mean(dataset.name, known, count=3, shown=f"{source.name}:{{}}".format):
@@ -95,9 +95,10 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
                 f"There is no {dataset} on this disk or in the catalogue of {source.name}",
                 hint=f"{near} `offline-data list {source.name} --remote` asks the remote",
             )
-        known = {} if settings.offline else {one.name: one for one in source.remote(settings)}
+        remote = () if settings.offline else get_source(dataset.source).remote(settings)
+        known = {one.name: one for one in remote}
     entry = known.get(dataset.name)
-    return None if entry is None else _dataset(source, entry, _ids_here(settings))
+    return _dataset(source.name, source, entry, _ids_here(settings)) if entry else None
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def search(
         limit: Maximum number of results; a note reports the total.
     """
     known = _known_datasets(settings)
-    texts = {text: f"{text} {one.summary}".casefold() for text, one in known.items()}
+    texts = {text: f"{text} {entry.summary}".casefold() for text, (_, entry) in known.items()}
     words = query.casefold().split()
     ids, notes = _matching(words, texts)
     if not ids:
@@ -160,9 +161,11 @@ def search(
         )
         return Listing((), ("; ".join(filter(None, (f"no dataset matches {query!r}", near))),))
     ids = sorted(ids, key=lambda text: _rank(text, words))
-    passing = {text: bounds.admit(known[text]) for text in ids}
-    found = [known[text] for text in ids if passing[text]]
-    if unknown := sum(passed is None for passed in passing.values()):
+    here = _ids_here(settings)
+    hits = [_dataset(text.partition(":")[0], *known[text], here) for text in ids]
+    passing = [bounds.admit(one) for one in hits]
+    found = [one for one, passed in zip(hits, passing, strict=True) if passed]
+    if unknown := passing.count(None):
         notes.append(
             f"left out, because the catalogue lacks the figure: {plural(unknown, 'dataset')}"
         )
@@ -190,20 +193,19 @@ def _rank(text: str, words: list[str]) -> tuple[int, str, str, int]:
     return where, source, base, -int(version or 0)
 
 
-def _known_datasets(settings: Settings) -> dict[str, CatalogDataset]:
-    """Return all datasets known without the network, by id: catalogues, local sources, converted."""
-    here = _ids_here(settings)
-    known: dict[str, CatalogDataset] = {}
-    for source in map(get_source, source_names()):
-        for entry in (*source.catalog(), *source.local(settings)):
-            dataset = _dataset(source, entry, here)
-            known.setdefault(dataset.id, dataset)
-    for one in list_datasets(settings.root):  # converted, but in no catalogue
-        text, counts = str(DatasetId(one.id.source, one.id.name)), one.manifest.counts
-        figures = (counts["transitions"], counts["episodes"], one.bytes)
-        known.setdefault(
-            text, CatalogDataset(text, one.id.source, one.id.name, True, *figures, "", ())
-        )
+def _known_datasets(settings: Settings) -> dict[str, tuple[Catalog | None, CatalogEntry]]:
+    """Return all datasets known without the network, by id: catalogues, local sources, converted.
+
+    The catalogue is None for a dataset on this disk that is in none.
+    """
+    known: dict[str, tuple[Catalog | None, CatalogEntry]] = {}
+    for catalog in iter_catalogs():
+        for entry in (*catalog.catalog(), *catalog.local(settings)):
+            known.setdefault(f"{catalog.name}:{entry.name}", (catalog, entry))
+    for one in list_datasets(settings.root):
+        counts = one.manifest.counts
+        entry = CatalogEntry(one.id.name, counts["transitions"], counts["episodes"], one.bytes)
+        known.setdefault(str(DatasetId(one.id.source, one.id.name)), (None, entry))
     return known
 
 
@@ -278,14 +280,11 @@ def _ids_here(settings: Settings) -> set[str]:
     return {str(DatasetId(entry.id.source, entry.id.name)) for entry in entries}
 
 
-def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
-    name = f"{source.name}:{entry.name}"
-    known = {**vars(entry), "action": entry.action or source.action}
-    return CatalogDataset(
-        id=name,
-        source=source.name,
-        here=name in here,
-        licence=source.licence,
-        citation=source.citation,
-        **known,
-    )
+def _dataset(
+    source: str, catalog: Catalog | None, entry: CatalogEntry, here: set[str]
+) -> CatalogDataset:
+    name = f"{source}:{entry.name}"
+    facts = {**vars(entry), "action": entry.action or (catalog and catalog.action)}
+    if catalog is not None:
+        facts |= {"licence": catalog.licence, "citation": catalog.citation}
+    return CatalogDataset(id=name, source=source, here=name in here, **facts)

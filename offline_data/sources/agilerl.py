@@ -21,8 +21,8 @@ from offline_data.readers.flat_hdf5 import inspect
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources import d4rl
 from offline_data.sources.base import CatalogEntry, CatalogSource, Release
+from offline_data.sources.catalogs.d4rl import EndRule
 from offline_data.sources.d4rl import D4RLEpisodes
-from offline_data.sources.d4rl.episode_ends import EndRule
 from offline_data.sources.fingerprint import fingerprint
 
 FORMAT = replace(d4rl.FORMAT, title="AgileRL")

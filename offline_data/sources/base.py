@@ -35,7 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.config import Settings
 from offline_data.errors import (
@@ -47,6 +47,7 @@ from offline_data.errors import (
 )
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import did_you_mean
+from offline_data.sources.catalogs import ActionKind, Catalog, CatalogEntry
 from offline_data.sources.files.mapping import FileMapping
 from offline_data.sources.options import Alignment, TextOptions
 
@@ -67,33 +68,11 @@ __all__ = [
     "SourceInfo",
 ]
 
-ActionKind: TypeAlias = Literal["continuous", "discrete"]
-
 UNVERSIONED = "unversioned"
 """The only revision of a source that publishes neither versions nor digests."""
 
 PART_BYTES = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
-
-
-@dataclass(frozen=True)
-class CatalogEntry:
-    """One dataset of a source's list, known without any network."""
-
-    name: str
-    """The source's own name (`D4RL/door/human-v2`)."""
-    transitions: int | None = None
-    """Number of transitions, if published."""
-    episodes: int | None = None
-    """Number of episodes, if published."""
-    bytes: int | None = None
-    """Bytes to download, if published."""
-    summary: str = ""
-    """Half a line for people: environment, spaces, kind of policy."""
-    notes: tuple[str, ...] = ()
-    """Known quirks of this dataset, a sentence each."""
-    action: ActionKind | None = None
-    """Kind of its actions where the list tells; None: that of the source."""
 
 
 @dataclass(frozen=True)
@@ -247,33 +226,15 @@ class RandomAccess(RawDataset):
         return map(self.read_part, self.parts(PART_BYTES))
 
 
-class Source(ABC):
+class Source(Catalog):
     """One origin of datasets. Instances have no state.
 
     A subclass defines `name`, `title`, `catalog`, `resolve` and `open`; all else has defaults for a
     source with a fixed catalogue that does not read local files.
     """
 
-    name: str
-    """The word before the colon of an id."""
-    title: str
-    """Title of at most half a line."""
-    needs: tuple[str, ...] = ()
-    """Import names of optional packages that some of its datasets need."""
-    action: ActionKind | None = None
-    """Kind of the actions of all its datasets; None: it differs, or is not known."""
-    extra: str | None = None
-    """Extra of this package that installs them: `pip install 'offline-data[extra]'`."""
-    licence: str | None = None
-    """Licence of all its datasets, if they share one that is known (`SourceInfo.licence`)."""
-    citation: str | None = None
-    """Citation for its datasets, unless they have their own."""
     selects_features: bool = False
     """Whether it follows `Release.only`."""
-
-    @abstractmethod
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets known without a network, in the source's order."""
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
         """List the datasets that the remote has now; default: the catalogue.
@@ -288,10 +249,6 @@ class Source(ABC):
                 hint=f"without --remote, `offline-data list {self.name}` lists the same datasets",
             )
         return self.catalog()
-
-    def local(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
-        """List datasets in the source's own format on this machine; default: none."""
-        return ()
 
     @abstractmethod
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:

@@ -35,7 +35,6 @@ from offline_data.readers.flat_hdf5 import FlatFormat, has_columns, inspect
 from offline_data.readers.hdf5 import MAGIC, name_hdf5_damage, open_hdf5
 from offline_data.sources.base import (
     UNVERSIONED,
-    CatalogEntry,
     CatalogSource,
     RawDataset,
     Release,
@@ -43,16 +42,9 @@ from offline_data.sources.base import (
     Shard,
     SourceInfo,
 )
+from offline_data.sources.catalogs.control import D3RLPY_FILES, D3rlpyCatalog
 from offline_data.sources.d4rl import D4RLEpisodes, leaf_of
 from offline_data.sources.fingerprint import fingerprint
-
-PUBLISHED = {
-    "cartpole": "uep0lzlhxpi79pd/cartpole_v1.1.0.h5",
-    "cartpole-random": "4lgai7tgj84cbov/cartpole_random_v1.1.0.h5",
-    "pendulum": "ukkucouzys0jkfs/pendulum_v1.1.0.h5",
-    "pendulum-random": "hhbq9i6ako24kzz/pendulum_random_v1.1.0.h5",
-}
-"""Places of the files of `d3rlpy.datasets`, by dataset."""
 
 FORMAT = FlatFormat("d3rlpy 1", leaf_of, truncated="episode_terminals", next_observation="")
 _COLUMN = re.compile(r"([A-Za-z][A-Za-z_]{0,63}?)_([0-9]{1,9})(?:_([0-9]{1,4}))?")
@@ -62,31 +54,12 @@ _LEAVES: dict[str, Key] = {"actions": ("action",), "rewards": REWARD}
 _FINAL = "The observation after the last action of an episode is not in the file."
 
 
-class D3rlpy(CatalogSource):
+class D3rlpy(D3rlpyCatalog, CatalogSource):
     """d3rlpy's own four datasets, and the user's files of both versions."""
-
-    name = "d3rlpy"
-    title = "d3rlpy: files of version 1, and dumps of ReplayBuffer of version 2 (HDF5)"
-    licence = "MIT"  # of the repository takuseno/d3rlpy
-    citation = (
-        "Takuma Seno, Michita Imai: d3rlpy: An Offline Deep Reinforcement Learning Library, Journal of "
-        "Machine Learning Research 23, 2022"
-    )
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets of `d3rlpy.datasets`; their sizes are not published."""
-        return [
-            CatalogEntry(
-                name,
-                summary=f"{name.partition('-')[0]}, {'a random policy' if 'random' in name else 'replay'}",
-                action="discrete" if name.startswith("cartpole") else "continuous",
-            )
-            for name in PUBLISHED
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset; does not use the network."""
-        place = PUBLISHED[self.find(name, revision).name]
+        place = D3RLPY_FILES[self.find(name, revision).name]
         file = RemoteFile(
             place.rpartition("/")[2], (f"https://www.dropbox.com/s/{place}?dl=1",), magic=MAGIC
         )

@@ -33,7 +33,6 @@ from offline_data.files import is_file, is_folder
 from offline_data.readers.zarr_arrays import ZarrArray, is_zarr, open_zarr
 from offline_data.sources.base import (
     UNVERSIONED,
-    CatalogEntry,
     CatalogSource,
     RawDataset,
     Release,
@@ -41,17 +40,11 @@ from offline_data.sources.base import (
     Shard,
     SourceInfo,
 )
+from offline_data.sources.catalogs.robots import DIFFUSION_POLICY_FILES, DiffusionPolicyCatalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
 
 HOST = "https://diffusion-policy.cs.columbia.edu/data/training/"
-PUBLISHED = {
-    "pusht": ("pusht.zip", "pusht_cchi_v7_replay"),
-    "block_pushing": ("block_pushing.zip", "multimodal_push_seed"),
-    "block_pushing_abs": ("block_pushing.zip", "multimodal_push_seed_abs"),
-}
-"""Archive on the host, and name of the zarr folder in it, by dataset."""
-
 ENDS = "meta/episode_ends"
 FINAL = (
     "The observation after the last action of an episode is not in the file; episodes end truncated, as the "
@@ -64,29 +57,12 @@ POSES = (
 _POSE = re.compile(r"robot[0-9]+_(eef_pos|eef_rot_axis_angle|gripper_width)")
 
 
-class DiffusionPolicy(CatalogSource):
+class DiffusionPolicy(DiffusionPolicyCatalog, CatalogSource):
     """Published replay buffers, and the user's."""
-
-    name = "diffusion_policy"
-    title = "Diffusion Policy, UMI and others: replay buffers (zarr)"
-    needs = ("numcodecs",)
-    extra = "zarr"
-    action = "continuous"
-    licence = "MIT"  # of the repository real-stanford/diffusion_policy
-    citation = (
-        "Cheng Chi, Siyuan Feng, Yilun Du, Zhenjia Xu, Eric Cousineau, Benjamin Burchfiel, Shuran Song: "
-        "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion, RSS, 2023, arXiv:2303.04137"
-    )
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets in zarr; their sizes are not published."""
-        return [
-            CatalogEntry(name, summary=f"{inner}.zarr") for name, (_, inner) in PUBLISHED.items()
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset; does not use the network."""
-        file = PUBLISHED[self.find(name, revision).name][0]
+        file = DIFFUSION_POLICY_FILES[self.find(name, revision).name][0]
         return Release(name, UNVERSIONED, (RemoteFile(file, (HOST + file,), magic=b"PK\x03\x04"),))
 
     def has_format(self, path: Path) -> bool:
@@ -109,7 +85,7 @@ class DiffusionPolicy(CatalogSource):
         with open_zarr(path) as arrays:
             found = _buffers_in(arrays)
             if self.published(release):
-                inner = f"{PUBLISHED[release.name][1]}.zarr/"
+                inner = f"{DIFFUSION_POLICY_FILES[release.name][1]}.zarr/"
                 found = [one for one in found if f"/{one}".endswith(f"/{inner}")] or found
             if len(found) != 1:
                 has = f"several: {', '.join(found)}" if found else f"no {ENDS}"

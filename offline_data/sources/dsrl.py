@@ -5,10 +5,7 @@ Source: `dsrl/offline_env.py` and `dsrl/infos.py` of https://github.com/liuzuxin
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from offline_data.config import Settings
@@ -20,26 +17,18 @@ from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.sources import d4rl
 from offline_data.sources.base import (
     UNVERSIONED,
-    CatalogEntry,
     CatalogSource,
     Release,
     RemoteFile,
 )
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.catalogs.control import DSRLCatalog, trajectories_in
+from offline_data.sources.catalogs.d4rl import EndRule
 from offline_data.sources.d4rl import D4RLEpisodes
-from offline_data.sources.d4rl.episode_ends import EndRule
 from offline_data.sources.fingerprint import fingerprint
 
 REPOSITORY = "YYY-45/DSRL"
 HOST = f"https://huggingface.co/datasets/{REPOSITORY}/resolve/main/"
 COST: Key = ("next", "cost")
-
-CITATION = (
-    "Zuxin Liu, Zijian Guo, Haohong Lin, Yihang Yao, Jiacheng Zhu, Zhepeng Cen, Hanjiang Hu, Wenhao Yu, "
-    "Tingnan Zhang, Jie Tan, Ding Zhao: Datasets and Benchmarks for Offline Safe Reinforcement Learning, "
-    "Journal of Data-centric Machine Learning Research, 2024"
-)
-_TRAJECTORIES = re.compile(r"-([0-9]{1,9})\.hdf5")
 
 
 def leaf_of(name: str) -> Key:
@@ -50,31 +39,12 @@ def leaf_of(name: str) -> Key:
 FORMAT = replace(d4rl.FORMAT, title="DSRL", leaf_of=leaf_of)
 
 
-@lru_cache(maxsize=1)
-def read_table() -> dict[str, dict[str, str]]:
-    """Return the rows of the catalogue by name."""
-    return {row["id"]: row for row in read_catalog("dsrl")}
-
-
-class DSRL(CatalogSource):
+class DSRL(DSRLCatalog, CatalogSource):
     """The published datasets, and the user's files of their form."""
-
-    name = "dsrl"
-    title = "DSRL: safe RL with costs in BulletSafetyGym, SafetyGymnasium and MetaDrive (HDF5)"
-    licence = "CC-BY-4.0"
-    citation = CITATION
-    action = "continuous"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets; their sizes are not published."""
-        return [
-            CatalogEntry(name, episodes=_trajectories(row["file"]), summary=_summary(name))
-            for name, row in read_table().items()
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
-        file = read_table()[self.find(name, revision).name]["file"]
+        file = self.rows[self.find(name, revision).name]["file"]
         found = RemoteFile(file, (f"hf://datasets/{REPOSITORY}@main/{file}",), magic=MAGIC)
         return Release(name, UNVERSIONED, (found,))
 
@@ -93,7 +63,7 @@ class DSRL(CatalogSource):
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
         """Open the file: reads its flags, and compares next observations with the following rows."""
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
-        row = read_table().get(release.name) if release.local is None else None
+        row = self.rows.get(release.name) if release.local is None else None
         facts = {}
         if row is not None:
             about = {"url": HOST + row["file"], "horizon": int(row["steps"])}
@@ -113,7 +83,7 @@ class DSRL(CatalogSource):
             self.describe(release, note, **facts),
             keep_episodes=release.keep_episodes,
         )
-        stated, episodes = _trajectories(path.name), len(found.lengths)
+        stated, episodes = trajectories_in(path.name), len(found.lengths)
         if stated in {None, episodes}:
             return found
         warning = (
@@ -122,15 +92,3 @@ class DSRL(CatalogSource):
         )
         notes, warnings = (*found.info.notes, warning), (*found.info.warnings, warning)
         return replace(found, info=replace(found.info, notes=notes, warnings=warnings))
-
-
-def _trajectories(file: str) -> int | None:
-    match = _TRAJECTORIES.search(file)
-    return None if match is None else int(match[1])
-
-
-def _summary(name: str) -> str:
-    if "Metadrive" in name:
-        return "driving in MetaDrive, with costs"
-    suite = "SafetyGymnasium" if "Gymnasium" in name else "BulletSafetyGym"
-    return f"{suite}, with costs"

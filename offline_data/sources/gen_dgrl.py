@@ -23,7 +23,6 @@ from offline_data.readers.archive import open_members
 from offline_data.readers.npy import open_npz, read_npy
 from offline_data.sources.base import (
     UNVERSIONED,
-    CatalogEntry,
     CatalogSource,
     RawDataset,
     Release,
@@ -31,7 +30,8 @@ from offline_data.sources.base import (
     Shard,
     SourceInfo,
 )
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.catalogs import read_rows
+from offline_data.sources.catalogs.games import KINDS, GenDGRLCatalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
 
@@ -51,22 +51,6 @@ _DOCUMENTS = frozenset({"", ".md", ".txt", ".json", ".csv"})
 _LOOK = 8
 """Number of files inspected to identify an archive or folder."""
 
-CITATION = (
-    "Ishita Mediratta, Qingfei You, Minqi Jiang, Roberta Raileanu: The Generalization Gap in Offline "
-    "Reinforcement Learning, ICLR 2024, arXiv:2312.05742"
-)
-KINDS = {
-    "1M_E": (1_000_000, "expert, 1M steps, 200 levels"),
-    "1M_S": (1_000_000, "mixed expert and suboptimal, 1M steps, 200 levels"),
-    "10M": (10_000_000, "expert, 10M steps, 200 levels"),
-    "25M": (25_000_000, "all of a training, suboptimal, 25M steps, 200 levels"),
-    "level_1_E": (100_000, "expert, 100k steps, 1 level"),
-    "level_1_S": (100_000, "suboptimal, 100k steps, 1 level"),
-    "level_40_E": (100_000, "expert, 100k steps, 40 levels"),
-    "level_40_S": (100_000, "suboptimal, 100k steps, 40 levels"),
-}
-"""Transitions per game, rounded, and contents, according to procgen/README.md of
-facebookresearch/gen_dgrl and the names."""
 NOTES = (
     "The last frame stored of an episode is the first one of the next: it is left out.",
     "Episodes that ended at the limit of 1,000 steps are marked terminated, as in the source.",
@@ -78,9 +62,8 @@ NOTES = (
 @lru_cache(maxsize=1)
 def read_table() -> dict[str, tuple[str, str]]:
     """Return the two locations of each published dataset, the likelier first."""
-    return {
-        row["id"]: (HOST + row["first"], HOST + row["second"]) for row in read_catalog("gen_dgrl")
-    }
+    rows = read_rows("gen_dgrl")
+    return {name: (HOST + row["first"], HOST + row["second"]) for name, row in rows.items()}
 
 
 @lru_cache(maxsize=1)
@@ -89,19 +72,8 @@ def games() -> frozenset[str]:
     return frozenset(name.partition("-")[0] for name in read_table())
 
 
-class GenDGRL(CatalogSource):
+class GenDGRL(GenDGRLCatalog, CatalogSource):
     """The published datasets, and the user's archives or folders in their format."""
-
-    name = "gen_dgrl"
-    title = "Gen-DGRL: 16 Procgen games, to learn on some levels and play on others"
-    licence = "CC-BY-NC-4.0"
-    citation = CITATION
-    action = "discrete"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets; their sizes are not published."""
-        kinds = {name: KINDS[name.partition("-")[2]] for name in read_table()}
-        return [CatalogEntry(name, steps, summary=text) for name, (steps, text) in kinds.items()]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""

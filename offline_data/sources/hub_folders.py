@@ -13,7 +13,6 @@ from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.sources.base import CatalogEntry, CatalogSource, Release
-from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
 
@@ -30,19 +29,6 @@ class HubFolders(CatalogSource):
     """Folder of all datasets in it, with a trailing slash; empty: the whole repository."""
     magic: ClassVar[Mapping[str, bytes]]
     """Suffixes of the data files (`.npz`), and their first bytes."""
-    notes: ClassVar[Mapping[str, str]] = {}
-    """Sentences for the codes in the catalogue's column `notes`."""
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets of the table `catalogs/<name>.tsv`."""
-        return [
-            CatalogEntry(
-                row["id"],
-                summary=row["summary"],
-                notes=tuple(self.notes[code] for code in row["notes"].split()),
-            )
-            for row in read_catalog(self.name)
-        ]
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
         """List the folders that have data files on the hub now; raises like `list_hub`."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +34,16 @@ from offline_data.files import is_file
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import MAGIC, name_hdf5_damage, open_hdf5
 from offline_data.sources.base import (
-    CatalogEntry,
     CatalogSource,
     RawDataset,
     Release,
     Shard,
     SourceInfo,
 )
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.catalogs.games import KatakombaCatalog
 from offline_data.sources.fingerprint import fingerprint
 
 REPOSITORY, FOLDER = "Howuhh/katakomba", "data/"
-ROLES = {
-    "arc": "archeologist", "bar": "barbarian", "cav": "caveman", "hea": "healer", "kni": "knight",
-    "mon": "monk", "pri": "priest", "ran": "ranger", "rog": "rogue", "sam": "samurai", "tou": "tourist",
-    "val": "valkyrie", "wiz": "wizard",
-}  # fmt: skip
-RACES = {"hum": "human", "elf": "elf", "dwa": "dwarf", "gno": "gnome", "orc": "orc"}
-ALIGNMENTS = {"neu": "neutral", "law": "lawful", "cha": "chaotic"}
 
 ENDS = (
     "The last row of a game is terminated, as dones says; NLD-AA does not say which games the bot lost. The "
@@ -61,35 +53,13 @@ _SCREENS = ("tty_chars", "tty_colors", "tty_cursor")
 _STEPS: dict[str, Key] = {"actions": ("action",), "rewards": REWARD}
 
 
-@lru_cache(maxsize=1)
-def read_table() -> dict[str, dict[str, str]]:
-    """Return the rows of the catalogue by character."""
-    return {row["id"]: row for row in read_catalog("katakomba")}
-
-
-class Katakomba(CatalogSource):
+class Katakomba(KatakombaCatalog, CatalogSource):
     """The published files, and the user's that its script writes."""
-
-    name = "katakomba"
-    title = "Katakomba: NetHack, 38 characters played by a bot (HDF5)"
-    action = "discrete"
-    licence = "NGPL"
-    citation = (
-        "Vladislav Kurenkov, Alexander Nikulin, Denis Tarasov, Sergey Kolesnikov: Katakomba: Tools and "
-        "Benchmarks for Data-Driven NetHack, 2023, arXiv:2306.08772"
-    )
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the characters."""
-        return [
-            CatalogEntry(name, int(row["transitions"]), summary=_summary(name))
-            for name, row in read_table().items()
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Find the file of a character at a commit on the hub."""
-        if name not in read_table():
-            raise self.not_found(name, read_table())
+        if name not in self.rows:
+            raise self.not_found(name, self.rows)
         listing = list_hub(REPOSITORY, FOLDER, revision, settings)
         path = f"data-{name}-any.hdf5"
         files = [one for one in listing.files if one.path == FOLDER + path]
@@ -125,23 +95,18 @@ class Katakomba(CatalogSource):
             raise FormatError(f"{path} has no games: expected groups with numbers as names")
         facts: dict[str, Any] = {}
         if self.published(release):
-            score = float(read_table()[release.name]["mean_score"])
+            score = float(self.rows[release.name]["mean_score"])
             about = {"ref_min_score": 0.0, "ref_max_score": score}
             environment = {"id": "NetHackChallenge-v0", "character": release.name}
             facts = {"about": about, "environment": environment}
             if not release.skip_bad_episodes:
-                facts["transitions"] = int(read_table()[release.name]["transitions"])
+                facts["transitions"] = int(self.rows[release.name]["transitions"])
         info = self.describe(release, ENDS, **facts)
         licence = release.licence if self.published(release) else None
         count = None if release.skip_bad_episodes else len(games)
         others = [Dropped(name, "It is not a game.") for name in names if name not in games]
         info = replace(info, licence=licence, episodes=count, dropped=tuple(others))
         return Games(path, games, info, release.skip_bad_episodes)
-
-
-def _summary(name: str) -> str:
-    role, race, alignment = name.split("-")
-    return f"{ALIGNMENTS[alignment]} {RACES[race]} {ROLES[role]}"
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from offline_data.sources.base import (
     Shard,
     SourceInfo,
 )
+from offline_data.sources.catalogs.robots import MANISKILL_ENVIRONMENTS, ManiSkillCatalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.strict_json import read_json
 
@@ -51,13 +52,6 @@ if TYPE_CHECKING:
     Columns = dict[Key, NDArray[Any]]
 
 REPOSITORY, FOLDER = "haosulab/ManiSkill_Demonstrations", "demos/"
-PUBLISHED = (
-    "AnymalC-Reach-v1", "DrawTriangle-v1", "LiftPegUpright-v1", "PegInsertionSide-v1", "PickCube-v1",
-    "PlugCharger-v1", "PokeCube-v1", "PullCube-v1", "PullCubeTool-v1", "PushCube-v1", "PushT-v1",
-    "RollBall-v1", "StackCube-v1", "TwoRobotPickCube-v1", "TwoRobotStackCube-v1",
-)  # fmt: skip
-"""Environments with demonstrations, of which there may be several files."""
-
 STATES = "The trajectories have no observations: `observation` is the state of the simulator (env_states)."
 REPLAY = (
     "ManiSkill adds what a policy would see: python -m mani_skill.trajectory.replay_trajectory "
@@ -72,22 +66,8 @@ _AFTER = frozenset({"rewards", "terminated", "truncated", "success", "fail"})
 """Datasets with one value for each action, of the state that it led to."""
 
 
-class ManiSkill(CatalogSource):
+class ManiSkill(ManiSkillCatalog, CatalogSource):
     """Published demonstrations, a file of the hub each, and the user's."""
-
-    name = "maniskill"
-    title = "ManiSkill: demonstrations of simulated robots (HDF5 and JSON)"
-    action = "continuous"
-    citation = (
-        "Stone Tao, Fanbo Xiang, Arth Shukla, Yuzhe Qin, Xander Hinrichsen, Xiaodi Yuan, Chen Bao, Xinsong "
-        "Lin, Yulin Liu, Tse-kai Chan, Yuan Gao, Xuanlin Li, Tongzhou Mu, Nan Xiao, Arnav Gurha, Zhiao "
-        "Huang, Roberto Calandra, Rui Chen, Shan Luo, Hao Su: ManiSkill3: GPU Parallelized Robotics "
-        "Simulation and Rendering for Generalizable Embodied AI, 2024, arXiv:2410.00425"
-    )
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the environments; `remote` lists their files."""
-        return [CatalogEntry(name) for name in PUBLISHED]
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
         """List the files that the hub has now; raises like `list_hub`."""
@@ -98,8 +78,8 @@ class ManiSkill(CatalogSource):
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """List the files of an environment at a commit on the hub; it needs one, or the name of one."""
         environment = name.partition("/")[0]
-        if environment not in PUBLISHED:
-            raise self.not_found(name, PUBLISHED)
+        if environment not in MANISKILL_ENVIRONMENTS:
+            raise self.not_found(name, MANISKILL_ENVIRONMENTS)
         listing = list_hub(REPOSITORY, f"{FOLDER}{environment}/", revision, settings)
         files = {file.path.removeprefix(FOLDER): file for file in listing.files}
         names = [path[:-3] for path in files if path.endswith(".h5")]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from offline_data.errors import (
     AccessError,
@@ -23,8 +23,11 @@ from offline_data.files import describe_head, read_head
 from offline_data.ids import unknown
 from offline_data.plurals import plural
 from offline_data.readers.hdf5 import is_hdf5, open_hdf5
-from offline_data.sources.base import Source
 from offline_data.sources.folders import entries, list_once
+
+if TYPE_CHECKING:
+    from offline_data.sources.base import Source
+    from offline_data.sources.catalogs import Catalog
 
 ENTRY_POINT_GROUP = "offline_data.sources"
 """Entry point group for adapters of other packages, by source name."""
@@ -72,6 +75,30 @@ _BUILT_IN = {
     "vd4rl": "offline_data.sources.vd4rl:VD4RL",
 }
 
+_CATALOGS = {
+    "atari_dqn": "offline_data.sources.catalogs.games:AtariDQNCatalog",
+    "d3rlpy": "offline_data.sources.catalogs.control:D3rlpyCatalog",
+    "d4rl": "offline_data.sources.catalogs.d4rl:D4RLCatalog",
+    "diffusion_policy": "offline_data.sources.catalogs.robots:DiffusionPolicyCatalog",
+    "dsrl": "offline_data.sources.catalogs.control:DSRLCatalog",
+    "gen_dgrl": "offline_data.sources.catalogs.games:GenDGRLCatalog",
+    "hf": "offline_data.text.forms:HubTextCatalog",
+    "katakomba": "offline_data.sources.catalogs.games:KatakombaCatalog",
+    "lerobot": "offline_data.sources.catalogs.robots:LeRobotCatalog",
+    "libero": "offline_data.sources.catalogs.robots:LiberoCatalog",
+    "maniskill": "offline_data.sources.catalogs.robots:ManiSkillCatalog",
+    "mimicgen": "offline_data.sources.catalogs.robots:MimicGenCatalog",
+    "minari": "offline_data.sources.catalogs.minari:MinariCatalog",
+    "neorl": "offline_data.sources.catalogs.control:NeoRLCatalog",
+    "ogbench": "offline_data.sources.catalogs.control:OGBenchCatalog",
+    "openml": "offline_data.sources.catalogs.openml:OpenMLCatalog",
+    "openx": "offline_data.sources.catalogs.openx:OpenXCatalog",
+    "robomimic": "offline_data.sources.catalogs.robots:RobomimicCatalog",
+    "roboset": "offline_data.sources.catalogs.robots:RoboSetCatalog",
+    "vd4rl": "offline_data.sources.catalogs.control:VD4RLCatalog",
+}
+"""Lists of published datasets; the other built-in sources publish none."""
+
 
 def source_names() -> list[str]:
     """Return the names of all sources, sorted, without importing any."""
@@ -90,8 +117,7 @@ def get_source(name: str) -> Source:
         'd4rl'
     """
     if name in _BUILT_IN:
-        module, _, attribute = _BUILT_IN[name].partition(":")
-        return cast("Source", getattr(importlib.import_module(module), attribute)())
+        return cast("Source", _create(_BUILT_IN[name]))
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         try:
             return cast("Source", point.load()())
@@ -104,6 +130,26 @@ def get_source(name: str) -> Source:
         source_names(),
         hint="`offline-data env` lists them",
     )
+
+
+def get_catalog(name: str) -> Catalog:
+    """Return the list of datasets of a source, without importing its adapter if it is built in.
+
+    Raises like `get_source`.
+    """
+    return cast("Catalog", _create(_CATALOGS[name])) if name in _CATALOGS else get_source(name)
+
+
+def iter_catalogs() -> Iterator[Catalog]:
+    """Yield the list of every source that may have one, ordered by name."""
+    for name in source_names():
+        if name in _CATALOGS or name not in _BUILT_IN:
+            yield get_catalog(name)
+
+
+def _create(place: str) -> object:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)()
 
 
 def iter_sources() -> Iterator[Source]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from offline_data.errors import FormatError
 from offline_data.files import is_unicode
+from offline_data.sources.catalogs import Catalog, CatalogEntry
 from offline_data.sources.options import ROLES, Form, TextOptions
 from offline_data.strict_json import shown
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     """`Tokenizer.chat_text`."""
 
 
-_MAX_SCORE = float(np.finfo(np.float32).max)
+_MAX_SCORE = 3.4028234663852886e38  # of float32
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,23 @@ PRESETS: dict[str, Preset] = {
     "stanfordnlp/imdb": Preset("text", {}, summary="film reviews"),
 }
 """Datasets whose form is known; any other can be named, too."""
+
+
+class HubTextCatalog(Catalog):
+    """The datasets with presets; any other text dataset of the hub can be named, too."""
+
+    name = "hf"
+    title = "Hugging Face hub: text for language models, tokenized"
+    needs = ("pyarrow", "tokenizers")
+    extra = "rlhf"
+    action = "discrete"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the datasets by name."""
+        return [
+            CatalogEntry(name, summary=f"{one.form}: {one.summary}")
+            for name, one in sorted(PRESETS.items())
+        ]
 
 
 def resolve_form(

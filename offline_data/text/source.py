@@ -16,26 +16,13 @@ from offline_data.sources.base import CatalogEntry, RawDataset, Release, Source
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.options import TextOptions
 from offline_data.text.dataset import TextDataset
-from offline_data.text.forms import PRESETS, Preset
+from offline_data.text.forms import PRESETS, HubTextCatalog, Preset
 from offline_data.text.splits import data_files, files_of_config, files_of_split
 from offline_data.text.tokenizer import TOKENIZER_HINT, pin_tokenizer
 
 
-class HubText(Source):
+class HubText(HubTextCatalog, Source):
     """Text datasets of the hub: `hf:OWNER/NAME`, or `hf:OWNER/NAME:CONFIG`."""
-
-    name = "hf"
-    title = "Hugging Face hub: text for language models, tokenized"
-    needs = ("pyarrow", "tokenizers")
-    extra = "rlhf"
-    action = "discrete"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets with presets; any other text dataset of the hub can be named, too."""
-        return [
-            CatalogEntry(name, summary=f"{one.form}: {one.summary}")
-            for name, one in sorted(PRESETS.items())
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """List the data files of a dataset at a commit; the split is chosen by `with_text`.

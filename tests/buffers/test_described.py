@@ -26,7 +26,7 @@ from offline_data.errors import (
 )
 from offline_data.ingest import Options, convert
 from offline_data.reports.stats import LeafStats
-from offline_data.sources.d4rl.catalog import read_table
+from offline_data.sources.catalogs.d4rl import read_table
 from offline_data.sources.d4rl.environments import SUCCESSORS, successor_of
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest

@@ -15,7 +15,7 @@ from offline_data.config import Settings
 from offline_data.errors import OfflineError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, ensure, plan_download
-from offline_data.sources.d4rl.catalog import read_table
+from offline_data.sources.catalogs.d4rl import read_table
 from offline_data.store.reader import open_reader
 from tests.oracles import d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published

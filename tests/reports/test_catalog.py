@@ -64,6 +64,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeSource]:
         return made[name]
 
     monkeypatch.setattr(catalog, "get_source", get_source)
+    monkeypatch.setattr(catalog, "get_catalog", get_source)
+    monkeypatch.setattr(catalog, "iter_catalogs", lambda: iter(made.values()))
     monkeypatch.setattr(catalog, "source_names", lambda: sorted(made))
     return made
 

@@ -15,9 +15,9 @@ from offline_data.episodes.fields import TERMINATED
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import Release
+from offline_data.sources.catalogs.d4rl import FAMILIES, NOTES, EndRule, PublishedD4RL, read_table
 from offline_data.sources.d4rl import D4RL
-from offline_data.sources.d4rl.catalog import FAMILIES, NOTES, PublishedD4RL, read_table
-from offline_data.sources.d4rl.episode_ends import RULES, EndRule, episode_ends
+from offline_data.sources.d4rl.episode_ends import RULES, episode_ends
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.d4rl import TOYS, write_published
 

@@ -20,8 +20,8 @@ from offline_data.errors import FormatError
 from offline_data.ingest import Options, Stored, convert
 from offline_data.progress import SilentProgress
 from offline_data.readers import flat_hdf5
+from offline_data.sources.catalogs.d4rl import read_table
 from offline_data.sources.d4rl import D4RL
-from offline_data.sources.d4rl.catalog import read_table
 from offline_data.store.audit import Audit
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import assert_same_batch

@@ -14,8 +14,8 @@ from offline_data.buffers.load import load_dataset
 from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ingest import Options, convert
-from offline_data.sources import dsrl, neorl
 from offline_data.sources.base import Release
+from offline_data.sources.catalogs import read_rows
 from offline_data.sources.d4rl import D4RL
 from offline_data.sources.dsrl import DSRL
 from offline_data.sources.neorl import NeoRL
@@ -138,14 +138,14 @@ def test_another_number_of_trajectories_than_the_name_says_is_told(tmp_path: Pat
 
 
 def test_catalogues() -> None:
-    assert len(dsrl.read_table()) == 38
-    files = [row["file"] for row in dsrl.read_table().values()]
+    assert len(read_rows("dsrl")) == 38
+    files = [row["file"] for row in read_rows("dsrl").values()]
     assert len(set(files)) == 38
     assert all(file.endswith(".hdf5") for file in files)
-    assert len(neorl.read_table()) == 8
+    assert len(read_rows("neorl")) == 8
     assert all(
         len(row[f"{split}_md5"]) == 32
-        for row in neorl.read_table().values()
+        for row in read_rows("neorl").values()
         for split in ("train", "val")
     )
     release = NeoRL().resolve("Fusion-val", None, Settings(Path("/nowhere")))

@@ -26,7 +26,8 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import gen_dgrl
 from offline_data.sources.base import Release
-from offline_data.sources.gen_dgrl import HOST, KINDS, GenDGRL, games, read_table
+from offline_data.sources.catalogs.games import KINDS
+from offline_data.sources.gen_dgrl import HOST, GenDGRL, games, read_table
 from offline_data.sources.registry import source_accepting
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, open_reader

@@ -19,7 +19,8 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import ogbench
 from offline_data.sources.base import PART_BYTES, Release
-from offline_data.sources.ogbench import OGBench, read_table
+from offline_data.sources.catalogs import read_rows
+from offline_data.sources.ogbench import OGBench
 from offline_data.sources.ogbench.names import DEFAULT_TASKS, Name, goals
 from offline_data.sources.registry import FolderOfDatasetsError, source_accepting
 from offline_data.store.reader import DatasetReader, open_reader
@@ -247,7 +248,7 @@ def test_names(name: str, environment: str, task: int | None) -> None:
     parsed = Name.parse(name)
     assert parsed is not None
     assert (parsed.environment, parsed.task) == (environment, task)
-    assert parsed.base in read_table()
+    assert parsed.base in read_rows("ogbench")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import openml
 from offline_data.sources.base import Release
-from offline_data.sources.openml import OpenML, read_table
+from offline_data.sources.catalogs.openml import read_table
+from offline_data.sources.openml import OpenML
 from offline_data.sources.openml.description import parse_description
 from offline_data.sources.registry import iter_sources
 from offline_data.store.reader import open_reader

@@ -12,7 +12,14 @@ import pytest
 from offline_data.errors import AccessError, FormatError
 from offline_data.sources.d4rl import D4RL
 from offline_data.sources.folders import entries, files_below, list_once
-from offline_data.sources.registry import FolderOfDatasetsError, source_accepting
+from offline_data.sources.registry import (
+    FolderOfDatasetsError,
+    get_catalog,
+    iter_catalogs,
+    iter_sources,
+    source_accepting,
+)
+from tests.toys import sharded
 from tests.toys.d4rl import write_d4rl_hdf5
 
 
@@ -43,6 +50,18 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(D4RL, "accepts", accepts)
     return paths
+
+
+def test_each_source_that_publishes_has_a_catalogue_also_one_of_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(sharded.install(tmp_path)))
+    listed = {source.name: source for source in iter_sources() if source.catalog()}
+    assert [catalog.name for catalog in iter_catalogs()] == list(listed)
+    assert "shardtoy" in listed
+    for name, source in listed.items():
+        assert isinstance(source, type(get_catalog(name)))
+    assert get_catalog("agilerl").catalog() == ()
 
 
 @pytest.mark.parametrize("suffix", [".xyz", None])

@@ -145,7 +145,7 @@ def toy_table(rows: int = 23, **more: Any) -> ToyTable:
 
 def toy_of_torchrl(name: str, rows: int = 24) -> ToyTable:
     """Return a small table like the one behind TorchRL's name."""
-    from offline_data.sources.openml import read_table
+    from offline_data.sources.catalogs.openml import read_table
 
     found = read_table()[name]
     facts = {"did": found.did, "name": found.name, "version": found.version}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
@@ -34,12 +33,11 @@ from offline_data.sources.atari_dqn.log import (
 )
 from offline_data.sources.base import (
     UNVERSIONED,
-    CatalogEntry,
     CatalogSource,
     Release,
     SourceInfo,
 )
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.catalogs.games import AtariDQNCatalog, games
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
 
@@ -57,11 +55,6 @@ _ALIAS = re.compile(
 )
 _EPOCHS = {"mixed": 1, "medium": 10, "expert": 50}
 
-CITATION = (
-    "Rishabh Agarwal, Dale Schuurmans, Mohammad Norouzi: An Optimistic Perspective on Offline "
-    "Reinforcement Learning, ICML 2020, arXiv:1907.04543"
-)
-LACK = "Some runs of this game have no checkpoint 50 (google-research/batch_rl issue 33)."
 _COPY = (
     "where you have a copy of the run's folder, `offline-data convert FOLDER NAME --from atari_dqn` "
     "reads it; OFFLINE_DATA_MIRRORS names another host"
@@ -76,12 +69,6 @@ NOTES = (
 )
 
 
-@lru_cache(maxsize=1)
-def games() -> dict[str, bool]:
-    """Return the games, and whether some of their runs lack the last checkpoint."""
-    return {row["game"]: row["some_lack_50"] == "1" for row in read_catalog("atari_dqn")}
-
-
 def d4rl_atari_names() -> dict[str, str]:
     """Return the games by d4rl-atari's names.
 
@@ -92,29 +79,13 @@ def d4rl_atari_names() -> dict[str, str]:
     return {re.sub(r"(?<!^)(?=[A-Z])", "-", game).lower(): game for game in games()}
 
 
-class AtariDQN(CatalogSource):
+class AtariDQN(AtariDQNCatalog, CatalogSource):
     """Runs of the DQN Replay Dataset: `Pong/1`, or d4rl-atari's name `pong-mixed-v0`.
 
     A run has 51 checkpoints of a million steps, 0 to 50, which can be loaded individually.
     d4rl-atari's `mixed`, `medium` and `expert` are checkpoints 1, 10 and 50, `epoch-N` is checkpoint
     N; `v0` is run 1.
     """
-
-    name = "atari_dqn"
-    title = "Atari DQN Replay: 60 games, 5 runs of DQN each, 50 million steps a run"
-    citation = CITATION
-    action = "discrete"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the runs; each has about 50 million steps (batch_rl's README), sizes are not published."""
-        summary = "84×84 frames, 51 checkpoints of a million steps"
-        return [
-            CatalogEntry(
-                f"{game}/{run}", 50_000_000, summary=summary, notes=(LACK,) if lacks else ()
-            )
-            for game, lacks in games().items()
-            for run in range(1, 6)
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return a run with its files as listed by the bucket, or, offline, the expected ones.

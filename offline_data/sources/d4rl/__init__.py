@@ -27,7 +27,6 @@ from offline_data.readers.hdf5 import MAGIC, open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.sources.base import (
     UNVERSIONED,
-    CatalogEntry,
     CatalogSource,
     Part,
     RandomAccess,
@@ -35,18 +34,13 @@ from offline_data.sources.base import (
     RemoteFile,
     SourceInfo,
 )
-from offline_data.sources.d4rl.catalog import read_table
-from offline_data.sources.d4rl.episode_ends import EndRule, end_notes, episode_ends
+from offline_data.sources.catalogs.d4rl import D4RLCatalog, EndRule, read_table
+from offline_data.sources.d4rl.episode_ends import end_notes, episode_ends
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.store.arrays import COLUMNS, TIMEOUT
 
 if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch, Key
-
-CITATION = (
-    "Justin Fu, Aviral Kumar, Ofir Nachum, George Tucker, Sergey Levine: D4RL: Datasets for Deep "
-    "Data-Driven Reinforcement Learning, 2020, arXiv:2004.07219"
-)
 
 
 def leaf_of(name: str) -> Key:
@@ -80,20 +74,8 @@ AGILERL_COLUMNS = {*FORMAT.required_columns, FORMAT.next_observation}
 """All that is in a file of AgileRL."""
 
 
-class D4RL(CatalogSource):
+class D4RL(D4RLCatalog, CatalogSource):
     """The datasets in D4RL's tables, and the user's files in their format."""
-
-    name = "d4rl"
-    title = "D4RL: locomotion, mazes, hands, kitchen, driving and traffic (flat HDF5)"
-    licence = "CC-BY-4.0"
-    citation = CITATION
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets, with sizes if known; the list is final."""
-        return [
-            CatalogEntry(x.name, bytes=x.bytes, summary=x.summary, notes=x.notes, action=x.action)
-            for x in read_table().values()
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""

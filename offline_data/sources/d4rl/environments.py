@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from offline_data.sources.d4rl.catalog import read_table
+from offline_data.sources.catalogs.d4rl import read_table
 
 
 @dataclass(frozen=True)

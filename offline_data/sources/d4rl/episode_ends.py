@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes.cut import lengths_of, with_horizon
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
+from offline_data.sources.catalogs.d4rl import EndRule
 
 RULES = {
     "terminals|timeouts": "Episodes end where terminals or timeouts are set.",
@@ -23,16 +22,6 @@ JUMPS = (
     "next row: there they are truncated."
 )
 """The rule `jumps`, of files of next observations without timeouts."""
-
-
-@dataclass(frozen=True)
-class EndRule:
-    """Rule for dividing the rows of a file into episodes."""
-
-    marks: str = "terminals|timeouts"
-    """One of `RULES`, or `jumps`."""
-    horizon: int | None = None
-    """Maximum steps of an episode; used only if the rule's columns are missing."""
 
 
 def episode_ends(

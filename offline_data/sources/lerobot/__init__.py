@@ -10,21 +10,20 @@ from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file
 from offline_data.ids import did_you_mean
 from offline_data.readers.arrow import PARQUET
-from offline_data.sources.base import CatalogEntry, CatalogSource, Release
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.base import CatalogSource, Release
+from offline_data.sources.catalogs.robots import LeRobotCatalog
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
 from offline_data.sources.lerobot.dataset import LeRobotDataset
 from offline_data.sources.lerobot.metadata import INFO, OLD_INFO, is_metadata, old_version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
 
 
-class LeRobot(CatalogSource):
+class LeRobot(LeRobotCatalog, CatalogSource):
     """Datasets of the hub by the name of their repository, and folders of the user.
 
     The format is that of the files at a commit, by default the newest of the main branch; tags, by
@@ -35,16 +34,7 @@ class LeRobot(CatalogSource):
         ['lerobot/pusht']
     """
 
-    name = "lerobot"
-    title = "LeRobot: robot demonstrations (Parquet, mp4), any repository of the hub"
-    action = "continuous"
-    needs = ("pyarrow", "PIL", "av")
-    extra = "lerobot"
     selects_features = True
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets of the table `catalogs/lerobot.tsv`; any other can be named, too."""
-        return [CatalogEntry(row["id"]) for row in read_catalog(self.name)]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """List the files of a repository at a commit; `revision` may be a branch or a tag.

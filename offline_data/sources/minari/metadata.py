@@ -11,14 +11,10 @@ from typing import Any, TypeAlias
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import SourceInfo
+from offline_data.sources.catalogs.minari import MinariCatalog
 from offline_data.strict_json import count_of, parse_json, read_json, shown
 
 FORMATS = ("hdf5", "arrow", "parquet")
-
-CITATION = (
-    "Younis, O. G., Perez-Vicente, R., Balis, J. U., Dudley, W., Davey, A., Terry, J. K. (2024). "
-    "Minari. Zenodo. https://doi.org/10.5281/zenodo.13767625"
-)
 
 _LEAF_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Text")
 _SPACES = ("observation_space", "action_space")
@@ -93,7 +89,7 @@ class Metadata:
             environment=environment if isinstance(environment, dict) else {},
             about=about,
             licence="CC-BY-4.0" if name.startswith("D4RL/") else None,
-            citation=CITATION,
+            citation=MinariCatalog.citation,
             notes=(
                 *notes,
                 *self._notes(),

@@ -16,9 +16,7 @@ Source: `ogbench/utils.py` and `ogbench/relabel_utils.py` of https://github.com/
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from offline_data.config import Settings
@@ -35,7 +33,7 @@ from offline_data.sources.base import (
     Release,
     RemoteFile,
 )
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.catalogs.control import OGBenchCatalog, count_episodes
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
 from offline_data.sources.ogbench.files import BUDGET, REQUIRED, OGBenchFiles
@@ -46,63 +44,24 @@ MIRROR = "zhouzypaul/ogbench_datasets"
 """Copy on the Hugging Face hub, for when the host is down."""
 MAGIC = b"PK\x03\x04"
 
-CITATION = (
-    "Seohong Park, Kevin Frans, Benjamin Eysenbach, Sergey Levine: OGBench: Benchmarking Offline "
-    "Goal-Conditioned RL, ICLR, 2025, arXiv:2410.20092"
-)
-SUBJECTS = {
-    "pointmaze": "a point mass in a maze",
-    "antmaze": "an ant in a maze",
-    "humanoidmaze": "a humanoid in a maze",
-    "antsoccer": "an ant that dribbles a ball",
-    "cube": "an arm that moves cubes",
-    "scene": "an arm with a cube, buttons, a drawer and a window",
-    "puzzle": "an arm that solves Lights Out with buttons",
-    "powderworld": "drawing with elements on a grid",
-}
 _LISTED = re.compile(rb'href="([A-Za-z0-9][A-Za-z0-9_.-]{0,150}?-([0-9]{1,4})(-val)?\.npz)"')
 _PART = re.compile(r"(-[0-9]{1,4})?(-val)?\.npz$")
 """The part of a file's name that differs between the files of one dataset."""
 _SPLITS = ("train", "val")
 
 
-@lru_cache(maxsize=1)
-def read_table() -> dict[str, dict[str, str]]:
-    """Return the rows of the catalogue by name; columns are explained in it."""
-    return {row["id"]: row for row in read_catalog("ogbench")}
-
-
-class OGBench(CatalogSource):
+class OGBench(OGBenchCatalog, CatalogSource):
     """The published datasets, and the user's npz files in their format."""
-
-    name = "ogbench"
-    title = "OGBench: goal-conditioned mazes, manipulation and drawing (npz)"
-    licence = "MIT"
-    citation = CITATION
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the files; names with `singletask` and `oraclerep` are variants of these."""
-        return [
-            CatalogEntry(
-                row["id"] + suffix,
-                _count(row, suffix) * (int(row["rows"]) - 1),
-                _count(row, suffix),
-                summary=_summary(row["id"]) + ", validation" * bool(suffix),
-                action="discrete" if row["id"].startswith("powderworld") else "continuous",
-            )
-            for row in read_table().values()
-            for suffix in (("",) if row["files"] else ("", "-val"))
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return a published dataset; only those of many files ask the network for the list."""
         parsed = Name.parse(name)
-        if parsed is None or parsed.base not in read_table():
+        if parsed is None or parsed.base not in self.rows:
             near = did_you_mean(name, [entry.name for entry in self.catalog()], count=3)
-            raise self.not_found(parsed.base if parsed else name, read_table(), near and None)
+            raise self.not_found(parsed.base if parsed else name, self.rows, near and None)
         self.check_unversioned(name, revision)
         parsed.check_task()
-        if read_table()[parsed.base]["files"]:
+        if self.rows[parsed.base]["files"]:
             return self._in_shards(name, parsed, settings)
         file = f"{parsed.file}.npz"
         urls = (f"{HOST}/{file}", f"hf://datasets/{MIRROR}@main/{file}")
@@ -159,7 +118,7 @@ class OGBench(CatalogSource):
             folder = raw if is_folder(raw) else raw.parent
             paths = [file.path for file in release.files]
             parsed = Name.parse(release.name)
-            row = read_table()[parsed.base] if parsed else {}
+            row = self.rows[parsed.base] if parsed else {}
         else:
             files = _files_at(raw)
             folder, parsed, row = files[0].parent, None, {}
@@ -172,7 +131,7 @@ class OGBench(CatalogSource):
         if parsed is not None:
             about = {"url": f"{HOST}/{parsed.base}", "split": _SPLITS[parsed.is_val]}
             facts = {"environment": {"id": parsed.environment}, "about": about}
-        stated = _count(row, "-val" * parsed.is_val) if row and parsed else None
+        stated = count_episodes(row, "-val" * parsed.is_val) if row and parsed else None
         return OGBenchFiles(
             folder, tuple(paths), self.describe(release, **facts), parsed, stated
         ).with_counts()
@@ -181,17 +140,6 @@ class OGBench(CatalogSource):
         """Return the entry of the file of a release."""
         parsed = Name.parse(release.name)
         return super().published(replace(release, name=parsed.file) if parsed else release)
-
-
-def _count(row: dict[str, str], suffix: str) -> int:
-    """Return the episodes of a training file, or of a validation file, which has a tenth of them."""
-    count = int(row["episodes"])
-    return count // 10 if suffix else count * int(row["files"] or 1)
-
-
-def _summary(name: str) -> str:
-    subject = next(text for word, text in SUBJECTS.items() if word in name)
-    return f"{subject}, 64 px" if name.startswith("visual-") else subject
 
 
 def _is_val(file: str) -> bool:

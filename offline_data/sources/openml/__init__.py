@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +19,6 @@ from offline_data.files import is_file
 from offline_data.plurals import plural
 from offline_data.readers.arff import ArffFile, is_arff, open_arff
 from offline_data.sources.base import (
-    CatalogEntry,
     CatalogSource,
     RawDataset,
     Release,
@@ -29,7 +26,14 @@ from offline_data.sources.base import (
     Shard,
     SourceInfo,
 )
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.catalogs.openml import (
+    Encoding,
+    OpenMLCatalog,
+    OpenMLTable,
+    describe_encoding,
+    find_table,
+    read_table,
+)
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
 from offline_data.sources.openml.description import (
@@ -39,93 +43,20 @@ from offline_data.sources.openml.description import (
     parse_description,
     target_names,
 )
-from offline_data.sources.openml.encoding import Encoder, Encoding, Missing, TableFile
+from offline_data.sources.openml.encoding import Encoder, TableFile
 from offline_data.sources.openml.parquet import ParquetTable, open_parquet
 from offline_data.strict_json import MAX_BYTES, read_whole, shown
 
-CITATION = (
-    "Joaquin Vanschoren, Jan N. van Rijn, Bernd Bischl, Luis Torgo: OpenML: networked science in "
-    "machine learning, 2013, SIGKDD Explorations 15(2), 49-60, doi:10.1145/2641190.2641198"
-)
-_NUMBERED = re.compile(r"([1-9][0-9]{0,8})(?:/(num|onehot))?")
 _ARFF, _PARQUET = (".arff", ".arff.gz"), (".pq", ".parquet")
 _TABLES = (*_ARFF, *_PARQUET)
 
 
-@dataclass(frozen=True)
-class OpenMLTable:
-    """A dataset of OpenML and how to encode it."""
-
-    did: str
-    """OpenML's number, which identifies one version of the dataset."""
-    encoding: Encoding = "raw"
-    missing: Missing = "keep"
-    target: str = ""
-    """Column to predict; empty: OpenML's default."""
-    name: str = ""
-    """Expected name and version of the number; empty: any."""
-    version: str = ""
-    rows: int | None = None
-    summary: str = ""
-
-
-@lru_cache(maxsize=1)
-def read_table() -> dict[str, OpenMLTable]:
-    """Return TorchRL's tables by name.
-
-    Example:
-        >>> read_table()["covertype"].did
-        '1596'
-    """
-    return {
-        row["id"]: OpenMLTable(
-            row["did"],
-            cast("Encoding", row["encoding"]),
-            cast("Missing", row["missing"]),
-            row["target"],
-            row["name"],
-            row["version"],
-            int(row["rows"]) if row["rows"] else None,
-            row["summary"],
-        )
-        for row in read_catalog("openml")
-    }
-
-
-def find_table(name: str) -> OpenMLTable | None:
-    """Return the table of a name: one of TorchRL's, or a number, optionally with an encoding.
-
-    Example:
-        >>> find_table("61/num")
-        OpenMLTable(did='61', encoding='num', missing='drop', target='', name='', version='', rows=None, summary='')
-    """
-    numbered = _NUMBERED.fullmatch(name)
-    if numbered is None:
-        return read_table().get(name)
-    did, encoding = numbered.groups()
-    return OpenMLTable(did, cast("Encoding", encoding), "drop") if encoding else OpenMLTable(did)
-
-
-class OpenML(CatalogSource):
+class OpenML(OpenMLCatalog, CatalogSource):
     """Tables of OpenML, and the user's ARFF or Parquet files.
 
     A row is a one-step episode: `X` and text columns (`text/NAME`) are known before the action, `y`
     is the label, the action is that label, and its reward is 1.
     """
-
-    name = "openml"
-    title = "OpenML: tables for contextual bandits, TorchRL's seven and any other by number"
-    citation = CITATION
-    needs = ("pyarrow",)
-    extra = "openml"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        return [
-            CatalogEntry(
-                name, one.rows, one.rows, summary=one.summary, notes=_describe_encoding(one)
-            )
-            for name, one in read_table().items()
-        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Query OpenML for the description of a dataset, which names its file."""
@@ -235,9 +166,9 @@ class OpenMLRows(RawDataset):
             episodes=encoder.rows,
             about=about,
             licence=description["licence"] or None,
-            citation=description["citation"] or (CITATION if description.fields else None),
+            citation=description["citation"] or (OpenML.citation if description.fields else None),
             notes=(
-                *_describe_encoding(chosen),
+                *describe_encoding(chosen),
                 *_describe_contents(encoder, unused, guessed=guessed),
             ),
             warnings=(warned,) if status and warned else (),
@@ -282,23 +213,6 @@ def _unusable_texts(table: TableFile, encoding: Encoding, used: set[str]) -> Ite
             check_key(("text", column.name))
         except FormatError as error:
             yield Dropped(column.name, f"{error.message}.")
-
-
-def _describe_encoding(chosen: OpenMLTable) -> tuple[str, ...]:
-    """Return notes on how a table is encoded, for the catalogue and the manifest."""
-    step = "A row is an episode of one step: the action is y, its reward is 1"
-    notes = [f"{step}, and nothing is observed after it."]
-    if chosen.encoding != "raw":
-        notes.append(
-            "X is standardised"
-            + (", with a column for each category" if chosen.encoding == "onehot" else "")
-            + f"; openml:{chosen.did} has the values as published."
-        )
-    if chosen.missing == "drop":
-        notes.append("Rows with a missing value are left out.")
-    elif chosen.missing == "category":
-        notes.append("A missing value is one more category, the last one.")
-    return tuple(notes)
 
 
 def _describe_contents(encoder: Encoder, unused: Sequence[str], *, guessed: bool) -> Iterator[str]:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,9 @@ from offline_data.episodes import Dropped, Key, Skipped
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.arff import Attribute, Block
+from offline_data.sources.catalogs.openml import Encoding, Missing
 from offline_data.store.statistics import Moments, moments_of
 from offline_data.strict_json import shown
-
-Encoding = Literal["raw", "num", "onehot"]
-Missing = Literal["keep", "drop", "category"]
 
 _WORDS = 1 << 20  # distinct words of a column without declared ones
 _WIDEST = 1 << 16  # columns of X with one per category

@@ -22,10 +22,10 @@ from offline_data.fetch.gcs import BucketObject
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
 from offline_data.plurals import plural
-from offline_data.sources.base import CatalogEntry, CatalogSource, Release, RemoteFile
+from offline_data.sources.base import CatalogSource, Release, RemoteFile
+from offline_data.sources.catalogs.openx import OpenXCatalog, read_table
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
-from offline_data.sources.openx.catalog import ALIASES, CITATION, LICENCE, places_of, read_table
 from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS, RldsDataset
 from offline_data.sources.openx.splits import read_splits, select
 from offline_data.sources.openx.webdataset import (
@@ -39,11 +39,26 @@ from offline_data.sources.openx.webdataset import (
 )
 from offline_data.strict_json import read_json
 
+BUCKETS = ("gresearch/robotics", "gdm-robotics-open-x-embodiment")
+"""Buckets and folders of the public copies, which have the same files."""
+
+BRIDGE_HOST = "https://rail.eecs.berkeley.edu/datasets/bridge_release/data/tfds"
+"""The authors' host of `bridge_dataset`, which cannot be listed."""
+
+ALIASES = {
+    "aloha_mobile_dataset": "aloha_mobile",
+    "bridge_orig": "bridge_dataset",
+    "bridge_oxe": "bridge",
+    "fmb_dataset": "fmb",
+    "roboset": "robo_set",
+}
+"""Names in other loaders of datasets that are listed under another name."""
+
 _COPY = "`offline-data convert DIR NAME --from openx` reads a copy that is on this machine"
 _LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # interactive listings
 
 
-class OpenX(CatalogSource):
+class OpenX(OpenXCatalog, CatalogSource):
     """RLDS datasets: those of the public bucket by name, and any other from a folder of the user.
 
     The revision `hub` is the copy in tar files on huggingface.co: `openx:viola@hub`.
@@ -55,18 +70,6 @@ class OpenX(CatalogSource):
         >>> [entry.episodes for entry in OpenX().catalog() if entry.name == "viola"]
         [150]
     """
-
-    name = "openx"
-    title = "Open X-Embodiment: robots of many kinds, and any RLDS dataset (TFRecord)"
-    licence = LICENCE
-    citation = CITATION
-    action = "continuous"
-    needs = ("PIL",)
-    extra = "openx"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets with a public location."""
-        return [dataset.entry for dataset in read_table().values() if dataset.version]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return the files of a version, and of a split of it; queries the bucket for both."""
@@ -82,7 +85,7 @@ class OpenX(CatalogSource):
                 f"openx:{name} is not on this disk, and its files cannot be listed in offline mode",
                 hint=f"online: `offline-data download 'openx:{name}'`",
             )
-        places = places_of(dataset, version)
+        places = _places_of(dataset, version)
         about, place = _read_info(dataset, version, places, settings)
         pieces = select(read_splits(about, f"{place}/{INFO}"), split or None)
         objects = _list_objects(place, settings)
@@ -184,6 +187,13 @@ def _list_objects(place: str, settings: Settings, ending: str = "") -> dict[str,
         return {}
     prefix = below.partition("/")[2]
     return {file.name.removeprefix(prefix): file for file in found}
+
+
+def _places_of(name: str, version: str) -> tuple[str, ...]:
+    """Return the folders that may have a version of a dataset, best first, as URLs without `/`."""
+    if name == "bridge_dataset":
+        return (f"{BRIDGE_HOST}/{name}/{version}",)
+    return tuple(f"{gcs.HOST}/{bucket}/{name}/{version}" for bucket in BUCKETS)
 
 
 def _find_folder(path: Path) -> Path | None:

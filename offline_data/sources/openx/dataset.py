@@ -12,7 +12,7 @@ from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.tfrecord import Record, read_records
 from offline_data.sources.base import RawDataset, Release, Shard, SourceInfo
-from offline_data.sources.openx.catalog import CITATION, LICENCE, read_table
+from offline_data.sources.catalogs.openx import OpenXCatalog, read_table
 from offline_data.sources.openx.episodes import read_episode
 from offline_data.sources.openx.features import Feature, read_features
 from offline_data.sources.openx.splits import ALL, SplitPiece, read_splits, select
@@ -70,8 +70,9 @@ class RldsDataset(RawDataset):
                 "splits": {split.name: split.episodes for split in splits.values()},
                 "labels": self._labels(),
             },
-            licence=str(licence) if licence else LICENCE if known else None,
-            citation=_unless_todo(about.get("citation")) or (CITATION if known else None),
+            licence=str(licence) if licence else OpenXCatalog.licence if known else None,
+            citation=_unless_todo(about.get("citation"))
+            or (OpenXCatalog.citation if known else None),
             notes=(*(known.notes if known else ()), *self._notes(), *(joined if split else ())),
             warnings=() if split else joined,
             dropped=tuple(dropped),

@@ -27,9 +27,9 @@ from offline_data.readers.archive import Member, open_members
 from offline_data.readers.images import header_shapes, is_jpeg
 from offline_data.readers.restricted_pickle import load
 from offline_data.sources.base import RawDataset, Release, Shard, SourceInfo
+from offline_data.sources.catalogs.openx import OpenXCatalog, read_table
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
-from offline_data.sources.openx.catalog import CITATION, LICENCE, read_table
 from offline_data.sources.openx.episodes import align_rows, key_of
 from offline_data.store.encoded import EncodedColumn
 
@@ -115,8 +115,8 @@ class WebDataset(RawDataset):
         self._names = [path.relative_to(folder).as_posix() for path in tars]
         known = read_table().get(release.name) if release.local is None else None
         self.info = SourceInfo(
-            licence=LICENCE if known else None,
-            citation=CITATION if known else None,
+            licence=OpenXCatalog.licence if known else None,
+            citation=OpenXCatalog.citation if known else None,
             notes=(NOTE, *(known.notes if known else ())),
         )
 

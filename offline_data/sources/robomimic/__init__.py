@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +19,12 @@ from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import UNVERSIONED, CatalogEntry, Release, RemoteFile
-from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.catalogs.robots import (
+    LiberoCatalog,
+    MimicGenCatalog,
+    RobomimicCatalog,
+    SingleFilesCatalog,
+)
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.robomimic.demos import RAW_HINT, DemoFiles
 from offline_data.sources.robomimic.file import kind_of
@@ -30,7 +34,6 @@ class Demonstrations(HubFolders):
     """Published files of one of the three, and the user's; a folder is one dataset of several files."""
 
     magic: ClassVar = {".hdf5": MAGIC, ".h5": MAGIC}
-    action = "continuous"
 
     def accepts_file(self, path: Path) -> bool:
         """Return True if a file has demonstrations as this source, not one of the others, has them."""
@@ -58,19 +61,8 @@ class Demonstrations(HubFolders):
         return files if release.opening is not None else files.with_environment()
 
 
-class SingleFiles(Demonstrations):
+class SingleFiles(SingleFilesCatalog, Demonstrations):
     """Sources whose datasets are one file each, listed in `catalogs/<name>.tsv` with their places."""
-
-    @cached_property
-    def _rows(self) -> dict[str, dict[str, str]]:
-        return {row["id"]: row for row in read_catalog(self.name)}
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        """List the files of the table, with the sizes that are published."""
-        return [
-            CatalogEntry(name, bytes=int(row.get("bytes") or 0) or None)
-            for name, row in self._rows.items()
-        ]
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
         """List those of the table that the hub, or another host, has; raises like `list_hub`."""
@@ -79,14 +71,14 @@ class SingleFiles(Demonstrations):
         return [
             replace(entry, bytes=sizes.get(place, entry.bytes))
             for entry in self.catalog()
-            if "://" in (place := self._rows[entry.name]["place"]) or place in sizes
+            if "://" in (place := self.rows[entry.name]["place"]) or place in sizes
         ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return a published file; only those on the hub ask the network for its commit."""
-        if name not in self._rows:
-            raise self.not_found(name, self._rows)
-        row = self._rows[name]
+        if name not in self.rows:
+            raise self.not_found(name, self.rows)
+        row = self.rows[name]
         folder, _, file = (place := row["place"]).rpartition("/")
         if "://" in place:
             self.check_unversioned(name, revision)
@@ -113,24 +105,16 @@ class SingleFiles(Demonstrations):
         return is_file(path) and super().has_format(path)
 
 
-class Robomimic(SingleFiles):
+class Robomimic(RobomimicCatalog, SingleFiles):
     """robomimic's published files, v0.1 to v1.5, and those that its scripts and others write."""
 
-    name = "robomimic"
-    title = "robomimic: demonstrations of robot arms by humans and machines (HDF5)"
-    licence = "MIT"
-    citation = (
-        "Ajay Mandlekar, Danfei Xu, Josiah Wong, Soroush Nasiriany, Chen Wang, Rohun Kulkarni, Li "
-        "Fei-Fei, Silvio Savarese, Yuke Zhu, Roberto Martín-Martín: What Matters in Learning from "
-        "Offline Human Demonstrations for Robot Manipulation, CoRL, 2021, arXiv:2108.03298"
-    )
     repository = "robomimic/robomimic_datasets"
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """See `SingleFiles`; files of simulator states only are not offered."""
         folder, _, file = name.rpartition("/")
-        if file.partition("_v")[0] == "demo" and name not in self._rows:
-            near = [one for one in self._rows if one.startswith(f"{folder}/")]
+        if file.partition("_v")[0] == "demo" and name not in self.rows:
+            near = [one for one in self.rows if one.startswith(f"{folder}/")]
             raise NotFoundError(
                 f"robomimic:{name} has the states of the simulator, but no observations",
                 hint=RAW_HINT + (f"; there is robomimic:{near[0]}" if near else ""),
@@ -138,36 +122,13 @@ class Robomimic(SingleFiles):
         return super().resolve(name, revision, settings)
 
 
-class MimicGen(SingleFiles):
+class MimicGen(MimicGenCatalog, SingleFiles):
     """MimicGen's published files, and those with its `datagen_info`."""
 
-    name = "mimicgen"
-    title = "MimicGen: demonstrations generated from a few of humans (HDF5)"
-    licence = "CC-BY-4.0"
-    citation = (
-        "Ajay Mandlekar, Soroush Nasiriany, Bowen Wen, Iretiayo Akinola, Yashraj Narang, Linxi Fan, "
-        "Yuke Zhu, Dieter Fox: MimicGen: A Data Generation System for Scalable Robot Learning using "
-        "Human Demonstrations, CoRL, 2023, arXiv:2310.17596"
-    )
     repository = "amandlek/mimicgen_datasets"
 
 
-class Libero(Demonstrations):
+class Libero(LiberoCatalog, Demonstrations):
     """LIBERO's suites, a folder with a file for each task, and such files that were rendered anew."""
 
-    name = "libero"
-    title = "LIBERO: demonstrations of 130 language-described tasks, with images (HDF5)"
-    licence = "CC-BY-4.0"
-    citation = (
-        "Bo Liu, Yifeng Zhu, Chongkai Gao, Yihao Feng, Qiang Liu, Yuke Zhu, Peter Stone: LIBERO: "
-        "Benchmarking Knowledge Transfer for Lifelong Robot Learning, NeurIPS Datasets and Benchmarks, "
-        "2023, arXiv:2306.03310"
-    )
     repository = "yifengzhu-hf/LIBERO-datasets"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        tasks = {"spatial": 10, "object": 10, "goal": 10, "90": 90, "10": 10}
-        return [
-            CatalogEntry(f"libero_{suite}", episodes=50 * count, summary=f"{count} tasks")
-            for suite, count in tasks.items()
-        ]

@@ -6,34 +6,18 @@ from pathlib import Path
 
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import RawDataset, Release
+from offline_data.sources.catalogs.robots import RoboSetCatalog
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.roboset.trials import NOTES, RoboHiveTrials, has_trials
 
-CITATION = (
-    "Vikash Kumar, Rutav Shah, Gaoyue Zhou, Vincent Moens, Vittorio Caggiano, Abhishek Gupta, Aravind "
-    "Rajeswaran: RoboHive: A Unified Framework for Robot Learning, NeurIPS Datasets and Benchmarks, "
-    "2023, arXiv:2310.06828"
-)
-
 FILES = {".h5": MAGIC, ".hdf5": MAGIC}
-SET_NOTES = {
-    "failures": "Rollouts of trained policies of several seeds, failures among them.",
-    "replayed": "Actions of DAPG's demonstrations, replayed in RoboHive's environment.",
-}
-"""Sentences for the codes in the catalogue's column `notes`."""
 
 
-class RoboSet(HubFolders):
+class RoboSet(RoboSetCatalog, HubFolders):
     """The simulation datasets on the hub, and the user's files written by RoboHive's logger."""
 
-    name = "roboset"
-    title = "RoboSet: an arm in a kitchen and a hand, simulated by RoboHive (HDF5)"
-    licence = "CC-BY-4.0"
-    citation = CITATION
-    action = "continuous"
     repository = "jdvakil/RoboSet_Sim"
     magic = FILES
-    notes = SET_NOTES
 
     def accepts_file(self, path: Path) -> bool:
         """Return True if a file has trials; those of real robots are refused when they are read."""

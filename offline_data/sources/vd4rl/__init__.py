@@ -9,46 +9,28 @@ from offline_data.readers.hdf5 import MAGIC, open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.readers.npy import open_npz
 from offline_data.sources.base import RawDataset, Release
+from offline_data.sources.catalogs.control import VD4RLCatalog
 from offline_data.sources.hub_folders import HubFolders
 from offline_data.sources.vd4rl import hdf5, npz
 from offline_data.sources.vd4rl.rows import NOTES, REQUIRED
 
-CITATION = (
-    "Cong Lu, Philip J. Ball, Tim G. J. Rudner, Jack Parker-Holder, Michael A. Osborne, Yee Whye "
-    "Teh: Challenges and Opportunities in Offline Reinforcement Learning from Visual Observations, "
-    "TMLR, 2023, arXiv:2206.04779"
-)
 LAYOUTS = {
     ".npz": "Images are [height, width, channel], as in the npz files.",
     ".hdf5": "Images are [channel, height, width], as in the HDF5 files.",
 }
 
 FILES = {".npz": npz.MAGIC, ".hdf5": MAGIC}
-SET_NOTES = {
-    "fewer": "The hub had 100 episodes of this set in 2024, fewer than of its 84 px variant "
-    "(v-d4rl issues 10 and 17).",
-    "short-file": "One of its files was reported to have 500 images and 501 flags (pytorch/rl "
-    "issue 1833): --skip-bad-episodes leaves it out.",
-    "unchecked": "That the hub has this 84 px set was not checked.",
-}
-"""Sentences for the codes in the catalogue's column `notes`."""
 
 
-class VD4RL(HubFolders):
+class VD4RL(VD4RLCatalog, HubFolders):
     """The datasets on the hub, and the user's files in their two formats.
 
     Any npz file written by DreamerV2, of any environment, has the first format.
     """
 
-    name = "vd4rl"
-    title = "V-D4RL: walker, cheetah and humanoid from pixels (npz, HDF5)"
-    licence = "MIT"  # of the repository conglu1997/v-d4rl
-    citation = CITATION
-    action = "continuous"
     repository = "conglu/vd4rl"
     folder = "vd4rl/"
     magic = FILES
-    notes = SET_NOTES
 
     def accepts_file(self, path: Path) -> bool:
         """Return True if a file has the columns of one of the formats."""

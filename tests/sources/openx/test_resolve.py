@@ -16,8 +16,8 @@ from offline_data.fetch import gcs
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 from offline_data.progress import SILENT
-from offline_data.sources.openx import OpenX
-from offline_data.sources.openx.catalog import ALIASES, NOTES, read_table
+from offline_data.sources.catalogs.openx import NOTES, read_table
+from offline_data.sources.openx import ALIASES, OpenX
 from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import open_reader
 from tests.toys.rlds import toy_record, write_rlds

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from offline_data.sources.base import ActionKind
-from offline_data.sources.catalogs import read_catalog
-from offline_data.sources.d4rl.episode_ends import EndRule
+from offline_data.sources.catalogs import ActionKind, Catalog, CatalogEntry, read_catalog
 
 FAMILIES = {
     "ant_maze_new": "an ant in a maze",
@@ -52,6 +51,16 @@ NOTES = {
     "mujoco-v0": "Some timeouts are not marked in the v0 sets (D4RL issue 162).",
 }
 """Known problems, by code in the catalogue's column `notes`."""
+
+
+@dataclass(frozen=True)
+class EndRule:
+    """Rule for dividing the rows of a file into episodes."""
+
+    marks: str = "terminals|timeouts"
+    """One of `offline_data.sources.d4rl.episode_ends.RULES`, or `jumps`."""
+    horizon: int | None = None
+    """Maximum steps of an episode; used only if the rule's columns are missing."""
 
 
 @dataclass(frozen=True)
@@ -118,3 +127,22 @@ def read_table() -> dict[str, PublishedD4RL]:
         )
         for row in read_catalog("d4rl")
     }
+
+
+class D4RLCatalog(Catalog):
+    """The datasets in D4RL's tables."""
+
+    name = "d4rl"
+    title = "D4RL: locomotion, mazes, hands, kitchen, driving and traffic (flat HDF5)"
+    licence = "CC-BY-4.0"
+    citation = (
+        "Justin Fu, Aviral Kumar, Ofir Nachum, George Tucker, Sergey Levine: D4RL: Datasets for Deep "
+        "Data-Driven Reinforcement Learning, 2020, arXiv:2004.07219"
+    )
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the published datasets, with sizes if known; the list is final."""
+        return [
+            CatalogEntry(x.name, bytes=x.bytes, summary=x.summary, notes=x.notes, action=x.action)
+            for x in read_table().values()
+        ]

@@ -1,34 +1,12 @@
-"""The Open X-Embodiment datasets: location, size and known problems."""
+"""The Open X-Embodiment datasets: version, size and known problems."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from offline_data.fetch import gcs
-from offline_data.sources.base import CatalogEntry
-from offline_data.sources.catalogs import read_catalog
-
-BUCKETS = ("gresearch/robotics", "gdm-robotics-open-x-embodiment")
-"""Buckets and folders of the public copies, which have the same files."""
-
-BRIDGE_HOST = "https://rail.eecs.berkeley.edu/datasets/bridge_release/data/tfds"
-"""The authors' host of `bridge_dataset`, which cannot be listed."""
-
-LICENCE = "CC-BY-4.0"
-CITATION = (
-    "Open X-Embodiment Collaboration. Open X-Embodiment: Robotic Learning Datasets and RT-X Models. "
-    "arXiv:2310.08864, 2023. Cite the dataset's own authors, too."
-)
-
-ALIASES = {
-    "aloha_mobile_dataset": "aloha_mobile",
-    "bridge_orig": "bridge_dataset",
-    "bridge_oxe": "bridge",
-    "fmb_dataset": "fmb",
-    "roboset": "robo_set",
-}
-"""Names in other loaders of datasets that are listed under another name."""
+from offline_data.sources.catalogs import Catalog, CatalogEntry, read_catalog
 
 NOTES = {
     "bridge-host": "It is on its authors' host, and in no bucket.",
@@ -89,8 +67,19 @@ def read_table() -> dict[str, PublishedDataset]:
     return found
 
 
-def places_of(name: str, version: str) -> tuple[str, ...]:
-    """Return the folders that may have a version of a dataset, best first, as URLs without `/`."""
-    if name == "bridge_dataset":
-        return (f"{BRIDGE_HOST}/{name}/{version}",)
-    return tuple(f"{gcs.HOST}/{bucket}/{name}/{version}" for bucket in BUCKETS)
+class OpenXCatalog(Catalog):
+    """The datasets with a public location."""
+
+    name = "openx"
+    title = "Open X-Embodiment: robots of many kinds, and any RLDS dataset (TFRecord)"
+    licence = "CC-BY-4.0"
+    citation = (
+        "Open X-Embodiment Collaboration. Open X-Embodiment: Robotic Learning Datasets and RT-X Models. "
+        "arXiv:2310.08864, 2023. Cite the dataset's own authors, too."
+    )
+    action = "continuous"
+    needs = ("PIL",)
+    extra = "openx"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        return [dataset.entry for dataset in read_table().values() if dataset.version]
