@@ -20,7 +20,6 @@ from offline_data.files import disk_errors
 from offline_data.ids import DatasetId
 from offline_data.jobs.workdir import Record, WorkDir
 from offline_data.plurals import plural
-from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
 from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.plan import Plan, TaskSpec, digest_of_rows
 from offline_data.preprocess.recipe import Recipe
@@ -32,7 +31,6 @@ from offline_data.store.encoded import joined_offsets
 from offline_data.store.history import extend_history
 from offline_data.store.layout import (
     EPISODE,
-    EPISODES,
     OFFSETS,
     VIDEO,
     AuditMode,
@@ -43,7 +41,7 @@ from offline_data.store.layout import (
 )
 from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader, decode
-from offline_data.store.tables import Column, Vocabularies
+from offline_data.store.tables import Vocabularies
 from offline_data.store.video import number_videos
 from offline_data.store.writer import (
     Contents,
@@ -264,17 +262,14 @@ def finish(
         "episodes": sum(one["audit"][1] for one in counted),
         "differences": 0,
     }
-    extras = {
-        leaf.key: Column(leaf.key, np.dtype(leaf.dtype), leaf.shape, text=leaf.text)
-        for leaf in reader.manifest.tables[EPISODES].leaves
-        if leaf.key[0] not in OWN_COLUMNS
-    }
+    texts = plan.recipe.episode_words(reader)
+    extras = {key: replace(one, text=key in texts) for key, one in plan.schema.episodes.items()}
     words = Vocabularies()  # of text leaves, under the names that they have in the new dataset
     for name, table in tables.items():
         for leaf in table.leaves:
             if leaf.text and leaf.key in plan.words:
                 words.know(name, leaf.key, plan.words[leaf.key])
-    columns = _episode_columns(records, reader)
+    columns = _episode_columns(records, texts)
     contents = Contents(tables, columns, extras, census, audited, plan.schema.two_copies, written)
     options = header.converter["options"]
     recipe = [dict(step) for step in options["recipe"]]
@@ -288,13 +283,15 @@ def finish(
         return finalize(sink, header, contents, words)
 
 
-def _episode_columns(records: Sequence[Record], reader: DatasetReader) -> dict[Key, NDArray[Any]]:
+def _episode_columns(
+    records: Sequence[Record], texts: Mapping[Key, Sequence[str]]
+) -> dict[Key, NDArray[Any]]:
     """Join the episode columns of all tasks; text as `str`, `start` as rows of the dataset."""
     parts = [columns for columns, _, _ in records if columns]
     columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     lengths = columns["length",].astype(np.int64)
     columns["start",] = np.cumsum(lengths) - lengths
-    for key, words in episode_words(reader).items():
+    for key, words in texts.items():
         if key in columns:
             columns[key] = decode(columns[key], list(words))
     return columns

@@ -132,6 +132,8 @@ class Job:
             found = re.fullmatch(r"fn:(.*\.py):([^:]*)", stage) if isinstance(stage, str) else None
             if found is not None:
                 stage = f"fn:{user_path(found[1], 'the file of the function')}:{found[2]}"
+            elif isinstance(stage, str) and (found := re.fullmatch(r"label:([^,=]+)(.*)", stage)):
+                stage = f"label:{user_path(found[1].strip(), 'the file of labels')}{found[2]}"
             stages.append(stage)
         return replace(self, parent=self.parent.absolute(), stages=tuple(stages), dest=dest)
 

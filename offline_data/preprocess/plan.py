@@ -27,7 +27,6 @@ from offline_data.plurals import plural
 from offline_data.preprocess.chunk import (
     EpisodeChunk,
     EpisodeSelection,
-    episode_words,
     read_chunk,
     read_transitions,
     select_episodes,
@@ -161,7 +160,8 @@ def _stays(
     before = chosen.rows(reader)
     mapped = not all(isinstance(one, Selection) for one in recipe.steps)
     cut = options.num_frames is not None or options.view is not None
-    if step.needs_data or cut or not recipe.keeps_rows or (mapped and step.by_values):
+    labelled = any(one.adds_columns for one in recipe.steps)
+    if step.needs_data or cut or labelled or not recipe.keeps_rows or (mapped and step.by_values):
         measures = measured(step)
         table = {k: np.concatenate([one[k] for one in measures]) for k in measures[0]}
         rows = table.pop(FIRST_ROW)
@@ -170,7 +170,7 @@ def _stays(
         table = {**table, ("number",): chosen.episodes}
         del table["start",]
         rows = before
-    stays = step.choose(table, episode_words(reader))
+    stays = step.choose(table, recipe.episode_words(reader))
     if not stays.any():
         raise StepError(f"Step {step.name!r} leaves none of {plural(len(stays), 'episode')}")
     if len(stays) == len(before):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import StepError, UsageError
 from offline_data.plurals import plural
-from offline_data.preprocess.chunk import EpisodeChunk
+from offline_data.preprocess.chunk import EpisodeChunk, episode_words
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
 from offline_data.preprocess.job import RunOptions, Stage
 from offline_data.preprocess.steps.base import Revision, Step
@@ -96,6 +96,13 @@ class Recipe:
         for step in self.steps:
             steps.append(step.bind(reader, steps))
         return Recipe(tuple(steps))
+
+    def episode_words(self, reader: DatasetReader) -> Mapping[Key, Sequence[str]]:
+        """Return the vocabularies of text columns of the new episode table."""
+        words = episode_words(reader)
+        for step in self.steps:
+            words = step.episode_words(words)
+        return words
 
     def then(self, step: Step) -> Recipe:
         """Return the recipe with one more step."""

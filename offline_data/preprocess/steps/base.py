@@ -40,6 +40,8 @@ class Step:
     """Whether it imports torch, which takes several seconds in a new process."""
     keeps_rows: ClassVar[bool] = True
     """Whether every episode is kept with its length."""
+    adds_columns: ClassVar[bool] = False
+    """Whether it adds columns to the episode table, or replaces some."""
 
     def __init_subclass__(cls, *, name: str | None = None, example: str | None = None) -> None:
         if name:
@@ -93,6 +95,10 @@ class Step:
     def update_about(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return `Manifest.about` as it is after the step."""
         return about
+
+    def episode_words(self, words: Words) -> Words:
+        """Return the vocabularies of text columns of the episode table, given those before it."""
+        return words
 
     def settled(self, probe: EpisodeChunk) -> Self:
         """Return the step with what it learns from a few transitions or episodes.

@@ -27,6 +27,7 @@ _FAMILIES = {
     "encoded": "decode encode",
     "episodes": "dedupe filter split subsample",
     "images": "crop grayscale resize to_chw",
+    "label": "label",
     "normalize": "normalize normalize_return",
     "rows": "resample trim",
     "rewards": "return_to_go reward_clip reward_scale reward_shift",

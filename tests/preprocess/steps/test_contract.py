@@ -49,7 +49,10 @@ TEXTS = [
 
 def test_every_built_in_step_is_here() -> None:
     built_in = {n for n in step_names() if step_class(n).__module__.startswith("offline_data.")}
-    apart = {"decode"}  # of chunks that are not plain arrays: see test_encoded.py
+    apart = {
+        "decode",
+        "label",
+    }  # of encoded columns, and of files: see test_encoded.py, test_label.py
     assert {text.partition(":")[0] for text in TEXTS} | apart == built_in
 
 

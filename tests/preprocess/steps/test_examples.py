@@ -63,6 +63,8 @@ def toy_episodes() -> EpisodeBatch:
 def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples") / "toy"
     write_toy(folder, [toy_episodes()])
+    lines = [f"{number},{number % 2}\n" for number in range(len(LENGTHS))]
+    (folder.parent / "labels.csv").write_text("".join(["episode,success\n", *lines]))
     return folder
 
 
@@ -109,7 +111,10 @@ EXAMPLES = sorted(
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example(name: str, parent: Path, tmp_path: Path) -> None:
+def test_an_example(
+    name: str, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(parent.parent)  # that of labels.csv
     offline_data.open_dataset(parent).preprocess(
         example_of(name), dest=tmp_path / "made", audit="all"
     )
