@@ -18,9 +18,10 @@ from offline_data.ids import did_you_mean
 from offline_data.sources.base import RawDataset
 from offline_data.targets.episodes import ExportedEpisodes, Leaf, Table
 
-Flags: TypeAlias = Literal["rows", "last", "one", "none"]
-"""Flags of ends that a format has: both in every row; both in the last row of an
-episode; one of the two there; or nothing, so that readers take episodes as truncated."""
+Flags: TypeAlias = Literal["rows", "ended", "last", "one", "none"]
+"""Flags of ends that a format has: both in every row; the same, of which one at least is set in the last
+row of an episode; both in last rows only; one of the two there; or none, so that readers take episodes
+as truncated."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Holds:
     """Columns of episodes: all, none, or those of these names."""
     encoded: bool = False
     """Images as JPEG and PNG files, not decoded."""
+    missing_text: bool = False
+    """Texts that are missing, other than empty ones."""
+    any_leaves: bool = False
+    """Datasets without actions, such as those of text."""
     unknown_final: bool = False
     """That the observation after the last action of an episode is not known."""
     both: bool = False
@@ -163,7 +168,12 @@ class ExportTarget(ABC):
 
 
 _TARGETS = {
+    "minari": "minari:MinariTarget",
     "d4rl": "d4rl:D4RLTarget",
+    "parquet": "tables:ParquetTarget",
+    "hf": "tables:HuggingFaceTarget",
+    "npz": "npz:NpzTarget",
+    "zarr": "zarr:ZarrTarget",
     "robomimic": "robomimic:RobomimicTarget",
     "d3rlpy": "d3rlpy:D3rlpyTarget",
     "ted": "ted:TedTarget",

@@ -47,6 +47,11 @@ def plan_export(
             f"{target.name} needs rewards, and {episodes.reader.manifest.id} has none",
             hint="make them with a function of `preprocess`, or choose another format",
         )
+    if not (holds.any_leaves or any(leaf.key[0] == "action" for leaf in episodes.leaves)):
+        raise UsageError(
+            f"{target.name} needs actions, and {episodes.reader.manifest.id} has none",
+            hint="choose parquet, hf or ted",
+        )
     if not holds.nested:
         options = replace(options, observation=_single_leaves(episodes, target, options))
     if not holds.both and (twice := [leaf.key for leaf in episodes.leaves if _is_second(leaf)]):
@@ -55,15 +60,27 @@ def plan_export(
             f"and {target.name} has one observation for both",
             hint="convert the source without --keep-episodes, or choose d4rl, parquet or hf",
         )
+    taken: dict[str, Leaf] = {}
     for leaf in episodes.leaves:
+        if leaf.key in {TERMINATED, TRUNCATED} and holds.flags == "none":
+            continue
         found = _refusal(leaf, holds) or target.place(leaf, options)
         label = join_key((EPISODES, *leaf.key) if leaf.table == "episodes" else leaf.key)
         if isinstance(found, str):
             losses.append(Loss(label, None, found))
             continue
+        other = taken.setdefault(found.path, leaf)
+        if other is not leaf and leaf.key not in {TERMINATED, TRUNCATED}:
+            losses.append(
+                Loss(label, None, f"its name {found.path} is that of {join_key(other.key)}")
+            )
+            continue
         places.append(found)
         if found.dtype != leaf.dtype and not _is_exact(leaf.dtype, found.dtype):
             losses.append(Loss(label, None, f"{leaf.dtype} becomes {found.dtype}"))
+        if leaf.dtype == "text" and not holds.missing_text:
+            if count := _missing_texts(episodes, leaf):
+                losses.append(Loss(label, count, "a missing text becomes an empty one"))
         if leaf.encoding and not holds.encoded:
             losses.append(Loss(label, None, f"{leaf.encoding} is decoded to pixels"))
     job = ExportJob(episodes, options, tuple(places), name, 0)
@@ -73,6 +90,11 @@ def plan_export(
 
 def _is_second(leaf: Leaf) -> bool:
     return leaf.table == "steps" and leaf.key[:2] == ("next", "observation")
+
+
+def _missing_texts(episodes: ExportedEpisodes, leaf: Leaf) -> int:
+    columns = (getattr(batch, leaf.table)[leaf.key] for batch in episodes.batches())
+    return sum(int(np.equal(column, None).sum()) for column in columns)
 
 
 def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: ExportOptions) -> Key:
@@ -172,6 +194,7 @@ FINAL = "observation after the last action"
 
 _FLAG_REASONS: Mapping[Flags, str] = {
     "rows": "",
+    "ended": "the last row of an episode without a flag is truncated",
     "last": "{name} has flags in last rows of episodes only",
     "one": "{name} has one end for each episode, terminated or truncated",
     "none": "{name} does not say how episodes end, and they are read as truncated",
@@ -207,6 +230,10 @@ def flags_in(
     """
     if held == "rows":
         return {key: flags[key] for key in (TERMINATED, TRUNCATED)}
+    if held == "ended":
+        truncated = np.array(flags[TRUNCATED])
+        truncated[last] |= ~flags[TERMINATED][last]
+        return {TERMINATED: flags[TERMINATED], TRUNCATED: truncated}
     terminated, truncated = (np.zeros_like(flags[key]) for key in (TERMINATED, TRUNCATED))
     if held != "none":
         terminated[last] = flags[TERMINATED][last]
@@ -223,7 +250,7 @@ def stored_batch(batch: EpisodeBatch, job: ExportJob, holds: Holds) -> EpisodeBa
     for table in ("steps", "observations", "episodes"):
         found = getattr(batch, table)
         places = job.places_in(table)
-        columns[table] = {key: _cast(found[key], place) for key, place in places.items()}
+        columns[table] = {key: _cast(found[key], place, holds) for key, place in places.items()}
     return EpisodeBatch(
         batch.lengths,
         {**columns["steps"], **flags},
@@ -233,7 +260,9 @@ def stored_batch(batch: EpisodeBatch, job: ExportJob, holds: Holds) -> EpisodeBa
     )
 
 
-def _cast(column: Any, place: LeafPlace) -> Any:
-    if place.dtype in {"text", place.leaf.dtype}:
+def _cast(column: Any, place: LeafPlace, holds: Holds) -> Any:
+    if place.dtype == "text":
+        return column if holds.missing_text else np.where(np.equal(column, None), "", column)
+    if place.dtype == place.leaf.dtype:
         return column
     return np.asarray(column).astype(place.dtype)

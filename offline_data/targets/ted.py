@@ -24,7 +24,15 @@ class TedTarget(ExportTarget):
 
     name = "ted"
     title = "TorchRL's memory-mapped TED"
-    holds = Holds(final_observation=True, flags="rows", encoded=True, unknown_final=True, both=True)
+    holds = Holds(
+        final_observation=True,
+        any_leaves=True,
+        missing_text=True,
+        flags="rows",
+        encoded=True,
+        unknown_final=True,
+        both=True,
+    )
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the leaf itself."""

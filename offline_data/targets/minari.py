@@ -1,0 +1,166 @@
+"""Minari: the folder of a dataset, written by Minari's own storage, which `minari.load_dataset` opens.
+
+```
+ROOT/[namespace/]NAME-vN/data/metadata.json, main_data.hdf5
+    episode_0/observations, infos         T + 1 rows
+    episode_0/actions, rewards, terminations, truncations
+```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key
+from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.sources.base import Release
+from offline_data.sources.registry import get_source
+from offline_data.store.environments import space_of
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
+from offline_data.targets.episodes import Leaf
+from offline_data.targets.plan import place_at
+
+if TYPE_CHECKING:
+    from offline_data.sources.base import RawDataset
+
+_FIXED = {REWARD: "rewards", TERMINATED: "terminations", TRUNCATED: "truncations"}
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*-v[0-9]+")
+_ABOUT = (
+    *("algorithm_name", "author", "author_email", "code_permalink", "description", "requirements"),
+    *("ref_min_score", "ref_max_score"),
+)
+"""Entries of `about` that Minari has a place for."""
+
+
+class MinariTarget(ExportTarget):
+    """A dataset of Minari in HDF5."""
+
+    name = "minari"
+    title = "Minari's HDF5"
+    holds = Holds(
+        final_observation=True,
+        flags="rows",
+        rewards="required",
+        extra=False,
+        episodes=frozenset({"seed"}),
+    )
+    added = frozenset(("episodes", (name,)) for name in ("id", "seed", "options", "metadata"))
+
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
+        """Return the group or dataset of a leaf in an episode."""
+        key = leaf.key
+        if key in _FIXED:
+            return place_at(leaf, _FIXED[key], self.holds)
+        if leaf.table == "episodes":
+            return place_at(leaf, "seed", self.holds) if leaf.dtype == "int64" else "it is no int64"
+        if key[:2] == ("next", "info"):
+            return place_at(leaf, join_key(("infos", *key[2:])), self.holds)
+        sections = {"observation": "observations", "action": "actions", "info": "infos"}
+        steps = leaf.table == "steps"
+        if key[0] not in sections or steps != (key[0] == "action"):
+            return "Minari has no place for it"
+        if leaf.dtype == "text" and key[0] == "info":
+            return "infos of text are not read by Minari"
+        return place_at(leaf, join_key((sections[key[0]], *key[1:])), self.holds)
+
+    def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
+        """Write the episodes by `MinariStorage.update_episodes`, one in memory at a time."""
+        if not _NAME.fullmatch(path.name):
+            raise UsageError(
+                f"{path.name} is not a name of Minari; expected NAME-vN",
+                hint=f"for example {re.sub(r'[^A-Za-z0-9_-]', '-', path.name)}-v0",
+            )
+        try:
+            from minari import __version__
+            from minari.dataset.minari_storage import MinariStorage
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"Minari cannot be imported: {error}", hint="pip install 'minari[hdf5]'"
+            ) from error
+        (path / "data").mkdir()
+        reader = job.episodes.reader
+        spaces = (_space_of(job, root) for root in ("observation", "action"))
+        storage = MinariStorage.new(path / "data", *spaces, jpeg_encoding=False)
+        about = reader.manifest.about
+        found: dict[str, Any] = {name: about[name] for name in _ABOUT if name in about}
+        if reader.manifest.environment.get("id"):
+            found["env_spec"] = json.dumps(dict(reader.manifest.environment))
+        storage.update_metadata({"dataset_id": path.name, "minari_version": __version__, **found})
+        storage.update_episodes(_buffers(batches, job))
+
+    def read(self, path: Path, job: ExportJob) -> RawDataset:  # noqa: ARG002
+        """Open the folder as a local one of Minari."""
+        return get_source("minari").open(Release(path.name, "1", local=path), path)
+
+
+def _space_of(job: ExportJob, root: str) -> Any:
+    """Return the declared space, else that of dtypes, of text, and of single whole numbers in the data."""
+    from gymnasium import spaces
+
+    reader = job.episodes.reader
+    space = space_of(reader, root)
+    if root in reader.manifest.spaces:
+        return space
+    leaves = [p.leaf for p in job.places if p.leaf.key[0] == root and p.leaf.table != "episodes"]
+    if len(leaves) == 1 and not leaves[0].shape and leaves[0].dtype in {"int32", "int64"}:
+        column = [getattr(b, leaves[0].table)[leaves[0].key] for b in job.episodes.batches()]
+        low, high = min(int(c.min()) for c in column), max(int(c.max()) for c in column)
+        return spaces.Discrete(high - low + 1, start=low)
+    for leaf in leaves:
+        if leaf.dtype != "text":
+            continue
+        words = reader.words(leaf.key) or [""]
+        letters = "".join(sorted({*"".join(words)})) or " "
+        text = spaces.Text(max(1, *map(len, words)), min_length=0, charset=letters)
+        if not leaf.key[1:]:
+            return text
+        group = space
+        for parent in leaf.key[1:-1]:
+            group = group.spaces[parent]
+        group.spaces[leaf.key[-1]] = text
+    return space
+
+
+def _buffers(batches: Iterable[EpisodeBatch], job: ExportJob) -> Any:
+    """Yield the episodes as Minari takes them."""
+    from minari.data_collector import EpisodeBuffer
+
+    number = 0
+    for batch in batches:
+        for at in range(len(batch.lengths)):
+            episode = batch.part(at, at + 1)
+            sections = _sections(episode, job)
+            seed = episode.episodes.get(("seed",))
+            yield EpisodeBuffer(
+                id=number,
+                seed=None if seed is None or seed[0] < 0 else int(seed[0]),
+                observations=sections["observations"],
+                actions=sections["actions"],
+                rewards=sections["rewards"].reshape(-1),
+                terminations=sections["terminations"].reshape(-1),
+                truncations=sections["truncations"].reshape(-1),
+                infos=sections.get("infos"),
+            )
+            number += 1
+
+
+def _sections(episode: EpisodeBatch, job: ExportJob) -> dict[str, Any]:
+    """Return the leaves of one episode as nested dictionaries, by their paths."""
+    found: dict[str, Any] = {}
+    for place in job.places:
+        if place.leaf.table == "episodes":
+            continue
+        group: Any = found
+        *parents, name = place.path.split("/")
+        for parent in parents:
+            group = group.setdefault(parent, {})
+        column = getattr(episode, place.leaf.table)[place.leaf.key]
+        group[name] = np.asarray(column)
+    return found

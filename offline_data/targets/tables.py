@@ -1,0 +1,368 @@
+"""Tables of Arrow: Parquet files, and what `datasets.load_from_disk` opens.
+
+```
+steps       episode_index, step_index, action, observation.state, next.reward, …
+episodes    episode_index, length, seed, …, final.observation.state
+```
+
+Steps have the observation before the action; the one after the last action of an episode is in `final.…` of
+its row of `episodes`, null where it is not known. A row group, or record batch, has whole episodes, and the
+same ones in both tables. JPEG and PNG images are `{bytes, path}`, the `Image` of `datasets`.
+
+```
+parquet    data/train-00000-of-00002.parquet, episodes/train-00000-of-00001.parquet
+hf         dataset_dict.json, steps/data-00000-of-00001.arrow, state.json, dataset_info.json, episodes/…
+```
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.errors import MissingDependencyError
+from offline_data.readers.images import decode_into, encode_image, is_jpeg
+from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.store.layout import fits_encoding
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
+from offline_data.targets.episodes import Leaf
+from offline_data.targets.plan import place_at
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_SHARD = 512 << 20
+"""Bytes of rows of a file."""
+_SINGLE = {REWARD, TERMINATED, TRUNCATED}
+"""Leaves of one number a row, which are a column of numbers."""
+FINAL = "final."
+TABLES = ("steps", "episodes")
+
+
+class _Tables(ExportTarget):
+    """Both formats."""
+
+    holds = Holds(
+        final_observation=True,
+        flags="rows",
+        encoded=True,
+        unknown_final=True,
+        both=True,
+        any_leaves=True,
+        missing_text=True,
+        dtypes={"complex64": None, "complex128": None},
+    )
+
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
+        """Return the column of a leaf."""
+        if leaf.table == "episodes" and leaf.key[0] in {"episode_index", "length", "final"}:
+            return "its name has another use"
+        return place_at(leaf, ".".join(leaf.key), self.holds)
+
+    def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
+        """Write both tables, a record batch of each for every batch."""
+        pa = arrow()
+        done = 0
+        with self._writer(path, "steps") as steps, self._writer(path, "episodes") as episodes:
+            for batch in batches:
+                numbers = np.arange(done, done + len(batch.lengths))
+                step = np.arange(batch.transitions) - batch.starts[batch.episode_of]
+                rows: dict[str, Any] = {
+                    "episode_index": pa.array(numbers[batch.episode_of]),
+                    "step_index": pa.array(step),
+                }
+                facts: dict[str, Any] = {
+                    "episode_index": pa.array(numbers),
+                    "length": pa.array(batch.lengths),
+                }
+                for place in job.places:
+                    into = facts if place.leaf.table == "episodes" else rows
+                    into[place.path] = _column(place, _rows_of(place, batch))
+                    if place.leaf.table == "observations":
+                        last = np.cumsum(batch.lengths + 1) - 1
+                        column = batch.observations[place.leaf.key][last]
+                        known = batch.final_observation
+                        facts[FINAL + place.path] = _column(place, column, known)
+                steps.append(rows)
+                episodes.append(facts)
+                done += len(numbers)
+        self._finish(path, job, {"steps": steps, "episodes": episodes})
+
+    @abstractmethod
+    def _writer(self, path: Path, table: str) -> _Shards:
+        """Return the files of a table."""
+
+    def _finish(self, path: Path, job: ExportJob, shards: Mapping[str, _Shards]) -> None:
+        """Write what is beside the files."""
+
+    def read(self, path: Path, job: ExportJob) -> TableEpisodes:
+        """Open the files with pyarrow."""
+        files = {name: self._writer(path, name).files() for name in TABLES}
+        return TableEpisodes(files["steps"], files["episodes"], job.places)
+
+
+class ParquetTarget(_Tables):
+    """Parquet files, as `datasets.load_dataset`, Polars and DuckDB read them."""
+
+    name = "parquet"
+    title = "Parquet"
+
+    def card(self, job: ExportJob) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return the configurations of `datasets`."""
+        configs = [
+            {"config_name": "steps", "data_files": "data/*.parquet", "default": True},
+            {"config_name": "episodes", "data_files": "episodes/*.parquet"},
+        ]
+        return {"configs": configs}
+
+    def _writer(self, path: Path, table: str) -> _Shards:
+        return _ParquetShards(path / ("data" if table == "steps" else table), "train", "parquet")
+
+
+class HuggingFaceTarget(_Tables):
+    """A `DatasetDict` on disk, with the splits `steps` and `episodes`."""
+
+    name = "hf"
+    title = "a DatasetDict of Hugging Face datasets"
+
+    def _writer(self, path: Path, table: str) -> _Shards:
+        return _ArrowShards(path / table, "data", "arrow")
+
+    def _finish(self, path: Path, job: ExportJob, shards: Mapping[str, _Shards]) -> None:
+        (path / "dataset_dict.json").write_text(json.dumps({"splits": list(TABLES)}))
+        for name, written in shards.items():
+            state: dict[str, Any] = {
+                "_data_files": [{"filename": file.name} for file in written.files()],
+                "_fingerprint": f"{job.name}-{name}",
+                "_format_columns": None,
+                "_format_kwargs": {},
+                "_format_type": None,
+                "_output_all_columns": False,
+                "_split": name,
+            }
+            (path / name / "state.json").write_text(json.dumps(state))
+            features = {field.name: _feature_of(field.type) for field in written.schema}
+            (path / name / "dataset_info.json").write_text(json.dumps({"features": features}))
+
+
+def arrow() -> Any:
+    """Return pyarrow; raises `MissingDependencyError`."""
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Parquet and Arrow files need pyarrow, which cannot be imported: {error}",
+            hint="pip install pyarrow",
+        ) from error
+    return pa
+
+
+class _Shards:
+    """The files of a table; a new one is begun after `_SHARD` bytes."""
+
+    schema: Any = None
+
+    def __init__(self, folder: Path, stem: str, suffix: str) -> None:
+        self.folder, self._stem, self._suffix = folder, stem, suffix
+        self._writer: Any = None
+        self._number = self._bytes = 0
+
+    def files(self) -> list[Path]:
+        """Return the files in order."""
+        return sorted(self.folder.glob(f"{self._stem}-*.{self._suffix}"))
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Write a record batch."""
+        pa = arrow()
+        table = pa.table(dict(columns))
+        self.schema = table.schema
+        if self._writer is not None and self._bytes + table.nbytes > _SHARD:
+            self._close()
+        if self._writer is None:
+            self.folder.mkdir(exist_ok=True)
+            place = self.folder / f"{self._stem}-{self._number:05d}.{self._suffix}"
+            self._writer = self._open(str(place))
+        self._write(table)
+        self._bytes += table.nbytes
+
+    def _open(self, place: str) -> Any:
+        raise NotImplementedError
+
+    def _write(self, table: Any) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        self._writer.close()
+        self._writer, self._bytes, self._number = None, 0, self._number + 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if self._writer is not None:
+            self._close()
+        for number, file in enumerate([] if failed else self.files()):
+            name = f"{self._stem}-{number:05d}-of-{self._number:05d}.{self._suffix}"
+            file.rename(file.with_name(name))
+
+
+class _ParquetShards(_Shards):
+    """Parquet, a row group for each table."""
+
+    def _open(self, place: str) -> Any:
+        return arrow().parquet.ParquetWriter(place, self.schema, compression="zstd")
+
+    def _write(self, table: Any) -> None:
+        self._writer.write_table(table, row_group_size=max(1, len(table)))
+
+
+class _ArrowShards(_Shards):
+    """Streams of Arrow, a record batch for each table."""
+
+    def _open(self, place: str) -> Any:
+        return arrow().ipc.new_stream(place, self.schema)
+
+    def _write(self, table: Any) -> None:
+        self._writer.write_table(table.combine_chunks())
+
+
+def _rows_of(place: LeafPlace, batch: EpisodeBatch) -> Any:
+    """Return the rows of a leaf for steps or episodes; images stay encoded."""
+    column: Any = getattr(batch, place.leaf.table)[place.leaf.key]
+    if place.leaf.table != "observations":
+        return column
+    kept = np.ones(len(column), bool)
+    kept[np.cumsum(batch.lengths + 1) - 1] = False
+    return column[kept]
+
+
+def _column(place: LeafPlace, column: Any, known: NDArray[np.bool_] | None = None) -> Any:
+    """Return rows as an Arrow array, null where they are not `known`."""
+    pa = arrow()
+    if _is_image(place.leaf):
+        files = column.images() if _is_encoded(place.leaf) else map(_encode, np.asarray(column))
+        data = pa.array(map(bytes, files), pa.binary())
+        mask = None if known is None else pa.array(~known)
+        paths = pa.nulls(len(data), pa.string())
+        return pa.StructArray.from_arrays([data, paths], ["bytes", "path"], mask=mask)
+    values = np.asarray(column)
+    sizes = () if place.leaf.key in _SINGLE else values.shape[1:]
+    flat = np.ascontiguousarray(values).reshape(-1)
+    mask = None if known is None or sizes else ~known
+    array = pa.array(flat, pa.string() if place.dtype == "text" else None, mask=mask)
+    for axis, size in reversed(list(enumerate(sizes))):
+        valid = None
+        if known is not None and not axis:
+            valid = pa.py_buffer(np.packbits(known, bitorder="little").tobytes())
+        rows = len(array) // size
+        array = pa.Array.from_buffers(pa.list_(array.type, size), rows, [valid], children=[array])
+    return array
+
+
+def _is_encoded(leaf: Leaf) -> bool:
+    return leaf.encoding in {"jpeg", "png"}
+
+
+def _is_image(leaf: Leaf) -> bool:
+    """Return True for a leaf that is written as files of images: pixels as PNG."""
+    pixels = leaf.dtype == "uint8" and len(leaf.shape) == 3
+    return _is_encoded(leaf) or (pixels and fits_encoding("png", leaf.dtype, leaf.shape))
+
+
+def _encode(pixels: NDArray[Any]) -> bytes:
+    return encode_image(pixels, "png", compress_level=1)
+
+
+def _feature_of(kind: Any) -> Any:
+    """Return an Arrow type as a feature of `datasets`."""
+    pa = arrow()
+    if pa.types.is_struct(kind):
+        return {"_type": "Image"}
+    if pa.types.is_fixed_size_list(kind):
+        inner = _feature_of(kind.value_type)
+        return {"feature": inner, "length": kind.list_size, "_type": "Sequence"}
+    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
+    return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
+
+
+@dataclass(frozen=True)
+class TableEpisodes(RawDataset):
+    """The episodes of both tables, read with pyarrow."""
+
+    steps: Sequence[Path]
+    episodes: Sequence[Path]
+    places: tuple[LeafPlace, ...]
+    info = SourceInfo()
+
+    def shards(self) -> Sequence[Shard]:
+        """Return the only shard."""
+        return (Shard("all episodes"),)
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
+        """Yield the episodes of each row group."""
+        for rows, facts in zip(_groups(self.steps), _groups(self.episodes), strict=True):
+            lengths = facts["length"].to_numpy()
+            columns: dict[str, dict[Key, Any]] = {"steps": {}, "observations": {}, "episodes": {}}
+            known = np.zeros(len(lengths), bool)
+            for place in self.places:
+                table = facts if place.leaf.table == "episodes" else rows
+                values = _values(table[place.path], place)
+                if place.leaf.table == "observations":
+                    last = facts[FINAL + place.path]
+                    known = np.asarray(last.is_valid())
+                    ends = np.cumsum(lengths)
+                    final = np.where(
+                        known.reshape(-1, *[1] * (values.ndim - 1)),
+                        _values(last, place),
+                        values[ends - 1],
+                    )
+                    values = np.insert(values, ends, final, axis=0)
+                columns[place.leaf.table][place.leaf.key] = values
+            yield EpisodeBatch(
+                lengths, columns["steps"], columns["observations"], known, columns["episodes"]
+            )
+
+
+def _groups(files: Sequence[Path]) -> Iterator[Any]:
+    pa = arrow()
+    for file in files:
+        if file.suffix == ".parquet":
+            with pa.parquet.ParquetFile(file) as opened:
+                for number in range(opened.num_row_groups):
+                    yield opened.read_row_group(number)
+        else:
+            with pa.ipc.open_stream(file) as stream:
+                yield from stream
+
+
+def _values(column: Any, place: LeafPlace) -> Any:
+    """Return an Arrow column as rows; those that are null are zero, or None."""
+    pa = arrow()
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    shape = (1,) if place.leaf.key in _SINGLE else place.leaf.shape
+    count = len(array)
+    if _is_image(place.leaf):
+        rows = np.zeros((count, *shape), place.dtype)
+        for row, file in zip(rows, pa.compute.struct_field(array, 0).to_pylist(), strict=True):
+            if file is not None:
+                decode_into(file, "jpeg" if is_jpeg(file) else "png", row, place.path)
+        return rows
+    while pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        array = array.values.slice(array.offset * size, len(array) * size)
+    if pa.types.is_string(array.type):
+        return np.array(array.to_pylist(), dtype=object).reshape(count, *shape)
+    if array.null_count:
+        array = array.fill_null(pa.scalar(0, array.type))
+    return array.to_numpy(zero_copy_only=False).reshape(count, *shape)
