@@ -46,7 +46,7 @@ BUDGETS = {
     "offline_data/readers": 5_350,
     "offline_data/reports": 2_590,
     "offline_data/share": 400,
-    "offline_data/targets": 1_900,
+    "offline_data/targets": 2_800,
     "offline_data/sources": 13_300,
     "offline_data/store": 5_200,
     "offline_data/testing": 930,

@@ -59,7 +59,7 @@ class MinariTarget(ExportTarget):
         if key in _FIXED:
             return place_at(leaf, _FIXED[key], self.holds)
         if leaf.table == "episodes":
-            return place_at(leaf, "seed", self.holds) if leaf.dtype == "int64" else "it is no int64"
+            return place_at(leaf, "seed", self.holds) if leaf.dtype == "int64" else "Minari has seeds of int64"
         if key[:2] == ("next", "info"):
             return place_at(leaf, join_key(("infos", *key[2:])), self.holds)
         sections = {"observation": "observations", "action": "actions", "info": "infos"}

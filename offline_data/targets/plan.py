@@ -79,8 +79,9 @@ def plan_export(
         if found.dtype != leaf.dtype and not _is_exact(leaf.dtype, found.dtype):
             losses.append(Loss(label, None, f"{leaf.dtype} becomes {found.dtype}"))
         if leaf.dtype == "text" and not holds.missing_text:
-            if count := _missing_texts(episodes, leaf):
-                losses.append(Loss(label, count, "a missing text becomes an empty one"))
+            count = _missing_texts(episodes, leaf)
+            why = "a missing text becomes an empty one"
+            losses += [Loss(label, count, why)] if count else []
         if leaf.encoding and not holds.encoded:
             losses.append(Loss(label, None, f"{leaf.encoding} is decoded to pixels"))
     job = ExportJob(episodes, options, tuple(places), name, 0)
@@ -94,7 +95,11 @@ def _is_second(leaf: Leaf) -> bool:
 
 def _missing_texts(episodes: ExportedEpisodes, leaf: Leaf) -> int:
     columns = (getattr(batch, leaf.table)[leaf.key] for batch in episodes.batches())
-    return sum(int(np.equal(column, None).sum()) for column in columns)
+    return sum(int(_is_missing(column).sum()) for column in columns)
+
+
+def _is_missing(texts: Any) -> NDArray[np.bool_]:
+    return np.asarray(texts == np.array(None), bool)
 
 
 def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: ExportOptions) -> Key:
@@ -262,7 +267,7 @@ def stored_batch(batch: EpisodeBatch, job: ExportJob, holds: Holds) -> EpisodeBa
 
 def _cast(column: Any, place: LeafPlace, holds: Holds) -> Any:
     if place.dtype == "text":
-        return column if holds.missing_text else np.where(np.equal(column, None), "", column)
+        return column if holds.missing_text else np.where(_is_missing(column), "", column)
     if place.dtype == place.leaf.dtype:
         return column
     return np.asarray(column).astype(place.dtype)
