@@ -201,6 +201,11 @@ def child_environ(**changes: str) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def silence_encoder() -> None:
+    """Let SVT-AV1 print errors alone; it has no other setting for that."""
+    os.environ.setdefault("SVT_LOG", "1")
+
+
 def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     """Return `RANK` and `WORLD_SIZE`, as launchers such as torchrun set both, or 0 and 1.
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offline_data.config import silence_encoder
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.files import describe_head, read_head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -175,6 +176,66 @@ def _is_deep(name: str) -> bool:
     return name.startswith("gray") and name.endswith("le")
 
 
+class Mp4Writer:
+    """Writes RGB frames `[H, W, 3]` of one size as an mp4 file, with a loss.
+
+    Every second frame is a key frame, so that single frames are decoded quickly, as those of LeRobot.
+
+    Args:
+        path: The file.
+        size: Height and width; with an odd one, the colour of each pixel is kept in H.264.
+        fps: Frames in a second.
+        codec: `h264` or `av1`, which has no odd sizes.
+        options: Options of the encoder; None: chosen here.
+        instead: Advice for users without PyAV, or without the encoder.
+
+    Raises:
+        MissingDependencyError: PyAV is not installed, or has no such encoder.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        size: tuple[int, int],
+        fps: float,
+        codec: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        instead: str = "or write images: --video none",
+    ) -> None:
+        self._av = _pyav(instead)
+        encoder, best = ENCODERS[codec]
+        if encoder not in self._av.codecs_available:
+            raise MissingDependencyError(f"This PyAV has no encoder {encoder}", hint=instead[3:])
+        if codec == "av1":
+            silence_encoder()
+        self.pix_fmt = "yuv444p" if size[0] % 2 or size[1] % 2 else "yuv420p"
+        self._container = self._av.open(str(path), "w", format="mp4")
+        rate = Fraction(fps).limit_denominator(1000)
+        self._stream: Any = self._container.add_stream(encoder, rate=rate)
+        self._stream.height, self._stream.width = size
+        self._stream.pix_fmt = self.pix_fmt
+        self._stream.options = dict(best if options is None else options)
+
+    def write(self, image: NDArray[np.uint8]) -> None:
+        """Append a frame."""
+        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+        self._container.mux(self._stream.encode(frame))
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        with self._container:
+            self._container.mux(self._stream.encode(None))
+
+
+ENCODERS = {
+    "h264": ("libx264", {"crf": "18", "g": "2", "bf": "0"}),
+    "av1": ("libsvtav1", {"crf": "30", "g": "2"}),
+    "mpeg4": ("mpeg4", {"qscale": "2"}),
+}
+"""Encoders and their options by codec; those of `av1` are LeRobot's own."""
+
+
 def write_mp4(
     frames: Iterable[NDArray[np.uint8]], size: tuple[int, int], path: Path, fps: float
 ) -> None:
@@ -182,19 +243,17 @@ def write_mp4(
 
     Raises `MissingDependencyError`.
     """
-    av = _pyav("or --out FILE.gif")
     height, width = size
     odd = ((0, height % 2), (0, width % 2), (0, 0))
-    codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-    with av.open(str(path), "w", format="mp4") as container:
-        stream: Any = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
-        stream.width, stream.height = width + odd[1][1], height + odd[0][1]
-        stream.pix_fmt = "yuv420p"
-        stream.options = {"crf": "16"} if codec == "libx264" else {"qscale": "2"}
-        for image in frames:
-            frame = av.VideoFrame.from_ndarray(np.pad(image, odd, mode="edge"), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+    even = (height + odd[0][1], width + odd[1][1])
+    advice = "or --out FILE.gif"
+    if "libx264" in _pyav(advice).codecs_available:
+        writer = Mp4Writer(path, even, fps, "h264", options={"crf": "16"}, instead=advice)
+    else:
+        writer = Mp4Writer(path, even, fps, "mpeg4", instead=advice)
+    for image in frames:
+        writer.write(np.pad(image, odd, mode="edge"))
+    writer.close()
 
 
 def _pyav(instead: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -69,11 +69,15 @@ class LeafPlace:
     """Key in the batches of the reader of the format."""
     table: Table
     """Attribute of these batches."""
+    lossy: str = ""
+    """Why images differ from the dataset's by some of their brightness; empty: they do not."""
 
     def step_rows(self, batch: EpisodeBatch, *, after: bool = False) -> Any:
         """Return the leaf with a row for each action; of observations the row before, or after, it."""
         column: Any = getattr(batch, self.leaf.table)[self.leaf.key]
-        if self.leaf.table != "observations":
+        if self.leaf.table == "episodes":
+            return column[batch.episode_of]
+        if self.leaf.table == "steps":
             return column
         ends = np.cumsum(batch.lengths + 1)
         kept = np.ones(len(column), bool)
@@ -140,7 +144,19 @@ class ExportTarget(ABC):
     reads: tuple[str, ...] = ()
     """Fields of `ExportOptions` that change the files."""
     added: frozenset[tuple[Table, Key]] = frozenset()
-    """Leaves that the reader of the format makes by itself, such as the number of a file's group."""
+    """Leaves that the reader of the format makes by itself, such as the number of a file's group;
+    a root stands for all leaves below it."""
+
+    def choose(
+        self,
+        episodes: ExportedEpisodes,  # noqa: ARG002 - of formats that choose
+        options: ExportOptions,
+    ) -> tuple[ExportOptions, Sequence[Loss]]:
+        """Return the options with choices that depend on all leaves, and what is lost by these.
+
+        Raises `UsageError` for options that the format does not have.
+        """
+        return options, ()
 
     @abstractmethod
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:

@@ -84,6 +84,14 @@ class ExportMember:
         ]
         return tuple(sorted((*steps, *seen, *facts), key=lambda leaf: (leaf.table, leaf.key)))
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """`[N]` row of the dataset of each transition."""
+        lengths = self.chosen.lengths
+        before = np.cumsum(lengths) - lengths
+        first = np.repeat(self.chosen.rows(self.reader) - before, lengths)
+        return np.asarray(first + np.arange(len(first)))
+
     def read(self, first: int, stop: int) -> EpisodeBatch:
         """Read some episodes, text as `str`; in layout `compact` numbers are views of the files."""
         chunk = read_chunk(self.reader, self.chosen[first:stop])

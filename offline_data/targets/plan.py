@@ -20,7 +20,6 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 from offline_data.store.layout import EPISODES
-from offline_data.store.reader import DatasetReader
 from offline_data.targets.base import (
     ExportJob,
     ExportOptions,
@@ -30,7 +29,7 @@ from offline_data.targets.base import (
     LeafPlace,
     Loss,
 )
-from offline_data.targets.episodes import ExportedEpisodes, Leaf, Table
+from offline_data.targets.episodes import ExportedEpisodes, ExportMember, Leaf, Table
 
 
 def plan_export(
@@ -41,7 +40,7 @@ def plan_export(
     Reads the flags of all rows, and nothing else. Raises `UsageError` for what the format cannot
     hold at all, such as several observations where it holds one.
     """
-    holds, losses, places = target.holds, [], []
+    holds, places = target.holds, []
     if holds.rewards == "required" and not any(leaf.key == REWARD for leaf in episodes.leaves):
         raise UsageError(
             f"{target.name} needs rewards, and {episodes.reader.manifest.id} has none",
@@ -60,6 +59,8 @@ def plan_export(
             f"and {target.name} has one observation for both",
             hint="convert the source without --keep-episodes, or choose d4rl, parquet or hf",
         )
+    options, chosen = target.choose(episodes, options)
+    losses = [*chosen]
     taken: dict[str, Leaf] = {}
     for leaf in episodes.leaves:
         if leaf.key in {TERMINATED, TRUNCATED} and holds.flags == "none":
@@ -82,6 +83,8 @@ def plan_export(
             count = _missing_texts(episodes, leaf)
             why = "a missing text becomes an empty one"
             losses += [Loss(label, count, why)] if count else []
+        if found.lossy:
+            losses.append(Loss(label, None, found.lossy))
         if leaf.encoding and not holds.encoded:
             losses.append(Loss(label, None, f"{leaf.encoding} is decoded to pixels"))
     job = ExportJob(episodes, options, tuple(places), name, 0)
@@ -165,7 +168,7 @@ def _count_ends(job: ExportJob, target: ExportTarget) -> tuple[ExportJob, list[L
     holds, known, total = target.holds, 0, len(job.episodes.lengths)
     differing = {TERMINATED: 0, TRUNCATED: 0}
     for member in job.episodes.members:
-        final, flags = _ends_of(member.reader, member.chosen)
+        final, flags = _ends_of(member)
         known += int(final.sum())
         last = np.cumsum(member.chosen.lengths) - 1
         kept = flags_in(holds.flags, flags, last)
@@ -206,15 +209,10 @@ _FLAG_REASONS: Mapping[Flags, str] = {
 }
 
 
-def _ends_of(
-    reader: DatasetReader, chosen: Any
-) -> tuple[NDArray[np.bool_], dict[Key, NDArray[np.bool_]]]:
+def _ends_of(member: ExportMember) -> tuple[NDArray[np.bool_], dict[Key, NDArray[np.bool_]]]:
     """Return what is known of final observations `[E]`, and flags `[N, 1]`."""
-    rows = np.repeat(
-        chosen.rows(reader) - (np.cumsum(chosen.lengths) - chosen.lengths), chosen.lengths
-    )
-    rows += np.arange(len(rows))
-    flags = {key: np.array(reader.step(key)[rows], bool) for key in (TERMINATED, TRUNCATED)}
+    reader, chosen = member.reader, member.chosen
+    flags = {key: np.array(reader.step(key)[member.rows], bool) for key in (TERMINATED, TRUNCATED)}
     early = chosen.steps + chosen.lengths < reader.lengths[chosen.episodes]
     last = (np.cumsum(chosen.lengths) - 1)[early]
     flags[TRUNCATED][last] |= ~flags[TERMINATED][last]
