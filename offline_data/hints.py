@@ -6,6 +6,7 @@ import re
 import shlex
 
 FUNCTIONS = {
+    "check --files": "verify",
     "check": "check",
     "card": "card",
     "convert": "convert",
@@ -19,9 +20,8 @@ FUNCTIONS = {
     "search": "search",
     "stats": "stats",
     "sync": "sync",
-    "verify": "verify",
 }
-"""Public function of each command that has one; other commands stay commands."""
+"""Public function of each command that has one, longer commands first; other commands stay commands."""
 
 _TEXT_FLAGS = frozenset({"keep-text", "pad"})
 _FLAGS = _TEXT_FLAGS | {

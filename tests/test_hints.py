@@ -26,7 +26,7 @@ from offline_data.ingest import Options
 from offline_data.ingest.resolve import suggest_command
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
-from offline_data_cli.verbs import VERBS
+from offline_data_cli.verbs import HIDDEN, VERBS
 from tests.toys.stored import write_stored
 
 
@@ -43,8 +43,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("shell", "python"),
     [
-        ("`offline-data verify '/a b'` shows", "`offline_data.verify('/a b')` shows"),
-        ("`offline-data verify /o'b`", "`offline-data verify /o'b`"),
+        ("`offline-data check --files '/a b'` shows", "`offline_data.verify('/a b')` shows"),
+        ("`offline-data check --files /o'b`", "`offline-data check --files /o'b`"),
         ("`offline-data cache prune --force`", "`offline-data cache prune --force`"),
         (
             "`offline-data list minari --remote`",
@@ -136,6 +136,17 @@ def test_commands_in_hints_stand_between_backticks() -> None:
     command = re.compile(rf'hint=f?"[^"]*(?<!`)\boffline-data (?:{verbs})\b[^"]*"')
     files = Path("offline_data").rglob("*.py")
     assert [found[0] for file in files for found in command.finditer(file.read_text("utf-8"))] == []
+
+
+def test_texts_name_commands_that_the_help_lists() -> None:
+    command = re.compile(rf"`offline-data (?:{'|'.join(HIDDEN)})\b[^`]*`")
+    found = {
+        text
+        for folder in ("offline_data", "cli")
+        for file in Path(folder).rglob("*.py")
+        for text in command.findall(file.read_text("utf-8"))
+    }
+    assert found == {"`offline-data demo`", "`offline-data rule --all`"}  # they write these texts
 
 
 def test_every_call_in_a_hint_can_be_made() -> None:

@@ -58,7 +58,7 @@ class Rule(ABC):
     """A rule: subclasses set the four class attributes and override what they need.
 
     The first paragraph of a subclass's docstring says in one sentence what the rule looks for, the
-    rest explains why it matters and when a finding is harmless; `offline-data rule CODE` prints it.
+    rest explains why it matters and when a finding is harmless; `offline-data explain CODE` prints it.
 
     A run creates each rule once. It passes each leaf that `leaves` names to `measure`, block by
     block, in several threads, merges the results of a leaf in order of rows, and passes them to

@@ -245,7 +245,7 @@ def _copy(entry: Entry, job: BuildJob, progress: Progress, folder: Path) -> None
         first = problems[0]
         raise IntegrityError(
             f"{entry.path} is damaged: {first.file} {first.problem}",
-            hint=f"`offline-data verify {shlex.quote(str(entry.path))}` shows all that is",
+            hint=f"`offline-data check --files {shlex.quote(str(entry.path))}` shows all that is",
         )
     for kept in publish(folder, job.destination):
         progress.note(f"{kept} is not the dataset's, and was kept")

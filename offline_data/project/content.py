@@ -103,7 +103,7 @@ class Content:
             raise ManifestError(
                 f"Text leaf {join_key(key)!r} in {self.reader.path} has codes outside its "
                 f"{known} words",
-                hint="`offline-data verify ID` names damaged files",
+                hint="`offline-data check --files ID` names damaged files",
             )
         return self._words[leaf][values]
 

@@ -67,7 +67,7 @@ def list_local(root: Path, source: str | None = None) -> Listing[LocalDataset]:
     """List the datasets under a root, or those of one source, by id; notes name unreadable ones."""
     found, unreadable = survey(root)
     notes = [
-        f"damaged, not listed: {path}; see `offline-data verify {path}`"
+        f"damaged, not listed: {path}; see `offline-data check --files {path}`"
         if isinstance(error, ManifestError)
         else f"not listed: {error.message}"
         for path, error in unreadable.items()

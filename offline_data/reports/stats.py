@@ -407,7 +407,7 @@ def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) ->
     if places.size and not 0 <= places.min() <= places.max() <= known:
         raise ManifestError(
             f"Text leaf {join_key(key)!r} has codes outside its {plural(known, 'word')}",
-            hint="`offline-data verify ID` names damaged files",
+            hint="`offline-data check --files ID` names damaged files",
         )
     return np.bincount(places, minlength=known + 1)
 

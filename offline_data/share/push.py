@@ -198,7 +198,7 @@ def _check_files(entry: Entry, progress: Progress) -> None:
         first = problems[0]
         raise IntegrityError(
             f"{entry.path} is damaged, and nothing was pushed: {first.file} {first.problem}",
-            hint=f"`offline-data verify {entry.id}` shows all that is",
+            hint=f"`offline-data check --files {entry.id}` shows all that is",
         )
 
 

@@ -100,7 +100,7 @@ def write_copy(
     """
     from offline_data.store.reader import file_problem  # imports numpy
 
-    hint = f"`offline-data verify {shlex.quote(str(entry.path))}` shows what is damaged"
+    hint = f"`offline-data check --files {shlex.quote(str(entry.path))}` shows what is damaged"
     with disk_errors(folder):
         folder.mkdir()
         if not move:

@@ -222,7 +222,7 @@ class EncodedColumn:
             raise FormatError(
                 f"{self._name_row(row)} is said to be bytes {begins[row]} to {ends[row]} of "
                 f"{len(self._data)}",
-                hint="`offline-data verify ID` names every damaged file of a dataset",
+                hint="`offline-data check --files ID` names every damaged file of a dataset",
             )
         return begins, ends
 

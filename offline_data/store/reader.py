@@ -343,7 +343,7 @@ def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
         raise IntegrityError(
             f"Text codes run from {codes.min()} to {codes.max()}, and the vocabulary has "
             f"{len(words)} words",
-            hint="`offline-data verify ID` names every damaged file of a dataset",
+            hint="`offline-data check --files ID` names every damaged file of a dataset",
         )
     table = np.array([*words, None], dtype=object)
     return np.asarray(table[codes], dtype=object)
@@ -352,6 +352,6 @@ def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
 def _damage_error(folder: Path, name: str, why: str) -> ManifestError:
     return ManifestError(
         f"The dataset in {folder} is damaged: {name}: {why}",
-        hint=f"`offline-data verify {shlex.quote(str(folder))}` names every damaged file and how to get them "
-        "anew",
+        hint=f"`offline-data check --files {shlex.quote(str(folder))}` names every damaged file and how to "
+        "get them anew",
     )

@@ -37,7 +37,7 @@ _OPEN = 64
 """Containers that stay open though no thread reads them; each takes about 4.4 MiB at 480 x 640."""
 _CHECKED = 32
 """Frames that are decoded at once for checking."""
-_VERIFY = "`offline-data verify ID` names every damaged file of a dataset"
+_VERIFY = "`offline-data check --files ID` names every damaged file of a dataset"
 
 _idle: dict[int, list[tuple[str, VideoFile]]] = {}
 """Open containers by process id, the last used at the end: those of a parent are never touched."""

@@ -210,7 +210,7 @@ class TokenizedDatasetLoader:
     Unlike TorchRL's, its result is a dataset of this package, `local:tokens/…`: a conversion that was
     interrupted never counts as done, and other arguments or another tokenizer have another name. One
     that is there is used without asking the hub or reading the rows, also after the hub has changed;
-    `offline-data remove` deletes it. Functions are known by their code and what they close over. Only
+    `offline-data rm` deletes it. Functions are known by their code and what they close over. Only
     what `tokenizer_fn` returns is kept, not other columns. The tokenizer runs in this process, without
     the limits that `download` and `convert` set to those of strangers.
 

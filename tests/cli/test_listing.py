@@ -59,7 +59,7 @@ def test_list(cli: Cli, three: list[str], tmp_path: Path) -> None:
     ran = cli("list")
     assert ran.code == 0
     assert [row[0] for row in ran.rows[1:]] == ["local:a@1", "local:b/two@1"]
-    assert f"offline-data verify {broken}" in ran.err
+    assert f"offline-data check --files {broken}" in ran.err
 
 
 def test_an_empty_root_is_no_error_but_no_source_is(cli: Cli) -> None:

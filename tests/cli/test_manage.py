@@ -67,7 +67,7 @@ def test_verify_names_every_file_that_differs(cli: Cli, toy: Path) -> None:
     assert [problem["file"] for problem in as_json.json["problems"]] == names
     opened = cli("stats", "local:toy")
     assert opened.code == 5
-    assert "offline-data verify" in opened.err
+    assert "offline-data check --files" in opened.err
 
 
 def test_rm_says_what_is_lost_and_keeps_what_is_the_users(cli: Cli, toy: Path) -> None:

@@ -111,7 +111,9 @@ def test_a_damaged_dataset_is_not_copied(cli: Cli, toy: Path) -> None:
     content[-1] ^= 1
     (toy / name).write_bytes(content)
     ran = cli("cp", "toy", "copy")
-    said = f"error: {toy / name} does not match its checksum\nhint: `offline-data verify {toy}`"
+    said = (
+        f"error: {toy / name} does not match its checksum\nhint: `offline-data check --files {toy}`"
+    )
     assert (ran.code, ran.err.startswith(said)) == (5, True)
     assert cli("list", "-q").out == "local:toy@1\n"
     ran = cli("verify", "--all")

@@ -157,7 +157,7 @@ class DatasetStorage:
             raise ManifestError(
                 f"The dataset in {self.reader.path} is damaged: its steps refer to episodes that do "
                 "not exist",
-                hint=f"`offline-data verify {shlex.quote(str(self.reader.path))}` lists every "
+                hint=f"`offline-data check --files {shlex.quote(str(self.reader.path))}` lists every "
                 "damaged file",
             ) from error
 

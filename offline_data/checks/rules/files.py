@@ -36,13 +36,13 @@ class DamagedFiles(Rule):
 
     Also if the manifest was changed, or anything in the dataset cannot be read. Files that the manifest
     does not list are a warning: nothing reads them, and `remove` leaves them. Bytes are compared by
-    RL008 and by `verify`.
+    RL008 and by `check --files`.
     """
 
     code = DAMAGED
     name = "damaged-files"
     severity = "error"
-    hint = "`offline-data verify ID` says how to get damaged files anew"
+    hint = "`offline-data check --files ID` says how to get damaged files anew"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
@@ -59,14 +59,14 @@ class ChangedBytes(Rule):
 
     Compares every file with the SHA-256 in the manifest. Damage comes from disks, copies, and tools
     that write into memory maps. Hashing takes longer than all other rules together, so that it is not
-    in the default set: add it with `--select RL`, or run `offline-data verify`, which also compares
+    in the default set: add it with `--select RL`, or run `offline-data check --files`, which also compares
     what files say of each other.
     """
 
     code = "RL008"
     name = "changed-bytes"
     severity = "error"
-    hint = "`offline-data verify ID` says how to get damaged files anew"
+    hint = "`offline-data check --files ID` says how to get damaged files anew"
     by_default = False
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
