@@ -75,10 +75,8 @@ class LeafPlace:
     def step_rows(self, batch: EpisodeBatch, *, after: bool = False) -> Any:
         """Return the leaf with a row for each action; of observations the row before, or after, it."""
         column: Any = getattr(batch, self.leaf.table)[self.leaf.key]
-        if self.leaf.table == "episodes":
-            return column[batch.episode_of]
-        if self.leaf.table == "steps":
-            return column
+        if self.leaf.table != "observations":
+            return column[batch.episode_of] if self.leaf.table != self.table else column
         ends = np.cumsum(batch.lengths + 1)
         kept = np.ones(len(column), bool)
         kept[ends - batch.lengths - 1 if after else ends - 1] = False
