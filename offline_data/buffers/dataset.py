@@ -55,6 +55,8 @@ from offline_data.store.reader import decode
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from offline_data.targets.episodes import ExportedEpisodes
+
     SamplerLike = Sampler | Callable[[], Sampler]
 
 
@@ -498,6 +500,54 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         torchrl cannot be imported.
         """
         return bridge("to_torchrl").to_torchrl(self, valid_only=valid_only, **options)
+
+    def to_minari(self) -> Any:
+        """Return a `minari.MinariDataset` of the dataset or view, which reads episodes when asked for them.
+
+        Nothing is copied; it is read-only. Transforms and derived leaves are ignored, and so is what Minari
+        has no place for, as `offline_data.export(…, to="minari", dry_run=True)` lists it.
+
+        Raises:
+            MissingDependencyError: Minari cannot be imported.
+            UsageError: The dataset has no rewards, or no actions.
+        """
+        from offline_data.targets.minari import view_as_minari
+
+        return view_as_minari(self._exported())
+
+    def to_d3rlpy(self, *, observation_key: KeyLike | None = None) -> Any:
+        """Return a `d3rlpy.dataset.ReplayBuffer` with the episodes of the dataset or view in memory.
+
+        Transforms and derived leaves are ignored. `observation_key` is the leaf of observations, required
+        if there are several. d3rlpy has one end for an episode: `terminated`, else it is a time-out.
+
+        Raises:
+            MissingDependencyError: d3rlpy cannot be imported.
+            UsageError: Several observations and no `observation_key`; no rewards, or no actions.
+        """
+        from offline_data.targets.d3rlpy import load_in_d3rlpy
+
+        key = None if observation_key is None else as_key(observation_key)
+        return load_in_d3rlpy(self._exported(), key)
+
+    def to_hf(self) -> Any:
+        """Return a `datasets.Dataset` of the rows, which are read when they are asked for.
+
+        Columns are the leaves of a batch by name, `next.reward`, as numpy arrays. Transforms and derived
+        leaves are applied; text is codes. Rows are in the order of the dataset or view.
+
+        Raises `MissingDependencyError` if datasets cannot be imported.
+        """
+        from offline_data.buffers.bridges.hugging_face import to_hf
+
+        return to_hf(self)
+
+    def _exported(self) -> ExportedEpisodes:
+        from offline_data.preprocess.api import selection_of
+        from offline_data.targets.episodes import ExportedEpisodes, ExportMember
+
+        member = ExportMember.of(self._steps_storage.reader, selection_of(self.storage))
+        return ExportedEpisodes((member,))
 
     def delete(self) -> None:
         """Delete the dataset directory only; batches already drawn stay valid.

@@ -43,7 +43,7 @@ def space_of(reader: DatasetReader, root: str) -> Any:
         FormatError: The declared space cannot be read.
         NotFoundError: The dataset has neither the leaf nor its space.
     """
-    spaces = _gymnasium(f"{root}_space").spaces
+    spaces = import_gymnasium(f"{root}_space").spaces
     declared = reader.manifest.spaces.get(root)
     if isinstance(declared, dict) and "type" in declared:
         try:
@@ -157,7 +157,7 @@ def make_environment(
         successor_of,
     )  # which readers of data do without
 
-    gymnasium = _gymnasium("make_env")
+    gymnasium = import_gymnasium("make_env")
     name = spec.get("id")
     if name is None:
         raise NotFoundError(
@@ -203,7 +203,8 @@ def make_environment(
         raise UsageError(f"{name} cannot be made: {str(error) or type(error).__name__}") from error
 
 
-def _gymnasium(what: str) -> Any:
+def import_gymnasium(what: str) -> Any:
+    """Return gymnasium; raises `MissingDependencyError`, which says that `what` needs it."""
     try:
         import gymnasium
     except ImportError as error:

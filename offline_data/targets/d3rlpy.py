@@ -11,20 +11,21 @@ Discrete actions are int `[T, 1]`. Source: `d3rlpy/dataset/io.py` of https://git
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.errors import MissingDependencyError
 from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
-from offline_data.targets.episodes import Leaf
-from offline_data.targets.plan import place_at
+from offline_data.targets.episodes import ExportedEpisodes, Leaf
+from offline_data.targets.plan import place_at, plan_export, stored_batch
 
 if TYPE_CHECKING:
     from offline_data.sources.base import RawDataset
@@ -65,25 +66,50 @@ class D3rlpyTarget(ExportTarget):
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write the columns of each episode."""
-        number = 0
-        places = {place.path: place for place in job.places}
         with h5().File(path, "w", track_order=True) as file:
             file.create_dataset("columns", data=[name.encode() for name in COLUMNS])
             file.create_dataset("num_episodes", data=len(job.episodes.lengths))
             file.create_dataset("version", data=VERSION)
-            for batch in batches:
-                for at in range(len(batch.lengths)):
-                    episode = batch.part(at, at + 1)
-                    rows = episode.transitions
-                    seen = episode.observations[places["observations"].leaf.key][:-1]
-                    file.create_dataset(f"observations_{number}", data=np.asarray(seen))
-                    for name in ("actions", "rewards"):
-                        column = np.asarray(episode.steps[places[name].leaf.key])
-                        file.create_dataset(f"{name}_{number}", data=column.reshape(rows, -1))
-                    ended = bool(episode.steps[TERMINATED][-1, 0])
-                    file.create_dataset(f"terminated_{number}", data=ended)
-                    number += 1
+            for number, columns in enumerate(_columns(batches, job)):
+                for name, column in columns.items():
+                    file.create_dataset(f"{name}_{number}", data=column)
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:  # noqa: ARG002
         """Open the file as a local one of d3rlpy."""
         return get_source("d3rlpy").open(Release(path.name, "1", local=path), path)
+
+
+def _columns(batches: Iterable[EpisodeBatch], job: ExportJob) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each episode."""
+    places = {place.path: place for place in job.places}
+    for batch in batches:
+        for at in range(len(batch.lengths)):
+            episode = batch.part(at, at + 1)
+            found: dict[str, Any] = {
+                name: np.asarray(episode.steps[places[name].leaf.key]).reshape(
+                    episode.transitions, -1
+                )
+                for name in ("actions", "rewards")
+            }
+            seen = episode.observations[places["observations"].leaf.key][:-1]
+            ended = bool(episode.steps[TERMINATED][-1, 0])
+            yield {"observations": np.asarray(seen), **found, "terminated": ended}
+
+
+def load_in_d3rlpy(episodes: ExportedEpisodes, observation: Key | None) -> Any:
+    """Return a `d3rlpy.dataset.ReplayBuffer` with these episodes in memory.
+
+    Raises:
+        MissingDependencyError: d3rlpy cannot be imported.
+        UsageError: Several observations, none of which was chosen; no rewards.
+    """
+    try:
+        from d3rlpy.dataset import Episode, create_infinite_replay_buffer
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"d3rlpy cannot be imported: {error}", hint="pip install d3rlpy"
+        ) from error
+    target = D3rlpyTarget()
+    job, _ = plan_export(episodes, target, ExportOptions(observation), "d3rlpy")
+    stored = (stored_batch(batch, job, target.holds) for batch in episodes.batches())
+    return create_infinite_replay_buffer([Episode(**one) for one in _columns(stored, job)])

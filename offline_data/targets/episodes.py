@@ -162,6 +162,11 @@ class ExportedEpisodes:
         """Number of all transitions."""
         return int(self.lengths.sum())
 
+    def places(self) -> Iterator[tuple[ExportMember, int]]:
+        """Yield the member and the number in it of each episode."""
+        for member in self.members:
+            yield from ((member, at) for at in range(len(member.chosen.lengths)))
+
     def batches(self, budget: int = PART_BYTES) -> Iterator[EpisodeBatch]:
         """Read all episodes in order, about `budget` bytes at a time, an episode at least."""
         row = sum(leaf.nbytes for leaf in self.leaves if leaf.table != "episodes")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,10 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
-from offline_data.store.environments import space_of
+from offline_data.store.environments import import_gymnasium, space_of
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
-from offline_data.targets.episodes import Leaf
-from offline_data.targets.plan import place_at
+from offline_data.targets.episodes import ExportedEpisodes, Leaf
+from offline_data.targets.plan import place_at, plan_export, stored_batch
 
 if TYPE_CHECKING:
     from offline_data.sources.base import RawDataset
@@ -59,7 +59,11 @@ class MinariTarget(ExportTarget):
         if key in _FIXED:
             return place_at(leaf, _FIXED[key], self.holds)
         if leaf.table == "episodes":
-            return place_at(leaf, "seed", self.holds) if leaf.dtype == "int64" else "Minari has seeds of int64"
+            return (
+                place_at(leaf, "seed", self.holds)
+                if leaf.dtype == "int64"
+                else "Minari has seeds of int64"
+            )
         if key[:2] == ("next", "info"):
             return place_at(leaf, join_key(("infos", *key[2:])), self.holds)
         sections = {"observation": "observations", "action": "actions", "info": "infos"}
@@ -77,22 +81,12 @@ class MinariTarget(ExportTarget):
                 f"{path.name} is not a name of Minari; expected NAME-vN",
                 hint=f"for example {re.sub(r'[^A-Za-z0-9_-]', '-', path.name)}-v0",
             )
-        try:
-            from minari import __version__
-            from minari.dataset.minari_storage import MinariStorage
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"Minari cannot be imported: {error}", hint="pip install 'minari[hdf5]'"
-            ) from error
         (path / "data").mkdir()
-        reader = job.episodes.reader
         spaces = (_space_of(job, root) for root in ("observation", "action"))
-        storage = MinariStorage.new(path / "data", *spaces, jpeg_encoding=False)
-        about = reader.manifest.about
-        found: dict[str, Any] = {name: about[name] for name in _ABOUT if name in about}
-        if reader.manifest.environment.get("id"):
-            found["env_spec"] = json.dumps(dict(reader.manifest.environment))
-        storage.update_metadata({"dataset_id": path.name, "minari_version": __version__, **found})
+        minari = import_minari()
+        kind = minari.dataset.minari_storage.MinariStorage
+        storage = kind.new(path / "data", *spaces, jpeg_encoding=False)
+        storage.update_metadata(_metadata_of(job, minari.__version__))
         storage.update_episodes(_buffers(batches, job))
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:  # noqa: ARG002
@@ -100,10 +94,90 @@ class MinariTarget(ExportTarget):
         return get_source("minari").open(Release(path.name, "1", local=path), path)
 
 
+def import_minari() -> Any:
+    """Return Minari; raises `MissingDependencyError`."""
+    try:
+        import minari
+        import minari.dataset.minari_storage
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Minari cannot be imported: {error}", hint="pip install 'minari[hdf5]'"
+        ) from error
+    return minari
+
+
+def _metadata_of(job: ExportJob, version: str) -> dict[str, Any]:
+    """Return what Minari keeps of a dataset besides its episodes."""
+    manifest = job.episodes.reader.manifest
+    found: dict[str, Any] = {
+        name: manifest.about[name] for name in _ABOUT if name in manifest.about
+    }
+    for name in ("author", "author_email"):
+        if name in found:
+            listed = found[name] if isinstance(found[name], (list, tuple)) else [found[name]]
+            found[name] = set(map(str, listed))
+    if {"id", "entry_point", "additional_wrappers"} <= manifest.environment.keys():
+        found["env_spec"] = json.dumps(dict(manifest.environment))
+    return {"dataset_id": job.name, "minari_version": version, **found}
+
+
+def view_as_minari(episodes: ExportedEpisodes) -> Any:
+    """Return a `minari.MinariDataset` whose episodes are read from these when they are asked for.
+
+    Raises:
+        MissingDependencyError: Minari cannot be imported.
+        UsageError: See `plan_export`.
+    """
+    minari = import_minari()
+    kind: Any = minari.dataset.minari_storage.MinariStorage
+    job, _ = plan_export(episodes, MinariTarget(), ExportOptions(), "view-v0")
+    holds, wheres = MinariTarget.holds, list(episodes.places())
+
+    class View(kind):  # type: ignore[misc]
+        FORMAT = "offline-data"
+
+        @property
+        def metadata(self) -> dict[str, Any]:
+            spaces = {
+                "observation_space": self.observation_space,
+                "action_space": self.action_space,
+            }
+            counts = {"total_episodes": len(wheres), "total_steps": episodes.transitions}
+            return {**_metadata_of(job, minari.__version__), **spaces, **counts}
+
+        def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+            for number in map(int, episode_indices):
+                member, at = wheres[number]
+                episode = stored_batch(member.read(at, at + 1), job, holds)
+                found = _sections(episode, job)
+                flat = {name: found[name].reshape(-1) for name in _FIXED.values()}
+                yield {"id": number, "infos": {}, **found, **flat}
+
+        def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+            for number in map(int, episode_indices):
+                member, at = wheres[number]
+                seed = member.read(at, at + 1).episodes.get(("seed",), np.array([-1]))[0]
+                length = int(member.chosen.lengths[at])
+                yield {"id": number, "total_steps": length} | (
+                    {} if seed < 0 else {"seed": int(seed)}
+                )
+
+        def update_episodes(self, episodes: Any) -> None:  # noqa: ARG002
+            raise UsageError("This is a view of a dataset, which is read-only")
+
+        update_episode_metadata = update_episodes
+
+        @classmethod
+        def _create(cls, *_: Any, **__: Any) -> Any:
+            raise UsageError("This is a view of a dataset, which is read-only")
+
+    spaces = (_space_of(job, root) for root in ("observation", "action"))
+    return minari.MinariDataset(View(episodes.reader.path, *spaces, jpeg_encoding=False))
+
+
 def _space_of(job: ExportJob, root: str) -> Any:
     """Return the declared space, else that of dtypes, of text, and of single whole numbers in the data."""
-    from gymnasium import spaces
-
+    spaces = import_gymnasium("an export to Minari").spaces
     reader = job.episodes.reader
     space = space_of(reader, root)
     if root in reader.manifest.spaces:

@@ -17,6 +17,7 @@ import pytest
 import offline_data
 from offline_data.config import Settings
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.errors import UsageError
 from offline_data.sources.registry import source_accepting
 from tests.targets.conftest import LENGTHS, discrete_batch, flat_batch
 
@@ -72,6 +73,23 @@ def test_minari_loads_its_dataset(
         np.testing.assert_array_equal(episode.actions, batch.steps["action",][rows])
     seeds = [found["seed"] for found in loaded.storage.get_episode_metadata(range(len(LENGTHS)))]
     assert seeds == batch.episodes["seed",].tolist()
+
+
+def test_a_dataset_of_minari_that_reads_when_asked(stored: Store) -> None:
+    pytest.importorskip("minari")
+    ds, batch = offline_data.open_dataset(stored("flat")), flat_batch()
+    loaded = ds.to_minari()
+    assert (loaded.total_episodes, loaded.total_steps) == (len(LENGTHS), sum(LENGTHS))
+    for number, episode in enumerate(loaded.iterate_episodes()):
+        np.testing.assert_array_equal(episode.observations, observations(batch)[number])
+        rows = slice(ENDS[number] - LENGTHS[number], ENDS[number])
+        np.testing.assert_array_equal(episode.rewards, batch.steps[REWARD][rows, 0])
+        np.testing.assert_array_equal(episode.truncations, batch.steps[TRUNCATED][rows, 0])
+    assert [len(one) for one in loaded.sample_episodes(3)]
+    view = ds.episodes_at([2]).to_minari()
+    assert [len(one) for one in view.iterate_episodes()] == [LENGTHS[2]]
+    with pytest.raises(UsageError, match="read-only"):
+        loaded.storage.update_episodes([])
 
 
 def test_minari_samples_of_discrete_actions(
@@ -215,10 +233,20 @@ elif to == "parquet":
     import datasets
     steps = datasets.load_dataset(path, "steps", split="train")
     episodes = datasets.load_dataset(path, "episodes", split="train")
+elif to == "ds.to_hf":
+    import offline_data
+    rows = offline_data.open_dataset(path).to_hf()
+    assert rows[1:3]["next.observation"].shape == (2, 3)
+    print(json.dumps({"lengths": [3, 1, 5, 2], "actions": rows[:]["action"].ravel().tolist()}))
+    sys.exit()
 else:
     from d3rlpy.dataset import ReplayBuffer, InfiniteBuffer
-    with open(path, "rb") as file:
-        buffer = ReplayBuffer.load(file, InfiniteBuffer())
+    if to == "ds.to_d3rlpy":
+        import offline_data
+        buffer = offline_data.open_dataset(path).to_d3rlpy()
+    else:
+        with open(path, "rb") as file:
+            buffer = ReplayBuffer.load(file, InfiniteBuffer())
     ends = [bool(one.terminated) for one in buffer.episodes]
     actions = np.concatenate([one.actions for one in buffer.episodes]).ravel().tolist()
     print(json.dumps({"lengths": [len(one) for one in buffer.episodes], "actions": actions, "ends": ends}))
@@ -231,13 +259,22 @@ print(json.dumps({
 
 
 @pytest.mark.skipif(LOADERS is None, reason="OFFLINE_DATA_LOADERS names no Python")
-@pytest.mark.parametrize(("to", "place"), [("hf", "toy"), ("parquet", "toy"), ("d3rlpy", "toy.h5")])
+@pytest.mark.parametrize(
+    ("to", "place"),
+    [
+        ("hf", "toy"),
+        ("parquet", "toy"),
+        ("d3rlpy", "toy.h5"),
+        ("ds.to_hf", ""),
+        ("ds.to_d3rlpy", ""),
+    ],
+)
 def test_loaders_of_other_environments(
-    exported: Callable[..., Path], tmp_path: Path, to: str, place: str
+    exported: Callable[..., Path], stored: Store, tmp_path: Path, to: str, place: str
 ) -> None:
-    path, batch = exported("flat", to, place), flat_batch()
+    path, batch = exported("flat", to, place) if place else stored("flat"), flat_batch()
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
+    environment["PYTHONPATH"] = str(Path(offline_data.__file__).parents[1])
     done = subprocess.run(
         [str(LOADERS), "-c", _OTHERS, to, str(path)],
         env=environment,
@@ -247,10 +284,12 @@ def test_loaders_of_other_environments(
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
+    if "d3rlpy" in to:  # which passes over a truncated episode of one step, as it has no transition
+        lengths = [length for length in LENGTHS if length > 1]
+        assert (found["lengths"], found["ends"]) == (lengths, [True, True, False])
+        return
     assert found["lengths"] == list(LENGTHS)
     assert found["actions"] == batch.steps["action",].ravel().tolist()
-    if to == "d3rlpy":
-        assert found["ends"] == [True, False, True, False]
 
 
 def test_importing_a_format_imports_no_other_package() -> None:
