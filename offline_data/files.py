@@ -248,6 +248,7 @@ def is_locked(path: Path) -> bool:
 
 LFS = b"version https://git-lfs"
 """First bytes of a Git LFS pointer."""
+LFS_PULL = "`git lfs pull` in its folder downloads it"
 
 
 def describe_head(head: bytes) -> str:
@@ -264,6 +265,11 @@ def describe_head(head: bytes) -> str:
     if head.startswith(LFS):
         return "it is a Git LFS pointer: the data themselves were not downloaded"
     return f"it begins with {head[:8]!r}"
+
+
+def advise_on_head(head: bytes) -> str:
+    """Return how to get the file whose first bytes are not those of its format."""
+    return LFS_PULL if head.startswith(LFS) else "fetch it again"
 
 
 def read_head(path: Path, count: int = 512) -> bytes:
@@ -298,7 +304,7 @@ def check_magic(path: Path, magic: bytes, what: str) -> None:
     """Raise unless `path` starts with `magic`; the message mentions web pages and LFS pointers."""
     head = read_head(path)
     if not head.startswith(magic):
-        raise FormatError(f"{path} is not {what}: {describe_head(head)}", hint="fetch it again")
+        raise FormatError(f"{path} is not {what}: {describe_head(head)}", hint=advise_on_head(head))
 
 
 def is_unicode(text: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_data.errors import FormatError
-from offline_data.files import describe_head, read_head
+from offline_data.files import advise_on_head, describe_head, read_head
 
 MAX_BYTES = 16 << 20
 """Sufficient for the bounds of the largest image spaces; parsed, it takes up to 25 times as much."""
@@ -75,7 +75,8 @@ def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
         raise FormatError(f"{where} is not UTF-8 text: {error.reason}") from error  # type: ignore[attr-defined]
     except json.JSONDecodeError as error:
         raise FormatError(
-            f"{where} is not JSON ({error}): {describe_head(raw[:512])}", hint="fetch it again"
+            f"{where} is not JSON ({error}): {describe_head(raw[:512])}",
+            hint=advise_on_head(raw[:512]),
         ) from error
     except (ValueError, RecursionError) as error:
         text = _TOO_DEEP if isinstance(error, RecursionError) else str(error)

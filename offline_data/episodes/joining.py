@@ -11,6 +11,7 @@ import numpy as np
 from offline_data.episodes.batch import EpisodeBatch
 from offline_data.episodes.fields import Key, Skipped, join_key
 from offline_data.errors import FormatError
+from offline_data.files import LFS_PULL
 
 BATCH_BYTES = 32 << 20
 """Bytes of a batch; an adapter holds a few such batches at a time."""
@@ -89,8 +90,12 @@ def join_episodes(
 
 
 def with_place(error: FormatError, where: str) -> FormatError:
-    """Return the error of an episode with its place, and a hint how to skip it."""
-    hint = "; ".join(filter(None, (error.shell_hint, SKIP_HINT)))
+    """Return the error of an episode with its place, and a hint how to skip it.
+
+    One whose file was not downloaded is not bad.
+    """
+    hints = [error.shell_hint] if error.shell_hint == LFS_PULL else [error.shell_hint, SKIP_HINT]
+    hint = "; ".join(filter(None, hints))
     return FormatError(f"{where}: {error.message}", hint=hint)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.files import describe_head, read_head
+from offline_data.files import advise_on_head, describe_head, read_head
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _name_damage(path: Path, *, parquet: bool) -> Iterator[None]:
     head = read_head(path)
     if not head.startswith(PARQUET if parquet else (b"ARROW1", _STREAM)):
         kind = "a Parquet file" if parquet else "an Arrow file"
-        raise FormatError(f"{path} is not {kind}: {describe_head(head)}", hint="fetch it again")
+        raise FormatError(f"{path} is not {kind}: {describe_head(head)}", hint=advise_on_head(head))
     pa = _pyarrow()
     try:
         yield

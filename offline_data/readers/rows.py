@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar, cast
 
 from offline_data.errors import FormatError
-from offline_data.files import LFS, describe_head, read_head
+from offline_data.files import LFS, LFS_PULL, describe_head, read_head
 from offline_data.plurals import plural
 from offline_data.readers.arrow import iter_arrow, iter_parquet
 from offline_data.strict_json import parse_json, shown
@@ -61,7 +61,7 @@ def _parts(path: Path) -> Iterator[Any]:
     """Yield some rows at a time: columns, or a `pyarrow.Table`."""
     head = read_head(path)
     if head.startswith(LFS):
-        raise FormatError(f"{path} is not data: {describe_head(head)}", hint="`git lfs pull`")
+        raise FormatError(f"{path} is not data: {describe_head(head)}", hint=LFS_PULL)
     return _READERS[suffix_of(path.name)](path)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from offline_data.config import silence_encoder
 from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.files import describe_head, read_head
+from offline_data.files import LFS, LFS_PULL, describe_head, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -57,7 +57,8 @@ class VideoFile:
         self._path, self._av = path, _pyav(instead)
         head = read_head(path)
         if head[4:8] != b"ftyp":
-            raise FormatError(f"{path} is not an mp4 file: {describe_head(head)}")
+            hint = LFS_PULL if head.startswith(LFS) else None
+            raise FormatError(f"{path} is not an mp4 file: {describe_head(head)}", hint=hint)
         with self._name_damage():
             # a name alone may be another protocol of FFmpeg
             self._container = self._av.open(f"file:{path}", format="mp4")

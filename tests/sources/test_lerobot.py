@@ -347,8 +347,10 @@ def test_films_that_cannot_be_used(tmp_path: Path) -> None:
         (shorter(), "no frame is within half a frame of row 2, at 0.200 s"),
     ]:
         path.write_bytes(content)
-        with pytest.raises(FormatError, match=said):
+        with pytest.raises(FormatError, match=said) as caught:
             read(folder)
+        hint = str(caught.value.shell_hint)
+        assert ("git lfs pull" in hint) is ("LFS" in said) is ("skip-bad" not in hint)
         batch = read(folder, skip_bad_episodes=True)
         assert batch.episodes["episode_index",].tolist() == [0, 1, 3]
     path.unlink()
