@@ -56,6 +56,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "step": ("step", "step normalize"),
     "filter": ("filter local:mine 'return > 100 and length >= 50' --out good",),
+    "merge": (
+        "merge local:mine local:yours --out both",
+        "merge local:mine local:yours --out both --common-leaves --cast",
+    ),
     "split": ("split local:mine train=0.9 val=0.1 --seed 0",),
     "worker": (
         "worker --plan plan.json --rank 0 --world 8",
@@ -100,6 +104,7 @@ SYNONYMS = {
         "verify": "validate",
         "preprocess": "process map transform",
         "filter": "select",
+        "merge": "join concat combine",
         "step": "steps",
         "path": "where",
         "report": "page",

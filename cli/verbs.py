@@ -81,6 +81,10 @@ VERBS: dict[str, Table] = {
             "export:export",
             "Write a dataset as files of another format, read them back, and compare every value.",
         ),
+        "merge": (
+            "copies:merge",
+            "Make one dataset of the episodes of several; a column names the source of each.",
+        ),
         "split": (
             "copies:split",
             "Make a new dataset of each part of a random split of the episodes.",

@@ -11,6 +11,7 @@ from .api import inspect_files as inspect_files
 from .api import list_datasets as list_datasets
 from .api import load_arrays as load_arrays
 from .api import lock as lock
+from .api import merge as merge
 from .api import plot as plot
 from .api import push as push
 from .api import remove as remove

@@ -15,6 +15,7 @@ FUNCTIONS = {
     "info": "info",
     "list": "list_datasets",
     "lock": "lock",
+    "merge": "merge",
     "plot": "plot",
     "rm": "remove",
     "search": "search",
@@ -25,7 +26,7 @@ FUNCTIONS = {
 
 _TEXT_FLAGS = frozenset({"keep-text", "pad"})
 _FLAGS = _TEXT_FLAGS | {
-    "allow-changed", "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "strict",
+    "allow-changed", "cast", "common-leaves", "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "strict",
 }  # fmt: skip
 _TEXT = {
     "column": "columns",

@@ -1,16 +1,18 @@
-"""`rename`, `cp`, `filter` and `split`: renamed datasets, copies and selected episodes."""
+"""`rename`, `cp`, `filter`, `merge` and `split`: renamed datasets, copies, selected and joined episodes."""
 
 import re
 from typing import TYPE_CHECKING, Annotated
 
 from offline_data.errors import UsageError
+from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data.store.library import Entry
 from offline_data_cli.commands.download import stored_result
-from offline_data_cli.conversion import Layout
+from offline_data_cli.conversion import Audit, Layout
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
     Context,
     Dataset,
+    Datasets,
     Force,
     NewName,
     Workers,
@@ -67,6 +69,39 @@ def filter_(
     return stored_result(
         filter_dataset(parent, where, out, context.settings, context.progress, options=options)
     )
+
+
+def merge(
+    context: Context,
+    datasets: Datasets,
+    out: Out,
+    common_leaves: Annotated[
+        bool, option("Drop leaves and columns of episodes that are not in all datasets.")
+    ] = False,
+    cast: Annotated[
+        bool, option("Convert numbers of different types to one that has the values of all.")
+    ] = False,
+    layout: Layout = None,
+    audit: Audit = str(DEFAULT_AUDIT),
+    force: Force = False,
+) -> Result:
+    """Make one dataset of the episodes of several; a column names the source of each."""
+    from offline_data import api
+    from offline_data.store.layout import parse_audit
+
+    paths = [entry_named(context, text).path for text in datasets]
+    made = api.merge(
+        *paths,
+        name=out,
+        common_leaves=common_leaves,
+        cast=cast,
+        layout=layout,
+        audit=parse_audit(audit),
+        force=force,
+        settings=context.settings,
+        progress=context.progress,
+    )
+    return stored_result(made)
 
 
 def split(

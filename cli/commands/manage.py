@@ -87,7 +87,10 @@ def verify_entry(context: Context, entry: "Entry") -> Result:
         notes = () if found.manifest_checksum else (_NO_CHECKSUM,)
         return Result(data, (line,), (found.id,), notes=notes)
     dataset, parents = parse_id(found.id), entry.manifest.parents
-    if dataset.source == "local" and parents:
+    if entry.manifest.converter.get("adapter") == "merge":
+        members = " ".join(map(shlex.quote, parents))
+        command = f"offline-data merge {members} … --out {shlex.quote(dataset.name)} --force"
+    elif dataset.source == "local" and parents:
         made_from = shlex.quote(parents[0])
         command = f"offline-data preprocess {made_from} … --out {shlex.quote(dataset.name)} --force"
     elif dataset.source == "local":

@@ -15,6 +15,7 @@ from offline_data.api.datasets import (
     inspect_files,
     list_datasets,
     load_arrays,
+    merge,
     plot,
     remove,
     search,
@@ -27,5 +28,5 @@ from offline_data.api.share import push
 
 __all__ = [
     "card", "check", "convert", "diff", "download", "export", "info", "inspect_files", "list_datasets",
-    "load_arrays", "lock", "plot", "push", "remove", "search", "stats", "sync", "verify",
+    "load_arrays", "lock", "merge", "plot", "push", "remove", "search", "stats", "sync", "verify",
 ]  # fmt: skip

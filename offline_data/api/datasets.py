@@ -267,6 +267,55 @@ def convert(
     return convert_in_memory(data, new_id(name), chosen, options, shown)
 
 
+def merge(
+    *datasets: DatasetLike,
+    name: str,
+    common_leaves: bool = False,
+    cast: bool = False,
+    layout: LayoutName | None = None,
+    audit: AuditMode = DEFAULT_AUDIT,
+    force: bool = False,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> Stored:
+    """Make the dataset `local:NAME` of the episodes of several datasets on this disk, in their order.
+
+    The episode column `source` has the id of the dataset that each episode is from. The description
+    (spaces, environment, fields of `about`) keeps what all datasets say alike.
+
+    ```python
+    stored = offline_data.merge("local:a", "local:b", name="both")
+    ```
+
+    Args:
+        datasets: Two ids or paths, or more.
+        name: Name of the new dataset.
+        common_leaves: Whether leaves and columns of episodes that are not in all datasets are dropped,
+            and listed in the manifest; False: all must have them.
+        cast: Whether numbers of different types become the smallest type that has all values of both
+            (`numpy.result_type`); False: types must be equal.
+        layout: `compact` or `ted`; None: that of the datasets, `compact` if they differ.
+        audit: Rows to read back and compare: `"auto"`, `"all"`, a fraction, or `"none"`.
+        force: Whether to replace a dataset of that name.
+        root, settings, progress: See the module.
+
+    Raises:
+        NotFoundError: A dataset is not on this disk.
+        UsageError: Leaves that differ, each with its types; another rate or tokenizer; another dataset
+            of that name.
+        AuditError, NoSpaceError, AccessError: See `convert`.
+    """
+    from offline_data.ingest.merge import MergeOptions, merge
+    from offline_data.sources.options import Options
+    from offline_data.store.library import locate, text_of
+
+    chosen = settings_of(root, settings)
+    entries = [locate(text_of(dataset), chosen) for dataset in datasets]
+    options = MergeOptions(common_leaves, cast, Options(layout=layout, audit=audit, force=force))
+    return merge(entries, name, chosen, options, progress_of(progress))
+
+
 def inspect_files(path: str | os.PathLike[str]) -> Inspection:
     """List the arrays of a file or folder of any layout, and propose a mapping for `convert`.
 

@@ -66,6 +66,7 @@ COMMANDS: dict[str, str] = {
     "info": "local:evil",
     "list": "",
     "lock": "",
+    "merge": "local:evil local:other --out new",
     "open": "local:evil",
     "path": "local:evil",
     "plot": "local:evil",

@@ -17,7 +17,7 @@ DATASETS = {
     "info": "", "head": "", "tail": "", "sample": "", "stats": "", "plot": "", "view": " 0",
     "card": "", "path": "", "open": "", "check": "", "report": " --out a.html", "verify": "",
     "rm": " -y", "download": "", "preprocess": " --step clip:action,low=0 --out a",
-    "filter": " length>1 --out a", "split": " a=0.5 b=0.5", "rename": " a", "cp": " a",
+    "filter": " length>1 --out a", "merge": " local:toy --out a", "split": " a=0.5 b=0.5", "rename": " a", "cp": " a",
     "diff": " local:toy", "push": " pushed", "export": " x.hdf5 --to d4rl", "compare": " local:toy --out a.html",
 }  # fmt: skip
 """Verbs whose first argument is a dataset, and the rest of their command line."""

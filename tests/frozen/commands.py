@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "info of none": "info local:none",
     "list": "list",
     "lock": "lock",
+    "merge": "merge local:toy local:other --out both",
     "path": "path local:toy",
     "preprocess": f"preprocess local:toy {STEP} --out twice",
     "preprocess --dry-run": f"preprocess local:toy {STEP} --out twice --dry-run",
@@ -73,7 +74,7 @@ COMMANDS: dict[str, str] = {
 
 HELP = (
     "", "cache", "card", "check", "config", "convert", "diff", "download", "filter", "head", "info",
-    "list", "lock", "plot", "preprocess", "report", "rm", "search", "split", "stats", "sync",
+    "list", "lock", "merge", "plot", "preprocess", "report", "rm", "search", "split", "stats", "sync",
     "verify", "view",
 )  # fmt: skip
 """Verbs whose help is compared; an empty name is that of the program."""
