@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ from offline_data.targets.proof import prove
 from offline_data.version import __version__
 
 RECEIPT = "export.json"
+_REPLACED = "replaced"
+"""Name of an older export while the new one takes its place."""
 _BLOCK = 1 << 20
 
 
@@ -105,10 +107,12 @@ def export_episodes(
             f"{to} cannot hold all of {result.id}: {lost}",
             hint="without --strict it is written without these",
         )
-    older = _check_destination(path, target, force=force)
     if dry_run:
+        _check_destination(path, target, force=force)
         return result
     with dataset_lock(settings.staging, f"export{path}", progress), disk_errors(path):
+        _recover(path)
+        older = _check_destination(path, target, force=force)
         made_of = _origin(job, target, settings, progress)
         if older is not None and older.get("of") == made_of and not _changed(path, target, older):
             return _existing(result, older)
@@ -159,12 +163,22 @@ def _receipt_of(path: Path, target: ExportTarget) -> dict[str, Any] | None:
 
 
 def _changed(path: Path, target: ExportTarget, receipt: dict[str, Any]) -> bool:
-    """Return True if a file of an earlier export is missing or has another size."""
+    """Return True if the files are not those of the receipt."""
     folder = path.parent if target.suffix else path
-    sizes = {name: entry.get("size") for name, entry in receipt["files"].items()}
-    return any(
-        not is_file(folder / n) or (folder / n).stat().st_size != s for n, s in sizes.items()
-    )
+    names = [folder / name for name in receipt["files"]]
+    return not all(map(is_file, names)) or _digests(folder, names) != receipt["files"]
+
+
+def _staged_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.exporting")
+
+
+def _recover(path: Path) -> None:
+    """Remove what a killed process left, and put back the export that it was about to replace."""
+    staged = _staged_of(path)
+    if (staged / _REPLACED).exists() and not path.exists():
+        (staged / _REPLACED).rename(path)
+    shutil.rmtree(staged, ignore_errors=True)
 
 
 def _existing(result: Exported, receipt: dict[str, Any]) -> Exported:
@@ -197,9 +211,8 @@ def _write(
     job: ExportJob, target: ExportTarget, made_of: Any, result: Exported, progress: Progress
 ) -> Exported:
     path = result.path
-    staged = path.with_name(f".{path.name}.exporting")
+    staged = _staged_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(staged, ignore_errors=True)  # of a process that was killed
     try:
         staged.mkdir()
         written = staged / path.name
@@ -214,7 +227,8 @@ def _write(
             card = _card(job, target, result, progress)
             (written / "README.md").write_text(card, encoding="utf-8")
         manifests = [member.reader.manifest for member in job.episodes.members]
-        files = _digests(staged if target.suffix else written)
+        folder = staged if target.suffix else written
+        files = _digests(folder, files_below(folder))
         receipt = {
             "to": target.name,
             "version": __version__,
@@ -256,7 +270,7 @@ def _publish(staged: Path, path: Path, target: ExportTarget) -> None:
         for written in sorted(staged.iterdir(), key=lambda one: one.name == path.name):
             written.replace(path.with_name(written.name))
     else:
-        aside = staged / "replaced"
+        aside = staged / _REPLACED
         if path.exists():
             path.rename(aside)
         try:
@@ -268,16 +282,17 @@ def _publish(staged: Path, path: Path, target: ExportTarget) -> None:
     sync_folder(path.parent)
 
 
-def _digests(folder: Path) -> dict[str, dict[str, Any]]:
+def _digests(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of files by their names in a folder; all are synced."""
     files = {}
-    for file in files_below(folder):
+    for path in paths:
         digest = hashlib.sha256()
-        with file.open("rb") as stream:
+        with path.open("rb") as stream:
             while block := stream.read(_BLOCK):
                 digest.update(block)
             os.fsync(stream.fileno())
-        name = file.relative_to(folder).as_posix()
-        files[name] = {"size": file.stat().st_size, "sha256": digest.hexdigest()}
+        name = path.relative_to(folder).as_posix()
+        files[name] = {"size": path.stat().st_size, "sha256": digest.hexdigest()}
     return files
 
 
