@@ -25,6 +25,7 @@ NAMES = (
     "rlds",
     "lerobot",
     "video",
+    "export",
     "streaming",
     "tokenizing",
     "tokens",

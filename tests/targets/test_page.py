@@ -1,0 +1,78 @@
+"""`docs/migrate.md`: its table is that of the formats, and its commands and code run as written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from offline_data.targets.base import TARGETS, get_target
+from tests.stories.conftest import Shell
+from tests.targets.conftest import flat_batch
+from tests.toys.stored import write_stored
+
+PAGE = (Path(__file__).parents[2] / "docs" / "migrate.md").read_text(encoding="utf-8")
+_FLAGS = {
+    "rows": "both, in every row",
+    "ended": "both, in every row",
+    "last": "both, in last rows",
+    "one": "one for an episode",
+    "none": "no",
+}
+
+
+def table() -> str:
+    """Return what formats can hold as a table in Markdown."""
+    head = (
+        "format", "observation after the last action", "`terminated`, `truncated`", "several leaves",
+        "without rewards", "text", "`info`", "other leaves", "columns of episodes",
+        "images as JPEG, PNG",
+    )  # fmt: skip
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    for name in TARGETS:
+        holds = get_target(name).holds
+        episodes = holds.episodes
+        if not isinstance(episodes, bool):
+            episodes = ", ".join(f"`{column}`" for column in sorted(episodes)) or False
+        cells = (
+            f"`{name}`", holds.final_observation, _FLAGS[holds.flags], holds.nested,
+            holds.rewards == "optional", holds.text, holds.info, holds.extra, episodes, holds.encoded,
+        )  # fmt: skip
+        shown = ("yes" if one is True else "no" if one is False else one for one in cells)
+        lines.append(" | ".join(map(str, shown)))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def test_the_table_is_that_of_the_formats() -> None:
+    found = re.search(r"<!-- formats: .*? -->\n(.*?)\n\n", PAGE, re.DOTALL)
+    assert found is not None
+    assert found[1] == table()
+
+
+def test_the_commands_and_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_stored(shell.root, "local:mine@1", flat_batch())
+    lines = re.findall(r"^\$ offline-data (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    assert [shell.run(*line.split()).returncode for line in lines] == [0, 0]
+    assert (tmp_path / "mine.hdf5").is_file()
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env=shell.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "89 []\n"
+
+
+def test_every_format_has_a_line_in_the_docs() -> None:
+    assert [
+        name for name in TARGETS if f"--to {name}" not in PAGE and f"or `{name}`" not in PAGE
+    ] == []
