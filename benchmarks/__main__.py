@@ -19,6 +19,7 @@ NAMES = (
     "prioritized",
     "ensemble",
     "cold",
+    "recorder",
     "preprocess",
     "decode",
     "checks",

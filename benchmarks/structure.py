@@ -44,6 +44,7 @@ BUDGETS = {
     "offline_data/processes": 645,
     "offline_data/project": 1_140,
     "offline_data/readers": 5_350,
+    "offline_data/record": 1_360,
     "offline_data/reports": 2_590,
     "offline_data/share": 400,
     "offline_data/targets": 2_800,

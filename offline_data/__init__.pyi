@@ -92,6 +92,7 @@ from .buffers.writers import Writer as Writer
 from .checks.finding import Finding as Finding
 from .preprocess.steps.base import Step as Step
 from .preprocess.steps.registry import register_step as register_step
+from .record.recorder import Recorder as Recorder
 from .sources.options import TextOptions as TextOptions
 from .text.data import PairwiseDataset as PairwiseDataset
 from .text.data import PromptData as PromptData

@@ -117,6 +117,11 @@ class Settings:
         """Conversions in progress; safe to delete if no process holds their lock."""
         return self.root / ".staging"
 
+    @property
+    def recordings(self) -> Path:
+        """Logs of unfinished recordings; not safe to delete."""
+        return self.root / ".recordings"
+
 
 def resolve_settings(
     *,

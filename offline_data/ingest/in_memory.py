@@ -46,6 +46,8 @@ def convert_in_memory(
     settings: Settings,
     options: Options,
     progress: Progress,
+    *,
+    adapter: str = ADAPTER,
 ) -> Stored:
     """Write arrays or episodes as a dataset; see `offline_data.convert`.
 
@@ -66,7 +68,7 @@ def convert_in_memory(
         staging_folder(settings.staging, dataset.folder, staged) as staging,
     ):
         folder = staging / "dataset"
-        job = BuildJob(dataset, ADAPTER, options.layout or "compact", staged)
+        job = BuildJob(dataset, adapter, options.layout or "compact", staged)
         with DatasetBuild(raw, job, options, settings.workers, folder) as build:
             for warning in build.warnings:
                 progress.note(warning)

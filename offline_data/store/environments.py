@@ -1,4 +1,4 @@
-"""Gymnasium spaces and environments from the descriptions in a manifest.
+"""Gymnasium spaces and environments from the descriptions in a manifest, and these descriptions.
 
 No module named by a manifest is imported, and only registered environments are made: a dataset
 directory may be hostile, and an environment spec contains entry points.
@@ -6,6 +6,8 @@ directory may be hostile, and an environment spec contains entry points.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from offline_data.episodes.fields import Key
+from offline_data.episodes.fields import Key, check_key
 from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
 from offline_data.store.layout import EPISODE, LeafSpec
 from offline_data.store.manifest import Manifest
@@ -26,6 +28,14 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _MOST_NUMBERS = 1 << 26
 """Maximum number of elements of a `Box`, whose two bounds are arrays of its shape."""
+
+_LISTED = 256
+"""Elements of a `Box` up to which bounds are written one by one, even if they are equal."""
+
+_KINDS = ("Dict", "Tuple", "Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text")
+
+_OF_VECTORS = {"num_envs", "vectorization_mode"}
+_PARTS_OF_ID = {"namespace", "name", "version"}
 
 _IMPORTS_BY_ID = {"GymV21Environment-v0", "GymV26Environment-v0"}
 """Registered environments that import another one, given as the keyword `module:id`."""
@@ -107,6 +117,81 @@ def _box(spaces: ModuleType, shape: Sequence[int], dtype: str, low: Any, high: A
         for bound, limit in zip((low, high), limits, strict=True)
     )
     return spaces.Box(*bounds, tuple(shape), kind.type)
+
+
+def space_to_json(space: Any) -> dict[str, Any]:
+    """Return a space in the form of Minari's `serialize_space`; bounds that all elements share are one.
+
+    Raises `UsageError` for a space without fixed leaves, such as `Sequence` or `Graph`.
+
+    Example:
+        >>> import gymnasium
+        >>> space_to_json(gymnasium.spaces.Discrete(3))
+        {'type': 'Discrete', 'dtype': 'int64', 'start': 0, 'n': 3}
+    """
+    kind = next((name for base in type(space).__mro__ if (name := base.__name__) in _KINDS), None)
+    if kind == "Dict":
+        parts = {check_key((name,))[0]: space_to_json(part) for name, part in space.spaces.items()}
+        return {"type": kind, "subspaces": parts}
+    if kind == "Tuple":
+        return {"type": kind, "subspaces": [space_to_json(part) for part in space.spaces]}
+    if kind == "Box":
+        low, high = (
+            bound.flat[0].item()
+            if bound.size > _LISTED and (bound == bound.flat[0]).all()
+            else bound.tolist()
+            for bound in (space.low, space.high)
+        )
+        return {
+            "type": kind,
+            "dtype": str(space.dtype),
+            "shape": list(space.shape),
+            "low": low,
+            "high": high,
+        }
+    if kind == "Discrete":
+        numbers = {"start": int(space.start), "n": int(space.n)}
+        return {"type": kind, "dtype": str(np.dtype(space.dtype)), **numbers}
+    if kind == "MultiDiscrete":
+        numbers = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {"type": kind, "dtype": str(space.dtype), **numbers}
+    if kind == "MultiBinary":
+        return {
+            "type": kind,
+            "n": int(space.n) if isinstance(space.n, (int, np.integer)) else [*map(int, space.n)],
+        }
+    if kind == "Text":
+        lengths = {"max_length": space.max_length, "min_length": space.min_length}
+        return {"type": kind, **lengths, "charset": space.characters}
+    raise UsageError(
+        f"A {type(space).__name__} space cannot be recorded; expected {', '.join(_KINDS)}",
+        hint="wrap the environment so that its spaces consist of these",
+    )
+
+
+def spec_to_json(spec: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return an environment spec as Gymnasium's `to_json` does, and the names of fields left out.
+
+    Left out is what JSON cannot hold, such as an object among the keywords, and keywords of vector
+    environments, which `gymnasium.make` does not take. Without a spec, both are empty.
+    """
+    if spec is None:
+        return {}, []
+    fields = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}
+    fields["additional_wrappers"] = [dataclasses.asdict(one) for one in spec.additional_wrappers]
+    words = {k: v for k, v in fields.pop("kwargs").items() if k not in _OF_VECTORS}
+    kept = {k: v for k, v in fields.items() if k not in _PARTS_OF_ID and _is_json(v)}
+    kept["kwargs"] = {k: v for k, v in words.items() if _is_json(v)}
+    left = [k for k in fields if k not in {*kept, *_PARTS_OF_ID}]
+    return kept, [*left, *(f"kwargs/{k}" for k in words if k not in kept["kwargs"])]
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _space_of_leaves(spaces: ModuleType, leaves: Mapping[Key, LeafSpec]) -> Any:
