@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, Key, check_key, join_key
 from offline_data.errors import FormatError
-from offline_data.record.log import RecordedLeaf
+from offline_data.record.log import LogLeaf
 from offline_data.sources.minari.leaves import nothing
 from offline_data.sources.minari.metadata import DeclaredLeaf
 
@@ -95,9 +95,9 @@ class GrowingLeaf:
         self.dtype, self.rows = dtype, self.rows.astype(dtype)
         self._scalars = () if self._row_shape else _SCALARS.get(dtype.name, ())
 
-    def described(self, table: Literal["steps", "observations"]) -> RecordedLeaf:
+    def described(self, table: Literal["steps", "observations"]) -> LogLeaf:
         """Describe it for a log."""
-        return RecordedLeaf(self.key, self.dtype.name, self.shape, table)
+        return LogLeaf(self.key, self.dtype.name, self.shape, table)
 
     def make_room(self, low: int, row: int, capacity: int) -> None:
         """Move rows `low` to `row` to the beginning of an array of `capacity` rows."""
@@ -126,7 +126,7 @@ class InfoLeaves:
     """
 
     def __init__(self) -> None:
-        self.leaves: tuple[RecordedLeaf, ...] | None = None
+        self.leaves: tuple[LogLeaf, ...] | None = None
         self.dropped: dict[str, str] = {}
         """Reasons by path, of leaves that are not kept."""
         self.notes: dict[str, None] = {}
@@ -149,10 +149,10 @@ class InfoLeaves:
             whole = _stacked([row[path] for row in rows]) if path in rows[0] else None
             if whole is None:
                 key: Key = ("next", "info", *path)
-                leaves.append(RecordedLeaf(key, values.dtype.name, values.shape[1:], "steps"))
+                leaves.append(LogLeaf(key, values.dtype.name, values.shape[1:], "steps"))
             else:
                 key = ("info", *path)
-                leaves.append(RecordedLeaf(key, whole.dtype.name, whole.shape[1:], "observations"))
+                leaves.append(LogLeaf(key, whole.dtype.name, whole.shape[1:], "observations"))
         self.leaves = tuple(leaves)
 
     def columns(self, rows: Sequence[Info]) -> list[NDArray[Any]]:

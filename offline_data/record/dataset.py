@@ -19,7 +19,7 @@ from offline_data.ingest.in_memory import convert_in_memory
 from offline_data.ingest.options import Stored
 from offline_data.plurals import plural
 from offline_data.progress import Progress
-from offline_data.record.log import RecordedEpisode, RecordedLog, read_recording
+from offline_data.record.log import LogContent, LogEpisode, read_recording
 from offline_data.sources.base import PART_BYTES, RawDataset, Shard, SourceInfo
 from offline_data.sources.local import StoredEpisodes
 from offline_data.sources.minari.leaves import nothing
@@ -45,7 +45,7 @@ _KINDS = {bool: "bool", int: "int64", float: "float64", str: "object"}
 
 def find_recorded(
     log: Path, dataset: DatasetId, settings: Settings, *, resume: bool, force: bool
-) -> tuple[RecordedLog | None, Entry | None]:
+) -> tuple[LogContent | None, Entry | None]:
     """Return the unfinished recording at `log` and the finished dataset that are continued.
 
     A log whose dataset has been published is deleted, and with `force` any. Raises `UsageError` if
@@ -170,17 +170,17 @@ def merge_kind(kinds: dict[str, str], name: str, value: Any) -> None:
     kinds[name] = kind if before == kind else "float64"
 
 
-def add_kinds(kinds: dict[str, str], recording: RecordedLog) -> None:
+def add_kinds(kinds: dict[str, str], recording: LogContent) -> None:
     """Add the dtypes of the columns that a log has."""
     for episode in recording.episodes.values():
         for name, value in episode.head["marks"].items():
             merge_kind(kinds, name, value)
 
 
-class RecordedEpisodes(RawDataset):
+class LogDataset(RawDataset):
     """The episodes of a log, behind those of the dataset that it continues."""
 
-    def __init__(self, recording: RecordedLog, base: Entry | None) -> None:
+    def __init__(self, recording: LogContent, base: Entry | None) -> None:
         self._recording = recording
         self._base = None if base is None else StoredEpisodes(base.path)
         self._kinds = {} if base is None else column_kinds(base.manifest)
@@ -216,7 +216,7 @@ class RecordedEpisodes(RawDataset):
                 batch = self._base.read_part(part)
                 done = part.stop
                 yield _with_columns(batch, self._kinds)
-        waiting: list[RecordedEpisode] = []
+        waiting: list[LogEpisode] = []
         size = 0
         for episode in self._recording.episodes.values():
             if waiting and size + len(episode.body) > BATCH_BYTES:
@@ -226,7 +226,7 @@ class RecordedEpisodes(RawDataset):
             size += len(episode.body)
         yield self._batch(waiting, done)
 
-    def _batch(self, episodes: Sequence[RecordedEpisode], first: int) -> EpisodeBatch:
+    def _batch(self, episodes: Sequence[LogEpisode], first: int) -> EpisodeBatch:
         lengths = np.array([one.length for one in episodes], np.int64)
         columns = [one.columns() for one in episodes]
         last = np.cumsum(lengths) - 1
@@ -275,7 +275,7 @@ def finish_recording(
     recording = read_recording(log)
     stored = None
     if recording is not None:
-        raw = RecordedEpisodes(recording, base)
+        raw = LogDataset(recording, base)
         options = Options(layout=layout, force=True)
         stored = convert_in_memory(raw, dataset, settings, options, progress, adapter=ADAPTER)
     log.unlink(missing_ok=True)

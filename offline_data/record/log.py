@@ -46,7 +46,7 @@ Head: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class RecordedLeaf:
+class LogLeaf:
     """A leaf of all episodes of a recording."""
 
     key: Key
@@ -62,22 +62,22 @@ class RecordedLeaf:
 
 
 @dataclass(frozen=True)
-class RecordedEpisode:
+class LogEpisode:
     """An episode of a log. Its arrays are views of the file."""
 
     head: dict[str, Any]
     """Its record, as changed by later ones."""
     body: memoryview
-    leaves: Sequence[RecordedLeaf]
+    leaves: Sequence[LogLeaf]
 
     @property
     def length(self) -> int:
         """Number of transitions."""
         return int(self.head["length"])
 
-    def columns(self) -> dict[RecordedLeaf, NDArray[Any]]:
+    def columns(self) -> dict[LogLeaf, NDArray[Any]]:
         """Return the rows of each leaf, text as `str`."""
-        found: dict[RecordedLeaf, NDArray[Any]] = {}
+        found: dict[LogLeaf, NDArray[Any]] = {}
         begin = 0
         for leaf in self.leaves:
             rows = leaf.rows(self.length)
@@ -93,7 +93,7 @@ class RecordedEpisode:
 
 
 @dataclass
-class RecordedLog:
+class LogContent:
     """Content of a log."""
 
     id: str
@@ -101,7 +101,7 @@ class RecordedLog:
     """Revision of the dataset that it continues."""
     schema: dict[str, Any] = field(default_factory=dict)
     """The last `schema` record: spaces, environment, leaves."""
-    episodes: dict[int, RecordedEpisode] = field(default_factory=dict)
+    episodes: dict[int, LogEpisode] = field(default_factory=dict)
     """Episodes that were not discarded, by serial number."""
     notes: dict[str, None] = field(default_factory=dict)
     dropped: dict[tuple[str, str], None] = field(default_factory=dict)
@@ -111,15 +111,15 @@ class RecordedLog:
     """Bytes that belong to no valid record."""
 
     @property
-    def leaves(self) -> tuple[RecordedLeaf, ...]:
+    def leaves(self) -> tuple[LogLeaf, ...]:
         """Leaves of all episodes; empty before the first one."""
         return leaves_of(self.schema)
 
 
-def leaves_of(schema: Mapping[str, Any]) -> tuple[RecordedLeaf, ...]:
+def leaves_of(schema: Mapping[str, Any]) -> tuple[LogLeaf, ...]:
     """Return the leaves of a `schema` record."""
     listed = schema.get("leaves", ())
-    return tuple(RecordedLeaf(split_key(k), d, tuple(s), t) for k, d, s, t in listed)
+    return tuple(LogLeaf(split_key(k), d, tuple(s), t) for k, d, s, t in listed)
 
 
 class RecordingLog:
@@ -180,7 +180,7 @@ class RecordingLog:
                 self._file.close()
 
 
-def read_recording(path: Path) -> RecordedLog | None:
+def read_recording(path: Path) -> LogContent | None:
     """Read a log; None if there is none, or nothing was recorded.
 
     Raises `FormatError` if an episode comes before the record that describes it.
@@ -190,14 +190,14 @@ def read_recording(path: Path) -> RecordedLog | None:
             return None
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    found: RecordedLog | None = None
-    leaves: tuple[RecordedLeaf, ...] = ()
+    found: LogContent | None = None
+    leaves: tuple[LogLeaf, ...] = ()
     valid = 0
     for head, body, size in _records(data):
         valid += size
         kind = head["kind"]
         if kind == "begin":
-            found = RecordedLog(head["id"], head["base"])
+            found = LogContent(head["id"], head["base"])
             continue
         if found is None or (kind == "episode" and not leaves):
             raise FormatError(
@@ -207,7 +207,7 @@ def read_recording(path: Path) -> RecordedLog | None:
         if kind == "schema":
             found.schema, leaves = dict(head), leaves_of(head)
         elif kind == "episode":
-            found.episodes[head["serial"]] = RecordedEpisode(dict(head), body, leaves)
+            found.episodes[head["serial"]] = LogEpisode(dict(head), body, leaves)
             found.next_serial = head["serial"] + 1
         elif head.get("discarded"):
             found.episodes.pop(head["serial"], None)

@@ -49,7 +49,7 @@ from offline_data.record.dataset import (
     merge_kind,
     schema_of,
 )
-from offline_data.record.log import RecordedLeaf, RecordingLog, leaves_of
+from offline_data.record.log import LogLeaf, RecordingLog, leaves_of
 from offline_data.sources.minari.metadata import DeclaredLeaf, space_leaves
 from offline_data.store.environments import import_gymnasium, space_to_json, spec_to_json
 from offline_data.store.layout import LayoutName
@@ -331,7 +331,7 @@ class Recorder:
         self._log = RecordingLog(path)
         held.callback(self._log.close)
         self._serial = 0 if found is None else found.next_serial
-        self._leaves: list[RecordedLeaf] = []
+        self._leaves: list[LogLeaf] = []
         """Those of the schema, once it is written."""
         if found is None:
             revision = None if self._base is None else self._base.id.revision
@@ -343,7 +343,7 @@ class Recorder:
             hint="close that one, or record under another name",
         )
 
-    def _fix(self, leaves: Sequence[RecordedLeaf]) -> None:
+    def _fix(self, leaves: Sequence[LogLeaf]) -> None:
         """Take the leaves of earlier episodes, to which all others must conform."""
         known = {leaf.key: leaf for leaf in leaves}
         for column in (*self._observation, *self._action, self._reward):
@@ -358,7 +358,7 @@ class Recorder:
         self._leaves = [
             *(x.described("observations") for x in self._observation),
             *(x.described("steps") for x in self._action),
-            RecordedLeaf(REWARD, "float64", (1,), "steps"),
+            LogLeaf(REWARD, "float64", (1,), "steps"),
             *(self._infos.leaves or ()),
         ]
         notes = []
