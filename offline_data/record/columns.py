@@ -95,7 +95,7 @@ class GrowingLeaf:
         self.dtype, self.rows = dtype, self.rows.astype(dtype)
         self._scalars = () if self._row_shape else _SCALARS.get(dtype.name, ())
 
-    def described(self, table: Literal["steps", "observations"]) -> LogLeaf:
+    def to_leaf(self, table: Literal["steps", "observations"]) -> LogLeaf:
         """Describe it for a log."""
         return LogLeaf(self.key, self.dtype.name, self.shape, table)
 
@@ -136,7 +136,7 @@ class InfoLeaves:
         leaves = []
         for path in dict.fromkeys(path for row in rows for path in row):
             missing = any(path not in row for row in rows[1:])
-            values = None if missing else _stacked([row[path] for row in rows[1:]])
+            values = None if missing else _stack([row[path] for row in rows[1:]])
             reason = "" if values is not None else "Its values are not numbers of one shape."
             reason = "Not all steps of the first episode have it." if missing else reason
             try:
@@ -146,7 +146,7 @@ class InfoLeaves:
             if values is None or reason:
                 self.dropped[join_key(("infos", *path))] = reason
                 continue
-            whole = _stacked([row[path] for row in rows]) if path in rows[0] else None
+            whole = _stack([row[path] for row in rows]) if path in rows[0] else None
             if whole is None:
                 key: Key = ("next", "info", *path)
                 leaves.append(LogLeaf(key, values.dtype.name, values.shape[1:], "steps"))
@@ -162,7 +162,7 @@ class InfoLeaves:
             path = leaf.key[leaf.key.index("info") + 1 :]
             some = rows if leaf.table == "observations" else rows[1:]
             dtype = np.dtype(leaf.dtype)
-            plain = _stacked([info.get(path) for info in some])
+            plain = _stack([info.get(path) for info in some])
             if plain is not None and plain.shape[1:] == leaf.shape:
                 whole = exact(plain, dtype)
                 if whole is not None:
@@ -189,7 +189,7 @@ class InfoLeaves:
         return found
 
 
-def _stacked(values: Sequence[Any]) -> NDArray[Any] | None:
+def _stack(values: Sequence[Any]) -> NDArray[Any] | None:
     """Return numbers of one shape as rows, else None."""
     try:
         array = np.array(values)

@@ -151,9 +151,9 @@ class Recorder:
         """Return an object that is also a wrapper of Gymnasium."""
         gymnasium: Any = import_gymnasium("Recorder")
         if isinstance(env, gymnasium.vector.VectorEnv):
-            joined = _joined(_VectorRecorder, gymnasium.vector.VectorWrapper)
+            joined = _class_of(_VectorRecorder, gymnasium.vector.VectorWrapper)
         elif isinstance(env, gymnasium.Env):
-            joined = _joined(_EnvRecorder, gymnasium.Wrapper)
+            joined = _class_of(_EnvRecorder, gymnasium.Wrapper)
         else:
             raise UsageError(
                 f"Recorder takes an environment of gymnasium, not a {type(env).__name__}",
@@ -257,7 +257,7 @@ class Recorder:
                 raise UsageError(f"{name!r} is a column of every recording; choose another name")
             check_key((name,))
             merge_kind(self._kinds, name, value)
-        for episode in self._chosen(index):
+        for episode in self._episodes_of(index):
             if episode.serial is not None:
                 self._log.append({"kind": "change", "serial": episode.serial, "marks": plain})
             elif episode.first is not None:
@@ -273,7 +273,7 @@ class Recorder:
         Args:
             index: Number of an environment of a vector; None: all.
         """
-        for episode in self._chosen(index):
+        for episode in self._episodes_of(index):
             if episode.serial is not None:
                 self._log.append({"kind": "change", "serial": episode.serial, "discarded": True})
                 episode.serial = None
@@ -304,7 +304,7 @@ class Recorder:
         if self._stored is None:
             self._progress.note(f"{self._dataset} has no episode: nothing was written")
 
-    def _chosen(self, index: int | None) -> list[_Episode]:
+    def _episodes_of(self, index: int | None) -> list[_Episode]:
         return self._under_way if index is None else [self._under_way[index]]
 
     def _open_log(self, held: ExitStack, *, resume: bool, force: bool) -> None:
@@ -356,8 +356,8 @@ class Recorder:
         if self._infos.leaves is None:
             self._infos.decide(infos)
         self._leaves = [
-            *(x.described("observations") for x in self._observation),
-            *(x.described("steps") for x in self._action),
+            *(x.to_leaf("observations") for x in self._observation),
+            *(x.to_leaf("steps") for x in self._action),
             LogLeaf(REWARD, "float64", (1,), "steps"),
             *(self._infos.leaves or ()),
         ]
@@ -610,6 +610,6 @@ def _last_info(infos: Any, number: int) -> Info:
 
 
 @cache
-def _joined(recorder: type[Recorder], wrapper: type) -> Any:
+def _class_of(recorder: type[Recorder], wrapper: type) -> Any:
     """Return the class of a recorder that is a wrapper of Gymnasium."""
     return type("Recorder", (recorder, wrapper), {"__module__": __name__})

@@ -279,7 +279,7 @@ def test_threads_that_record_different_names(tmp_path: Path) -> None:
     settings, found = resolve_settings(root=tmp_path), {}
 
     def one(name: str) -> None:
-        game = Game(first=len(name))
+        game = Game(first=4 * len(name))
         with offline_data.Recorder(game, name, root=settings.root) as env:
             play(env, 200)
         found[name] = env.stored.path, game
