@@ -12,7 +12,7 @@ import numpy as np
 
 from offline_data.readers.video import VideoFile
 from offline_data.store.video import StoredVideo, VideoColumn, hash_file
-from offline_data.testing.toy import toy_batch
+from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.lerobot import write_video
 
 if TYPE_CHECKING:
@@ -68,3 +68,10 @@ def film_batch(
     column: Any = VideoColumn(files, np.array(pairs, np.int32), ("video", "uint8", SHAPE))
     truth = np.stack([decoded(files[n].path)[k] for n, k in pairs])
     return replace(batch, observations={**batch.observations, FILM: column}), truth
+
+
+def write_films(folder: Path) -> tuple[Path, NDArray[Any]]:
+    """Write a dataset of them; returns its folder, and the frames of its rows of observations."""
+    batch, truth = film_batch(folder)
+    write_toy(folder / "d", [batch])
+    return folder / "d", truth

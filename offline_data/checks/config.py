@@ -38,7 +38,6 @@ FailOn: TypeAlias = Literal["error", "warning", "info", "never"]
 Format: TypeAlias = Literal["human", "json", "junit", "sarif", "github", "markdown"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
-FAIL_ON: tuple[FailOn, ...] = get_args(FailOn)
 
 OWN_FILE, PROJECT_FILE = "offline-data.toml", "pyproject.toml"
 """Files that are looked for in each folder, in this order."""

@@ -122,6 +122,12 @@ class HubListing:
     private: bool = False
     """Whether it is known that only its owner can read it."""
 
+    @property
+    def licence(self) -> str | None:
+        """The licence that the card states."""
+        stated = self.card.get("license")
+        return stated if isinstance(stated, str) else None
+
 
 def list_hub(
     repo: str,

@@ -123,6 +123,10 @@ class Release:
     mapping: FileMapping | None = None
     """Meaning of the arrays of a user's files; None: that of the source's format."""
 
+    def file_in(self, raw: Path) -> Path:
+        """Return the only file of the release, given the raw folder or the user's file."""
+        return raw / self.files[0].path if self.files and raw.is_dir() else raw
+
 
 @dataclass(frozen=True)
 class SourceInfo:

@@ -79,7 +79,7 @@ class D3rlpy(D3rlpyCatalog, CatalogSource):
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the file: reads the flags of version 1, and the names of version 2."""
-        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        path = release.file_in(raw)
         environment = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
         known = environment.get(release.name.partition("-")[0]) if not release.local else None
         info = self.describe(release, _FINAL, **({"environment": {"id": known}} if known else {}))

@@ -80,7 +80,7 @@ class DiffusionPolicy(DiffusionPolicyCatalog, CatalogSource):
 
     def open(self, release: Release, raw: Path) -> ZarrEpisodes:
         """Open it: reads the ends of episodes, and what arrays there are."""
-        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        path = release.file_in(raw)
         info = self.describe(release, FINAL)
         with open_zarr(path) as arrays:
             found = _buffers_in(arrays)

@@ -62,7 +62,7 @@ class DSRL(DSRLCatalog, CatalogSource):
 
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
         """Open the file: reads its flags, and compares next observations with the following rows."""
-        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        path = release.file_in(raw)
         row = self.rows.get(release.name) if release.local is None else None
         facts = {}
         if row is not None:

@@ -111,8 +111,7 @@ class GenDGRL(GenDGRLCatalog, CatalogSource):
             environment={"id": f"procgen-{game}-v0", "distribution_mode": "easy"},
             about={"game": game, "kind": KINDS[kind][1]},
         )
-        path = raw / release.files[0].path if is_folder(raw) else raw
-        return GenDGRLEpisodes(info, path, game, skip_bad)
+        return GenDGRLEpisodes(info, release.file_in(raw), game, skip_bad)
 
 
 @dataclass(frozen=True)

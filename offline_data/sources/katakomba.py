@@ -65,10 +65,8 @@ class Katakomba(KatakombaCatalog, CatalogSource):
         files = [one for one in listing.files if one.path == FOLDER + path]
         if not files:
             raise NotFoundError(f"The hub's {REPOSITORY} has no {FOLDER}{path} at {listing.commit}")
-        licence = listing.card.get("license")
         file = replace(files[0], path=path, magic=MAGIC)
-        licence = licence if isinstance(licence, str) else self.licence
-        return Release(name, listing.commit, (file,), licence=licence)
+        return Release(name, listing.commit, (file,), licence=listing.licence or self.licence)
 
     def has_format(self, path: Path) -> bool:
         """Return True if `path` is an HDF5 file with a game in a numbered group."""
@@ -87,7 +85,7 @@ class Katakomba(KatakombaCatalog, CatalogSource):
 
     def open(self, release: Release, raw: Path) -> Games:
         """Open it: reads which games there are."""
-        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        path = release.file_in(raw)
         with open_hdf5(path) as file:
             names = [name for name, _ in hdf5_tree.members(file.id)]
         games = tuple(sorted((name for name in names if name.isdecimal()), key=int))

@@ -93,9 +93,7 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
         wanted = [path for suffix in (".h5", ".json") if (path := found[0] + suffix) in files]
         chosen = [replace(files[path], path=path.rpartition("/")[2]) for path in wanted]
         chosen[0] = replace(chosen[0], magic=MAGIC)
-        licence = listing.card.get("license")
-        licence = licence if isinstance(licence, str) else None
-        return Release(found[0], listing.commit, tuple(chosen), licence=licence)
+        return Release(found[0], listing.commit, tuple(chosen), licence=listing.licence)
 
     def published(self, release: Release) -> CatalogEntry | None:
         """Return the entry of the environment that a file of the hub belongs to."""
@@ -119,7 +117,7 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
 
     def open(self, release: Release, raw: Path) -> Trajectories:
         """Open it: reads the JSON file, and which trajectories there are."""
-        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        path = release.file_in(raw)
         with open_hdf5(path) as file:
             matches = [_TRAJECTORY.fullmatch(name) for name, _ in hdf5_tree.members(file.id)]
         numbers = tuple(sorted(int(match[1]) for match in matches if match))

@@ -67,7 +67,7 @@ class NeoRL(NeoRLCatalog, CatalogSource):
 
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
         """Read the file, and compare next observations with the following rows."""
-        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        path = release.file_in(raw)
         row = self.rows.get(release.name.removesuffix("-val")) if release.local is None else None
         facts = {}
         if row is not None:

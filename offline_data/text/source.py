@@ -50,14 +50,13 @@ class HubText(HubTextCatalog, Source):
                     hint="use a version of it with Parquet files: on the hub, branch refs/convert/parquet",
                 )
             raise NotFoundError(f"hf:{repository} has no text, Parquet, Arrow, JSON or CSV files")
-        licence = listing.card.get("license")
         return Release(
             name,
             listing.commit,
             tuple(files),
             opening=(),  # without a tokenizer, nothing is fetched
             card=listing.card,
-            licence=licence if isinstance(licence, str) else None,
+            licence=listing.licence,
         )
 
     def with_text(self, release: Release, options: TextOptions) -> Release:

@@ -15,8 +15,7 @@ from offline_data.errors import FormatError, UsageError
 from offline_data.ingest import Options, convert
 from offline_data.store.layout import OBSERVATIONS
 from offline_data.store.reader import open_reader
-from offline_data.testing.toy import write_toy
-from tests.films import FILM, LENGTHS, NEXT_FILM, film_batch
+from tests.films import FILM, LENGTHS, NEXT_FILM, write_films
 from tests.toys.lerobot import write_lerobot, write_video
 
 VID = ("observation", "images", "vid")
@@ -24,11 +23,7 @@ VID = ("observation", "images", "vid")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A dataset, and the frames of its rows of observations."""
-    folder = tmp_path_factory.mktemp("films")
-    batch, truth = film_batch(folder)
-    write_toy(folder / "d", [batch])
-    return folder / "d", truth
+    return write_films(tmp_path_factory.mktemp("films"))
 
 
 def roots() -> Any:

@@ -21,7 +21,7 @@ from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import write_toy
-from tests.films import FILM, LENGTHS, SHAPE, decoded, film, film_batch
+from tests.films import FILM, LENGTHS, SHAPE, decoded, film, film_batch, write_films
 from tests.pictures import restate
 from tests.store.test_join import header
 
@@ -31,11 +31,7 @@ FOLDER = "observations/observation/film.video"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A dataset, and the frames of its rows."""
-    folder = tmp_path_factory.mktemp("films")
-    batch, truth = film_batch(folder)
-    write_toy(folder / "d", [batch])
-    return folder / "d", truth
+    return write_films(tmp_path_factory.mktemp("films"))
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ class D4RL(D4RLCatalog, CatalogSource):
 
         A user's file with the name of a published one is cut by its rule, with a note.
         """
-        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        path = release.file_in(raw)
         published = None if release.local else read_table().get(release.name)
         known = published or next((x for x in read_table().values() if x.file == path.name), None)
         notes: tuple[str, ...] = ()

@@ -62,13 +62,12 @@ class LeRobot(LeRobotCatalog, CatalogSource):
             if _is_read(path):
                 magic = PARQUET if path.endswith(".parquet") else b""
                 files.append(replace(file, magic=magic))
-        licence = listing.card.get("license")
         return Release(
             name,
             listing.commit,
             tuple(files),
             opening=tuple(file.path for file in files if is_metadata(file.path)),
-            licence=licence if isinstance(licence, str) else None,
+            licence=listing.licence,
         )
 
     def has_format(self, path: Path) -> bool:

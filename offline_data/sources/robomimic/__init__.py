@@ -92,12 +92,11 @@ class SingleFiles(SingleFilesCatalog, Demonstrations):
         files = [one for one in listing.files if one.path == place]
         if not files:
             raise NotFoundError(f"The hub's {self.repository} has no {place} at {listing.commit}")
-        licence = listing.card.get("license")
         return Release(
             name,
             listing.commit,
             (replace(files[0], path=file, magic=MAGIC),),
-            licence=licence if isinstance(licence, str) else None,
+            licence=listing.licence,
         )
 
     def has_format(self, path: Path) -> bool:
