@@ -11,7 +11,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "": ("search door human", "download minari:D4RL/door/human-v2", "info door"),
     "list": ("list", "list d4rl --remote --sort size"),
     "search": ("search halfcheetah medium", "search 'd4rl:hopper-*-v2' --max-size 200MB --limit 5"),
-    "info": ("info minari:D4RL/door/human-v2", "info door --json"),
+    "info": ("info minari:D4RL/door/human-v2", "info door --json", "info local:mine --history"),
     "push": (
         "push local:mine hf://OWNER/NAME",
         "push local:mine hf://OWNER/NAME --public --licence CC-BY-4.0",
@@ -55,7 +55,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "preprocess local:mine --step clip:action,low=-1,high=1 --out new",
     ),
     "step": ("step", "step normalize"),
-    "filter": ("filter local:mine 'return > 100 and length >= 50' --out good",),
+    "filter": (
+        "filter local:mine 'return > 100 and length >= 50' --out good",
+        "filter local:mine 'return > 100' --out good --view",
+    ),
     "merge": (
         "merge local:mine local:yours --out both",
         "merge local:mine local:yours --out both --common-leaves --cast",

@@ -1,6 +1,8 @@
 """`rename`, `cp`, `filter`, `merge` and `split`: renamed datasets, copies, selected and joined episodes."""
 
 import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from offline_data.errors import UsageError
@@ -19,12 +21,19 @@ from offline_data_cli.options import (
     argument,
     option,
 )
-from offline_data_cli.result import Result, card, combine
+from offline_data_cli.result import Result, card, combine, table
 
 if TYPE_CHECKING:
     from offline_data.preprocess.job import RunOptions
 
 Out = Annotated[str, option("Write the dataset local:NAME.", metavar="NAME")]
+OutOrView = Annotated[
+    str, option("Write the dataset local:NAME, or the view NAME.", "--out", metavar="NAME")
+]
+AsView = Annotated[
+    bool, option("Save a view of ID, which has row numbers only, instead of a new dataset.")
+]
+"""For `load_dataset(ID, view=NAME)` and `export --view NAME`."""
 
 
 def rename(context: Context, dataset: Dataset, name: NewName, force: Force = False) -> Result:
@@ -56,7 +65,8 @@ def filter_(
     where: Annotated[
         str, argument("EXPRESSION", "Condition on episodes; `step filter` lists its fields.")
     ],
-    out: Out,
+    out: OutOrView,
+    view: AsView = False,
     layout: Layout = None,
     workers: Workers = None,
     force: Force = False,
@@ -65,6 +75,8 @@ def filter_(
     from offline_data.preprocess.subsets import filter_dataset
 
     parent = entry_named(context, dataset).path
+    if view:
+        return save_views(context, parent, {out: [f"filter:{where}"]}, force=force)
     options = _options(layout, workers, force=force)
     return stored_result(
         filter_dataset(parent, where, out, context.settings, context.progress, options=options)
@@ -113,15 +125,18 @@ def split(
     ],
     out: Annotated[
         str | None,
-        option("Beginning of the names; a part is local:NAME-PART. (default: the name of ID)"),
+        option(
+            "Beginning of the names; a part is local:NAME-PART. (default: the name of ID; of views: none)"
+        ),
     ] = None,
     seed: Annotated[int, option("Seed of the shuffle.", metavar="N")] = 0,
+    view: AsView = False,
     layout: Layout = None,
     workers: Workers = None,
     force: Force = False,
 ) -> Result:
     """Make a new dataset of each part of a random split of the episodes."""
-    from offline_data.preprocess.subsets import split_dataset
+    from offline_data.preprocess.subsets import split_dataset, split_steps
 
     shares: dict[str, float] = {}
     for part in parts:
@@ -133,6 +148,10 @@ def split(
             )
         shares[found[1]] = float(found[2])
     entry = entry_named(context, dataset)
+    if view:
+        steps = split_steps(shares, seed)
+        named = {f"{out}-{part}" if out else part: [step] for part, step in steps.items()}
+        return save_views(context, entry.path, named, force=force)
     stored_parts = split_dataset(
         entry.path,
         shares,
@@ -147,6 +166,20 @@ def split(
         {"part": part, **result.data[0]} for part, result in zip(stored_parts, results, strict=True)
     ]
     return combine(data, results)
+
+
+def save_views(
+    context: Context, parent: Path, views: Mapping[str, Sequence[str]], *, force: bool
+) -> Result:
+    """Save views of a dataset directory by name, each of the rows that its steps select."""
+    from offline_data.preprocess.subsets import save_view
+
+    made = [
+        save_view(parent, steps, name, context.settings, context.progress, force=force)
+        for name, steps in views.items()
+    ]
+    shown = table("view dataset transitions:count episodes:count path:keep", made)
+    return Result(made, (shown,), [view.view for view in made])
 
 
 def _options(layout: Layout, workers: int | None, *, force: bool) -> "RunOptions":

@@ -12,6 +12,7 @@ from offline_data.errors import OfflineDataError, UsageError
 from offline_data.plurals import plural
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data_cli import complete
+from offline_data_cli.commands.copies import AsView, save_views
 from offline_data_cli.commands.download import (
     EXISTS,
     check_plan,
@@ -86,6 +87,7 @@ def preprocess(
     ] = None,
     list_steps: Annotated[bool, option("List all steps with examples.")] = False,
     out: Annotated[str | None, option("Write the dataset local:NAME.", metavar="NAME")] = None,
+    view: AsView = False,
     dest: Annotated[
         Path | None, option("Write to this directory instead of the root.", metavar="DIR")
     ] = None,
@@ -139,6 +141,13 @@ def preprocess(
     }
     _check(stages, [name for name, is_given in given.items() if is_given], out, dest)
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
+    if view:
+        if fn or out is None or dry_run or plan is not None or num_frames is not None:
+            raise UsageError(
+                "--view takes --step and --out only",
+                hint="a view has rows of the dataset, which steps like filter and trim select",
+            )
+        return save_views(context, entry_named(context, dataset).path, {out: stages}, force=force)
     if any(stage.startswith("fn:") for stage in stages):
         run_watched()
     from offline_data.preprocess.engine import dry_run as plan_run

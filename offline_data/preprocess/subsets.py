@@ -1,16 +1,27 @@
-"""New datasets with some of the episodes of another: those that fit a condition, or a split."""
+"""Some of the episodes or rows of a dataset, as a new dataset or as a view of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from offline_data.config import Settings
-from offline_data.errors import UsageError
+from offline_data.errors import StepError, UsageError
+from offline_data.ids import DatasetId
 from offline_data.ingest.options import Stored
-from offline_data.preprocess.engine import dry_run, preprocess
+from offline_data.preprocess.chunk import read_chunk, select_episodes
+from offline_data.preprocess.engine import Run, dry_run, preprocess
 from offline_data.preprocess.job import Job, RunOptions
+from offline_data.preprocess.plan import group_bounds, prepare
+from offline_data.preprocess.recipe import Recipe
+from offline_data.preprocess.steps.base import Selection
+from offline_data.preprocess.steps.rows import Trim
 from offline_data.progress import SILENT, Progress
+from offline_data.store.library import entry_at
 
 DEFAULTS = RunOptions()
 
@@ -53,10 +64,7 @@ def split_dataset(
         UsageError, StepError: No parts; shares that are too large, or too small for one episode;
             a dataset of another recipe is there; see `preprocess`.
     """
-    if not shares:
-        raise UsageError("A split needs parts", hint="for example train=0.9 val=0.1")
-    given = ",".join(f"{part}={share!r}" for part, share in shares.items())
-    steps = {part: f"split:{part},{given},seed={seed}" for part in shares}
+    steps = split_steps(shares, seed)
     jobs = {
         part: Job(parent, (step,), f"{name}-{part}", options=options)
         for part, step in steps.items()
@@ -64,3 +72,79 @@ def split_dataset(
     for job in jobs.values():
         dry_run(job, settings, progress)  # raises what is wrong before anything is written
     return {part: preprocess(job, settings, progress) for part, job in jobs.items()}
+
+
+def split_steps(shares: Mapping[str, float], seed: int) -> dict[str, str]:
+    """Return the step that selects each part of a split; raises `UsageError` without parts."""
+    if not shares:
+        raise UsageError("A split needs parts", hint="for example train=0.9 val=0.1")
+    given = ",".join(f"{part}={share!r}" for part, share in shares.items())
+    return {part: f"split:{part},{given},seed={seed}" for part in shares}
+
+
+@dataclass(frozen=True)
+class StoredView:
+    """A view that was saved; see `DatasetView.save`."""
+
+    dataset: DatasetId
+    view: str
+    """Its name, for `load_dataset(dataset, view=…)`."""
+    path: Path
+    """Its file."""
+    transitions: int
+    episodes: int
+    """Episodes of which it has rows."""
+
+
+def save_view(
+    parent: Path,
+    stages: Sequence[str],
+    name: str,
+    settings: Settings,
+    progress: Progress = SILENT,
+    *,
+    force: bool = False,
+) -> StoredView:
+    """Save the rows that steps select as a view of the dataset: row numbers, no copy.
+
+    Steps are selections of episodes, and after them at most one `trim` that removes no rows inside of
+    episodes. Rows at which a view cuts an episode have the flags of the dataset.
+
+    Raises:
+        UsageError: Another step; a view of that name exists, without `force`; an invalid name.
+        StepError: No row is left.
+    """
+    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.views.saved import place_of
+
+    run = Run.of(Job(parent, tuple(stages), "view"), settings, progress)
+    place = place_of(parent, name)
+    if place.exists() and not force:
+        raise UsageError(
+            f"There is a view {name!r} already ({place})",
+            hint="choose another name, or replace it with --force",
+        )
+    *before, last = run.recipe.steps
+    trims = [last] if isinstance(last, Trim) and not last.inside else []
+    selections = before if trims else [*before, last]
+    for step in selections:
+        if not isinstance(step, Selection):
+            raise UsageError(
+                f"Step {step.name!r} makes other rows, and a view has rows of the dataset",
+                hint="leave --view out, which makes a new dataset",
+            )
+    reader, dataset = run.reader, BaseDatasetExperienceReplay(parent)
+    chosen = select_episodes(reader)
+    if selections:
+        recipe = Recipe(tuple(selections))
+        chosen = prepare(reader, recipe, run.options, run.measure, in_place=False).chosen
+    if trims:
+        bounds = group_bounds(reader, chosen).tolist()
+        chunks = (read_chunk(reader, chosen[first:stop]) for first, stop in pairwise(bounds))
+        kept = [chunk.row_numbers[trims[0].choose_rows(chunk)] for chunk in chunks]
+        view = dataset.subset(np.concatenate(kept))
+    else:
+        view = dataset.episodes_at(chosen.episodes)
+    if not len(view):
+        raise StepError("The steps leave no row of the dataset")
+    return StoredView(entry_at(parent).id, name, view.save(name), len(view), len(view.episodes))
