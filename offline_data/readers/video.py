@@ -210,12 +210,11 @@ class Mp4Writer:
             raise MissingDependencyError(f"This PyAV has no encoder {encoder}", hint=instead[3:])
         if codec == "av1":
             silence_encoder()
-        self.pix_fmt = "yuv444p" if size[0] % 2 or size[1] % 2 else "yuv420p"
         self._container = self._av.open(str(path), "w", format="mp4")
         rate = Fraction(fps).limit_denominator(1000)
         self._stream: Any = self._container.add_stream(encoder, rate=rate)
         self._stream.height, self._stream.width = size
-        self._stream.pix_fmt = self.pix_fmt
+        self._stream.pix_fmt = pixel_format(size)
         self._stream.options = dict(best if options is None else options)
 
     def write(self, image: NDArray[np.uint8]) -> None:
@@ -235,6 +234,11 @@ ENCODERS = {
     "mpeg4": ("mpeg4", {"qscale": "2"}),
 }
 """Encoders and their options by codec; those of `av1` are LeRobot's own."""
+
+
+def pixel_format(size: tuple[int, int]) -> str:
+    """Return the pixel format of an `Mp4Writer`: with an odd side, colours at full resolution."""
+    return "yuv444p" if size[0] % 2 or size[1] % 2 else "yuv420p"
 
 
 def write_mp4(

@@ -36,11 +36,11 @@ _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(\.\d{1,9})?")
 _FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 _MOST_BYTES = 1 << 29
 """Bytes of a file of JSON lines: a hundred for each of five million episodes."""
-_DATA_PATHS = (
+DATA_PATHS = (
     "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
     "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
 )
-_VIDEO_PATHS = (
+VIDEO_PATHS = (
     "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
     "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
 )
@@ -223,11 +223,11 @@ def read_episodes(
         key = {"video_key": place.removeprefix("videos/")}
         return [{**key, **dict(zip(known, row, strict=True))} for row in rows]
 
-    files = _find_files(folder, (info.data_path, *_DATA_PATHS), fields("data"), paths)
+    files = _find_files(folder, (info.data_path, *DATA_PATHS), fields("data"), paths)
     videos: dict[str, Video] = {}
     absent: dict[str, str] = {}
     for camera in cameras:
-        place, templates = f"videos/{camera}", (info.video_path, *_VIDEO_PATHS)
+        place, templates = f"videos/{camera}", (info.video_path, *VIDEO_PATHS)
         found = _find_files(folder, templates, fields(place), paths)
         begins = columns.get(f"{place}/{_BEGIN}")
         if begins is not None and (begins.dtype.kind != "f" or not np.isfinite(begins).all()):
@@ -296,7 +296,7 @@ def _only_file(
     data = [path for path in paths if path.endswith(".parquet") and not is_metadata(path)]
     if len(data) == 1:
         return data * len(fields)
-    template = info.data_path or _DATA_PATHS[0]
+    template = info.data_path or DATA_PATHS[0]
     unknown = [name for name, _ in _FIELD.findall(template) if name not in fields[0]]
     if unknown and data:
         raise FormatError(
