@@ -350,6 +350,9 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
     ) -> DatasetView:
         """Return a view saved by `view.save(name)`, by name or path; see `filter`.
 
+        The filter keys of robomimic files are views, too: `ds.saved_view("train")` is
+        `ds.filter("mask.train")`, unless a view was saved by that name.
+
         Raises:
             NotFoundError: No such view; the hint names the existing ones.
             IntegrityError: Damaged, or saved from another dataset.

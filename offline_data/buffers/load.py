@@ -119,7 +119,8 @@ def load_dataset(
         revision: Revision of the source; None: the newest on this disk, else the source's newest.
         layout: `compact` or `ted`; None: as on disk, `compact` for a new conversion.
         text: How the text of `hf:` datasets is tokenized; None: it is on this disk, in any way.
-        view: Name or file of a saved view of the dataset to return.
+        view: Name or file of a saved view of the dataset to return, or a filter key of robomimic
+            files (`train`).
         sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or your own.
         writer: Ignored; a dataset is immutable.
         collate_fn: Called with every batch, before `transform`.

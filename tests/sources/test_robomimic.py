@@ -178,6 +178,23 @@ def test_filter_keys_are_columns_of_the_episodes(tmp_path: Path, settings: Setti
     assert dataset.manifest.about["env_name"] == "Lift"
 
 
+def test_filter_keys_are_views(tmp_path: Path, settings: Settings) -> None:
+    converted(write_toy(tmp_path / "x.hdf5"), settings)
+    load = partial(offline_data.load_dataset, "local:toy", 4, root=settings.root)
+    train = load(view="train")
+    assert train.episodes["demo"].tolist() == [0, 10]
+    expected = load().filter("mask.train")[:]
+    assert train[:]["action"].equal(expected["action"])
+    assert load(split_trajs=True, view="train").episodes["demo"].tolist() == [0, 10]
+    assert load().saved_view("20_percent/valid").episodes["demo"].tolist() == [2]
+    with pytest.raises(NotFoundError) as caught:
+        load(view="test")
+    assert str(caught.value.hint).endswith(": 20_percent/valid, train")
+
+    load().filter("demo == 2").save("train")  # the user's own view
+    assert load(view="train").episodes["demo"].tolist() == [2]
+
+
 @pytest.mark.parametrize(
     ("dones", "ends", "terminated"),
     [

@@ -186,19 +186,33 @@ def _check_arrays(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]) -> RowMap:
-    """Return the rows of a saved view of this dataset, by name or path.
+    """Return the rows of a view of this dataset: saved, by name or path, else by its filter key.
+
+    A filter key of the source (robomimic's `mask/train`) is a boolean column of the episodes.
 
     Raises:
         NotFoundError, AccessError, NewerFormatError: See `read_view`.
         IntegrityError: Damaged, or saved from another dataset.
         UsageError: The view is of transitions, but rows of the storage are whole episodes.
     """
-    path, manifest = place_of(reader.path, name), reader.manifest
+    whole, manifest = whole_of(storage)[0], reader.manifest
+    runs = whole.runs()
+    everything = Pieces(runs.starts, runs.lengths)
+    masks = {
+        "/".join(key[1:]): marks
+        for key, marks in reader.episodes.items()
+        if key[0] == "mask" and marks.dtype == bool and marks.ndim == 1
+    }
+    marks = masks.get(os.fspath(name))
+    if marks is not None and not (_NAME.match(str(name)) and place_of(reader.path, name).exists()):
+        return of_runs(everything, runs, torch.from_numpy(np.flatnonzero(marks)))
+    path = place_of(reader.path, name)
     if not path.exists():
         folder = reader.path.parent / VIEWS / reader.path.name
-        names = ", ".join(sorted(file.stem for file in folder.glob(f"*{SUFFIX}"))) or "none"
+        names = sorted({file.stem for file in folder.glob(f"*{SUFFIX}")} | masks.keys())
         raise NotFoundError(
-            f"There is no view {path}", hint=f"views saved of {manifest.id}: {names}"
+            f"There is no view {path}",
+            hint=f"views of {manifest.id}: {', '.join(names) or 'none'}",
         )
     saved = read_view(path)
     if saved.identity != identity_of(manifest):
@@ -208,9 +222,7 @@ def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[
             "its row numbers would refer to other rows",
             hint=f"save it again: ds.filter(…).save({str(path)!r})",
         )
-    arrays, whole = saved.arrays, whole_of(storage)[0]
-    runs = whole.runs()
-    everything = Pieces(runs.starts, runs.lengths)
+    arrays = saved.arrays
     if "episodes" in arrays:
         _check_range(arrays["episodes"], 0, len(runs.starts), path)
         return of_runs(everything, runs, arrays["episodes"])
