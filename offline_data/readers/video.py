@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,10 @@ class VideoFile:
         self._ticks = np.ascontiguousarray(self.index[:, 0])
         self.times = self._ticks * float(self._stream.time_base)
         self._keys = np.flatnonzero(self.index[:, 1])
-        self._convert = self._av.video.reformatter.VideoReformatter().reformat
+        # A reformatter of PyAV 17 and newer would keep a thread per processor.
+        alone = {} if threads or int(self._av.__version__.split(".")[0]) < 17 else {"threads": 1}
+        convert = self._av.video.reformatter.VideoReformatter().reformat
+        self._convert = partial(convert, format="rgb24", **alone)
         self._frames: Iterator[Any] = iter(())
         self._next = len(self.times)
         """Number of the next frame of `_frames`."""
@@ -155,7 +159,7 @@ class VideoFile:
 
     def _pixels(self, frame: Any) -> NDArray[Any]:
         if not _is_deep(frame.format.name):
-            return np.asarray(self._convert(frame, format="rgb24").to_ndarray())
+            return np.asarray(self._convert(frame).to_ndarray())
         plane = frame.planes[0]
         rows = np.frombuffer(plane, "<u2").reshape(frame.height, plane.line_size // 2)
         return np.array(rows[:, : frame.width, None])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from offline_data.errors import FormatError, IntegrityError, ManifestError, MissingDependencyError
+from offline_data.readers.video import VideoFile
 from offline_data.store import video as module
 from offline_data.store.join import join
 from offline_data.store.layout import MANIFEST, OBSERVATIONS
@@ -122,6 +123,16 @@ def test_few_containers_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         expected = [decoded(files[n].path)[k] for n, k in pairs[rows]]
         np.testing.assert_array_equal(np.asarray(column[rows]), expected)
         assert len(module._idle[os.getpid()]) == 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted on Linux")
+def test_open_containers_have_no_threads(made: tuple[Path, Any]) -> None:
+    tasks = Path("/proc/self/task")
+    before = len(list(tasks.iterdir()))
+    files = [VideoFile(made[0] / FOLDER / f"{n}.mp4", threads=False) for n in ("000000", "000001")]
+    for file in files:
+        assert len(list(file.read(np.arange(3)))) == 3
+    assert len(list(tasks.iterdir())) == before
 
 
 def refuse(*_: object) -> None:

@@ -81,7 +81,12 @@ class EncodedGather:
         """Decode rows into `parts` separately allocated tensors."""
         shape = (len(column) // parts, *column.shape[1:])
         dtype = getattr(torch, column.dtype.name)
-        leaves = [torch.empty(shape, dtype=dtype, pin_memory=self._pin) for _ in range(parts)]
+        leaves = [
+            torch.empty(shape, dtype=dtype, pin_memory=True)
+            if self._pin
+            else torch.from_numpy(np.empty(shape, column.dtype))  # huge pages, unlike torch's
+            for _ in range(parts)
+        ]
         column.decode([row for leaf in leaves for row in leaf.numpy()], torch.get_num_threads())
         return [leaf.to(self._device, non_blocking=self._pin) for leaf in leaves]
 
