@@ -159,7 +159,7 @@ def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
     if wanted.dtype != found.dtype and {wanted.dtype.kind, found.dtype.kind} & {"i", "u"}:
         wanted, found = wanted.astype(object), found.astype(object)
     same = np.asarray(wanted == found, bool)
-    if wanted.dtype.kind in "fc":
+    if wanted.dtype.kind in "fc" and not same.all():
         same |= np.isnan(wanted) & np.isnan(found)
     return np.asarray(same.reshape(len(wanted), -1).all(axis=1))
 

@@ -12,7 +12,7 @@ from offline_data.episodes import EpisodeBatch, Key
 from offline_data.errors import AuditError
 from offline_data.reports.info import compared_with_source
 from offline_data.store import audit, tables
-from offline_data.store.audit import Audit
+from offline_data.store.audit import Audit, equal_rows
 from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.tables import LayoutWriter
 from offline_data.testing.toy import toy_batch, write_toy
@@ -139,3 +139,12 @@ def test_what_was_compared_is_said() -> None:
         {"rows": True, "of": 1},
     ):
         assert say(odd) == "not recorded"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_nan_equals_nan_only(dtype: str) -> None:
+    nan = np.nan
+    wanted = np.array([[1, nan], [nan, 2], [3, 4], [nan, nan]], dtype)
+    found = np.array([[1, nan], [5, 2], [3, nan], [nan, nan]], dtype)
+    assert equal_rows(wanted, found).tolist() == [True, False, False, True]
+    assert equal_rows(wanted, wanted.copy()).all()
