@@ -40,18 +40,29 @@ def info(
     history: Annotated[
         bool, option("Show the steps from the source to this dataset instead.")
     ] = False,
+    view: Annotated[
+        str | None, option("With --history: the steps to this saved view.", metavar="NAME")
+    ] = None,
 ) -> Result:
     """Show schema, counts, provenance and licence of a dataset."""
     from offline_data import api
+    from offline_data.errors import UsageError
     from offline_data.reports.info import DatasetInfo
 
+    if view is not None and not history:
+        raise UsageError("--view is of --history", hint="add --history")
     found = api.info(dataset_id(context, dataset), settings=context.settings)
     if not isinstance(found, DatasetInfo):
         return _remote(found)
-    return _history_result(found) if history else info_result(found)
+    return _history_result(found, view) if history else info_result(found)
 
 
-def _history_result(found: "DatasetInfo") -> Result:
+def _history_result(found: "DatasetInfo", view: str | None) -> Result:
+    steps = list(found.history)
+    if view is not None:
+        from offline_data.buffers.views.saved import step_of_view
+
+        steps.append(step_of_view(found.path, view))
     blocks = [
         Fields(
             Field("made from", step.parents),
@@ -62,11 +73,9 @@ def _history_result(found: "DatasetInfo") -> Result:
             Field("manifest", step.sha256),
             title=f"{number}. {step.action} {step.id}",
         )
-        for number, step in enumerate(found.history, 1)
+        for number, step in enumerate(steps, 1)
     ]
-    return Result(
-        {"id": found.id, "path": found.path, "history": found.history}, blocks, (found.id,)
-    )
+    return Result({"id": found.id, "path": found.path, "history": steps}, blocks, (found.id,))
 
 
 def info_result(found: "DatasetInfo") -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -639,18 +639,21 @@ class DatasetView(BaseDatasetExperienceReplay):
         """The dataset row of each row of the view, int64 `[len]`; computed on each access."""
         return self.storage.row_map.at(torch.arange(len(self)))
 
-    def save(self, name: str | os.PathLike[str]) -> Path:
+    def save(
+        self, name: str | os.PathLike[str], *, recipe: Sequence[Mapping[str, Any]] = ()
+    ) -> Path:
         """Save the view's rows to a small file and return its path; see `saved_views`.
 
         Args:
             name: A name, for `ds.saved_view(name)`, or the path of a `.npz` file. An existing file
                 is replaced.
+            recipe: Parameters of the steps that selected the rows, for `info --history --view NAME`.
 
         Raises:
             UsageError: Neither a valid name nor a path of a `.npz` file.
             AccessError, NoSpaceError: Disk errors.
         """
-        return save_view(self.storage, self._steps_storage.reader, name)
+        return save_view(self.storage, self._steps_storage.reader, name, recipe)
 
     def delete(self) -> NoReturn:
         """Raise `UsageError`: a view has no files of its own."""

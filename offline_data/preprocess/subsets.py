@@ -147,4 +147,5 @@ def save_view(
         view = dataset.episodes_at(chosen.episodes)
     if not len(view):
         raise StepError("The steps leave no row of the dataset")
-    return StoredView(entry_at(parent).id, name, view.save(name), len(view), len(view.episodes))
+    path = view.save(name, recipe=run.recipe.describe())
+    return StoredView(entry_at(parent).id, name, path, len(view), len(view.episodes))

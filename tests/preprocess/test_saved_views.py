@@ -82,6 +82,15 @@ def test_the_commands(parent: Path, settings: Settings, cli: Cli) -> None:  # no
     )
     assert (ran.code, ran.out) == (0, "cut\n")
     assert len(offline_data.open_dataset(parent).saved_view("cut")) == sum(LENGTHS) - len(LENGTHS)
+    steps = cli("info", "local:toy", "--history", "--view", "cut", "--json", *at).json["history"]
+    assert [(step["action"], step["id"]) for step in steps] == [
+        ("convert", "local:toy@1"),
+        ("view", "cut"),
+    ]
+    assert steps[-1]["parents"] == ["local:toy@1"]
+    assert (steps[-1]["recipe"][0]["step"], steps[-1]["recipe"][0]["end"]) == ("trim", 1)
+    refused = cli("info", "local:toy", "--view", "cut", *at)
+    assert (refused.code, "add --history" in refused.err) == (2, True)
     refused = cli("preprocess", "local:toy", "--step", "dedupe", "--dest", "x", "--view", *at)
     assert (refused.code, "--view takes --step and --out only" in refused.err) == (2, True)
     assert cli("list", "-q", *at).out.split() == ["local:toy@1"]

@@ -20,7 +20,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from offline_data.errors import (
 )
 from offline_data.files import check_links, disk_errors, write_durably
 from offline_data.store.layout import EPISODES
-from offline_data.store.manifest import Manifest
+from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.strict_json import as_unicode, parse_json
 
@@ -69,12 +69,14 @@ class SavedView:
         path: The dataset directory when the view was saved.
         identity: See `identity_of`.
         arrays: `episodes`; or `first` and `lengths`; or `rows`: int64.
+        recipe: Parameters of the steps that selected the rows, if they are known.
     """
 
     dataset: str
     path: str
     identity: str
     arrays: Mapping[str, Tensor]
+    recipe: tuple[Mapping[str, Any], ...] = ()
 
 
 def identity_of(manifest: Manifest) -> str:
@@ -108,7 +110,12 @@ def dataset_beside(path: Path) -> Path | None:
     return path.parent.parent.parent / path.parent.name
 
 
-def save_view(storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]) -> Path:
+def save_view(
+    storage: Storage,
+    reader: DatasetReader,
+    name: str | os.PathLike[str],
+    recipe: Sequence[Mapping[str, Any]] = (),
+) -> Path:
     """Write the file of a view atomically; see `DatasetView.save`."""
     path = place_of(reader.path, name)
     whole, rows = whole_of(storage)
@@ -128,6 +135,7 @@ def save_view(storage: Storage, reader: DatasetReader, name: str | os.PathLike[s
         "dataset": reader.manifest.id,
         "path": str(reader.path),
         "identity": identity_of(reader.manifest),
+        **({"recipe": [dict(step) for step in recipe]} if recipe else {}),
     }
     text = as_unicode(json.dumps(about, ensure_ascii=False)).encode()
     memory = io.BytesIO()
@@ -166,13 +174,22 @@ def read_view(path: Path) -> SavedView:
         dataset, place, identity = (about[name] for name in ("dataset", "path", "identity"))
         if not all(isinstance(text, str) for text in (dataset, place, identity)):
             raise ValueError("it does not name its dataset")
-        return SavedView(dataset, place, identity, _check_arrays(arrays))
+        recipe = about.get("recipe", [])
+        if any(not isinstance(step["step"], str) for step in recipe):
+            raise ValueError("its recipe is not a list of steps")
+        return SavedView(dataset, place, identity, _check_arrays(arrays), tuple(recipe))
     except FileNotFoundError:
         raise NotFoundError(f"There is no view {path}") from None
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror or error}") from error
     except _DAMAGED as error:
         raise IntegrityError(f"{path} is not a view, or is damaged: {error}") from error
+
+
+def step_of_view(dataset: Path, name: str) -> HistoryStep:
+    """Return the step of the history that made a saved view; raises what `read_view` raises."""
+    saved = read_view(place_of(dataset, name))
+    return HistoryStep("view", name, (saved.dataset,), recipe=saved.recipe)
 
 
 def _check_arrays(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
