@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from offline_data.record.dataset import COLUMNS
 from offline_data.record.log import SYNC_SECONDS
 from tests.stories.conftest import Shell
@@ -15,6 +17,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "record.md").read_text(encoding="ut
 
 
 def test_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("torchrl")
     shell = Shell(tmp_path)
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
     line = [sys.executable, "-W", "error", "-c", code]
@@ -22,6 +25,7 @@ def test_the_page(tmp_path: Path) -> None:
     listed = shell.run("list", "-q").stdout
     assert "local:cartpole@" in listed
     assert "local:many@" in listed
+    assert "local:from-buffer@" in listed
 
 
 def test_names_and_numbers_are_those_of_the_code() -> None:

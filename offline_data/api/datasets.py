@@ -14,7 +14,7 @@ from offline_data.progress import progress_of
 from offline_data.store.layout import DEFAULT_AUDIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from matplotlib.figure import Figure
 
@@ -132,7 +132,7 @@ def download(
 
 
 def convert(
-    data: str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any],
+    data: Any,
     name: str,
     *,
     source: str | None = None,
@@ -156,7 +156,7 @@ def convert(
     progress: bool | Progress = True,
     executor: Executor | None = None,
 ) -> Stored:
-    """Convert a file, a folder, arrays or episodes to the dataset `local:NAME`.
+    """Convert a file, a folder, arrays, episodes or a replay buffer to the dataset `local:NAME`.
 
     - A path: files in the format of a source (a Minari folder, a D4RL HDF5, …), or a dataset
       directory, which is checked and copied with its revision if no option changes it.
@@ -171,6 +171,8 @@ def convert(
       called `terminals` and `timeouts`, or `terminated` and `truncated`), and optionally `infos`,
       `id` and `seed`. Observations, actions and infos may be nested mappings. A generator is
       consumed with a few episodes in memory.
+    - A replay buffer of Stable-Baselines3, of TorchRL (its storage holds TED tensordicts) or of d3rlpy, in
+      the order of time. It is an error if that is lost, as with another writer than a round-robin one.
 
     Files of any other layout are converted with a `mapping`, which `inspect_files` proposes. Values and
     dtypes are kept. Equal data are not written again.

@@ -23,6 +23,7 @@ from offline_data.files import disk_errors, write_durably
 from offline_data.ids import DatasetId
 from offline_data.ingest.build import BuildJob, DatasetBuild, destination_of
 from offline_data.ingest.options import Stored
+from offline_data.ingest.replay_buffers import episodes_of_buffer
 from offline_data.progress import Progress
 from offline_data.readers.flat_arrays import array_of, describe_arrays
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
@@ -108,6 +109,8 @@ def _name_by_content(folder: Path, dataset: DatasetId, options: Options) -> Data
 
 
 def _raw_of(data: Mapping[str, Any] | Iterable[Any] | RawDataset, options: Options) -> RawDataset:
+    found = episodes_of_buffer(data)
+    data = data if found is None else found
     if isinstance(data, RawDataset):
         return data
     if isinstance(data, Mapping):
@@ -119,8 +122,8 @@ def _raw_of(data: Mapping[str, Any] | Iterable[Any] | RawDataset, options: Optio
         return cut_to_episodes(flat, EndRule(), SourceInfo(), keep_episodes=keep)
     if isinstance(data, (bytes, np.ndarray)) or not isinstance(data, Iterable):
         raise FormatError(
-            f"A {type(data).__name__} cannot be converted; expected a path, a mapping of arrays, or "
-            "an iterable of episodes"
+            f"A {type(data).__name__} cannot be converted; expected a path, a mapping of arrays, an "
+            "iterable of episodes, or a replay buffer"
         )
     return InMemoryEpisodes(data, skip_bad=options.skip_bad_episodes)
 
