@@ -24,6 +24,7 @@ from tests.cli.conftest import (
     Cli,
     cli,  # noqa: F401 - a fixture
 )
+from tests.films import film_batch
 from tests.pictures import encoded_batch
 from tests.preprocess.runs import rich_batch
 from tests.toys.stored import write_stored
@@ -101,6 +102,17 @@ def test_images_that_are_encoded(settings: Settings) -> None:
     for key, column in batch.observations.items():
         wanted = np.concatenate([np.asarray(part.observations[key]) for part in parts])
         np.testing.assert_array_equal(np.asarray(column), wanted)
+
+
+def test_videos_are_kept(tmp_path: Path, settings: Settings) -> None:
+    parts = [film_batch(tmp_path, first_episode=4 * n)[0] for n in range(2)]
+    ids = [write(settings.root, name, batch) for name, batch in zip("ab", parts, strict=True)]
+    made = open_reader(offline_data.merge(*ids, name="both", audit="all", settings=settings).path)
+    assert verify(made.path) == ()
+    for key, column in made.episode_batch(0, made.episode_count).observations.items():
+        wanted = np.concatenate([np.asarray(part.observations[key]) for part in parts])
+        np.testing.assert_array_equal(np.asarray(column), wanted)
+    assert "video" in {leaf.encoding for leaf in made.observation_leaves.values()}
 
 
 def test_common_leaves(settings: Settings) -> None:

@@ -25,6 +25,9 @@ from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.store.verify import verify
 from offline_data.testing.chunks import toy_chunk, with_leaves
+from offline_data.testing.toy import write_toy
+from tests.films import film_batch
+from tests.pictures import encoded_batch
 from tests.preprocess.oracle import digests
 from tests.preprocess.runs import (
     Shuffled,
@@ -348,3 +351,22 @@ def test_a_run_that_was_killed_is_resumed(
     found, wanted = digests(tmp_path / "out"), digests(tmp_path / "whole")
     del found["manifest.json"], wanted["manifest.json"]  # of other ids
     assert found == wanted
+
+
+def test_images_and_videos_stay_encoded(tmp_path: Path, settings: Settings) -> None:
+    parents = {"images": tmp_path / "images", "videos": tmp_path / "videos"}
+    write_toy(parents["images"], [encoded_batch([4, 3])])
+    write_toy(parents["videos"], [film_batch(tmp_path)[0]])
+    for name, parent in parents.items():
+        steps = ["trim:start=1", "resample:1,source_fps=2,action=last"]
+        made = DatasetReader(make(parent, steps, tmp_path / f"new {name}", settings).path)
+        chunk = read_chunk(DatasetReader(parent), select_episodes(DatasetReader(parent)))
+        for step in steps:
+            chunk = parse_step(step).apply(chunk)
+        copy = read_chunk(made, select_episodes(made))
+        encodings = {leaf.encoding for leaf in made.observation_leaves.values()}
+        assert encodings - {None}
+        for key, column in chunk.batch.observations.items():
+            found = np.asarray(copy.batch.observations[key])
+            np.testing.assert_array_equal(found, np.asarray(column), err_msg=str(key))
+        assert verify(made.path) == ()
