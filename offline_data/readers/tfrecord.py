@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,8 +95,8 @@ def read_records(path: Path, *, first: int = 0, stop: int | None = None) -> Iter
             )
 
 
-def write_records(path: Path, records: list[bytes]) -> Path:
-    """Write a TFRecord file, and return its path; for tests and examples."""
+def write_records(path: Path, records: Iterable[bytes]) -> Path:
+    """Write a TFRecord file, and return its path."""
     with path.open("wb") as file:
         for data in records:
             length = struct.pack("<Q", len(data))

@@ -188,6 +188,7 @@ _TARGETS = {
     "hf": "tables:HuggingFaceTarget",
     "npz": "npz:NpzTarget",
     "zarr": "zarr:ZarrTarget",
+    "rlds": "rlds:RldsTarget",
     "lerobot": "lerobot:LeRobotTarget",
     "robomimic": "robomimic:RobomimicTarget",
     "d3rlpy": "d3rlpy:D3rlpyTarget",

@@ -378,7 +378,7 @@ class _LeRobotWriter:
             column: Any = episode.observations[place.leaf.key][:length]
             sample = sampled_frames(length)
             if kind == "image":
-                columns[name] = _image_files(column)
+                columns[name] = image_files(column)
                 frames = [reduce_image(image) for image in _iter_images(column[sample])]
             else:
                 film, wanted, frames = self._films[name], {*sample.tolist()}, []
@@ -574,7 +574,7 @@ def _iter_images(column: Any) -> Iterator[NDArray[Any]]:
         yield from np.asarray(column[at : at + _AT_ONCE])
 
 
-def _image_files(column: Any) -> list[bytes]:
+def image_files(column: Any) -> list[bytes]:
     """Return images as files: JPEG and PNG as they are stored, others as PNG."""
     stored = as_encoded(column)
     if stored is not None and stored.encoding != "video":

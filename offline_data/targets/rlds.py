@@ -1,0 +1,282 @@
+"""RLDS: records of episodes in the folder of a TFDS builder, as `tfds.builder_from_directory` opens it.
+
+```
+dataset_info.json, features.json
+NAME-train.tfrecord-00000-of-00002        a record, which is a tf.train.Example, for each episode
+
+row of a record    o0 a0 r0   o1 a1 r1   o2 0  0      is_last; where the last observation is known
+row of a record    o0 a0 r0   o1 a1 r1                where it is not
+```
+
+Columns of episodes are `episode_metadata`. Images are PNG or JPEG files, and float64 is stored as the bytes
+of its values, both as TFDS has them. Sources: https://github.com/google-research/rlds#dataset-format and
+`tensorflow_datasets/core/features` of https://github.com/tensorflow/datasets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.readers.tfrecord import write_records
+from offline_data.sources.base import Release
+from offline_data.sources.openx.dataset import FEATURES, INFO
+from offline_data.sources.openx.episodes import key_of
+from offline_data.sources.registry import get_source
+from offline_data.store.layout import fits_encoding
+from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
+from offline_data.targets.episodes import Leaf, Table
+from offline_data.targets.lerobot import image_files
+
+if TYPE_CHECKING:
+    from offline_data.sources.base import RawDataset
+
+_STEPS, _EPISODE = "steps", "episode_metadata"
+_FLAGS = ("is_first", "is_last", "is_terminal")
+_DISCOUNT = ("discount",)
+_SHARD = 256 << 20
+"""Bytes of a file from which on another one is begun."""
+_CLASS = "tensorflow_datasets.core.features."
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+class RldsTarget(ExportTarget):
+    """A folder of a TFDS builder."""
+
+    name = "rlds"
+    title = "RLDS records of TFDS"
+    holds = Holds(
+        final_observation=True,
+        flags="one",
+        encoded=True,
+        unknown_final=True,
+        dtypes={"complex64": None, "complex128": None},
+    )
+    added = frozenset({("episodes", ("split",)), ("steps", _DISCOUNT), ("steps", REWARD)})
+
+    def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
+        """Return the feature of a leaf."""
+        if 0 in leaf.shape:
+            return f"there are no arrays of {leaf.dtype} {list(leaf.shape)}"
+        if leaf.key in {TERMINATED, TRUNCATED}:
+            path: Key = (_STEPS, "is_terminal")
+        elif leaf.key == REWARD:
+            return LeafPlace(leaf, f"{_STEPS}/reward", leaf.dtype, REWARD, "steps")
+        elif leaf.table == "episodes":
+            path = leaf.key if leaf.key[0] == _EPISODE else (_EPISODE, *leaf.key)
+        elif leaf.key[0] in {*_FLAGS, "reward"}:
+            return f"RLDS has a feature {leaf.key[0]} of its own"
+        else:
+            path = (_STEPS, *leaf.key)
+        key = key_of(path, in_steps=path[0] == _STEPS)
+        table: Table = "episodes"
+        if path[0] == _STEPS:
+            table = "observations" if key[0] == "observation" else "steps"
+        return LeafPlace(leaf, "/".join(path), leaf.dtype, key, table)
+
+    def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
+        """Write the records, then the descriptions."""
+        name = re.sub(r"\W+", "_", job.name, flags=re.ASCII).strip("_").lower() or "dataset"
+        places = {one.path: one for one in job.places if one.path != f"{_STEPS}/is_terminal"}
+        records = (
+            write_example(_features_of(batch.part(at, at + 1), places))
+            for batch in batches
+            for at in range(len(batch.lengths))
+        )
+        files: list[Path] = []
+        lengths: list[int] = []
+        while (first := next(records, None)) is not None:
+            files.append(path / f"{len(files)}.part")
+            lengths.append(0)
+            write_records(files[-1], _shard_of(first, records, lengths))
+        total = sum(file.stat().st_size for file in files)
+        for number, file in enumerate(files):
+            of = f"{number:05d}-of-{len(files):05d}"
+            file.rename(path / f"{name}-train.tfrecord-{of}")
+        about = job.episodes.reader.manifest.about.get("description")
+        split = {
+            "name": "train",
+            "numBytes": str(total),
+            "shardLengths": [str(length) for length in lengths],
+            "filepathTemplate": _TEMPLATE,
+        }
+        info = {
+            "name": name,
+            "version": "1.0.0",
+            "description": about if isinstance(about, str) else "",
+            "fileFormat": "tfrecord",
+            "splits": [split],
+        }
+        tree = _tree(places)
+        for file_name, value in ((INFO, info), (FEATURES, tree)):
+            (path / file_name).write_text(json.dumps(value, indent=4), encoding="utf-8")
+
+    def read(self, path: Path, job: ExportJob) -> RawDataset:
+        """Open the folder as a local one of RLDS."""
+        return get_source("openx").open(Release(job.name, "1", local=path), path)
+
+
+def _shard_of(first: bytes, records: Iterator[bytes], lengths: list[int]) -> Iterator[bytes]:
+    """Yield the records of a file, and count them in the last of `lengths`."""
+    record: bytes | None = first
+    size = 0
+    while record is not None:
+        yield record
+        lengths[-1] += 1
+        size += len(record)
+        record = next(records, None) if size < _SHARD else None
+
+
+def _features_of(
+    episode: EpisodeBatch, places: Mapping[str, LeafPlace]
+) -> dict[str, list[bytes] | NDArray[Any]]:
+    """Return the values of a record by feature."""
+    final = bool(episode.final_observation[0])
+    rows = episode.transitions + final
+    found: dict[str, list[bytes] | NDArray[Any]] = {}
+    for path, place in places.items():
+        column: Any = getattr(episode, place.leaf.table)[place.leaf.key]
+        if place.leaf.table == "observations":
+            column = column[:rows]
+        values = _values(place.leaf, column)
+        if place.leaf.table == "steps" and final:
+            nothing = _values(place.leaf, column[-1:])
+            if isinstance(nothing, np.ndarray):
+                values = np.concatenate([values, np.zeros_like(nothing)])
+            elif place.leaf.dtype == "text":
+                values = [*values, *(b"" for _ in nothing)]
+            elif is_image(place.leaf):
+                values = [*values, *nothing]
+            else:
+                values = [*values, bytes(len(nothing[0]))]
+        found[path] = values
+    numbers = np.arange(rows)
+    ended = bool(episode.steps[TERMINATED][-1, 0])
+    found[f"{_STEPS}/is_first"] = (numbers == 0).astype(np.int64)
+    found[f"{_STEPS}/is_last"] = (numbers == rows - 1).astype(np.int64)
+    found[f"{_STEPS}/is_terminal"] = ((numbers == rows - 1) & ended).astype(np.int64)
+    if f"{_STEPS}/discount" not in places:
+        found[f"{_STEPS}/discount"] = (numbers < episode.transitions).astype(np.float32)
+    return found
+
+
+def is_image(leaf: Leaf) -> bool:
+    """Return True for leaves of steps that are written as files of images."""
+    if leaf.table == "episodes":
+        return False
+    pixels = leaf.dtype == "uint8" and len(leaf.shape) == 3
+    return leaf.encoding is not None or (pixels and fits_encoding("png", leaf.dtype, leaf.shape))
+
+
+def _values(leaf: Leaf, column: Any) -> list[bytes] | NDArray[Any]:
+    """Return rows of a leaf as the values of a feature."""
+    if is_image(leaf):
+        return image_files(column)
+    column = np.ascontiguousarray(column)
+    if leaf.dtype == "text":
+        return [text.encode() for text in column.ravel().tolist()]
+    if leaf.dtype == "float64":
+        return [row.tobytes() for row in column.astype("<f8")]
+    flat = column.reshape(-1)
+    if flat.dtype == np.uint64:
+        return np.asarray(flat.view(np.int64))
+    return np.asarray(flat.astype(np.float32 if flat.dtype.kind == "f" else np.int64))
+
+
+def _tree(places: Mapping[str, LeafPlace]) -> dict[str, Any]:
+    """Return the content of `features.json`."""
+    leaves = {path: _feature(place.leaf) for path, place in places.items()}
+    for name in _FLAGS:
+        leaves[f"{_STEPS}/{name}"] = _tensor("bool", ())
+    leaves.setdefault(f"{_STEPS}/discount", _tensor("float32", ()))
+    root: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *above, last = path.split("/")
+        node = root
+        for part in above:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    tree = {name: _group(node) for name, node in root.items()}
+    tree[_STEPS] = {
+        "pythonClassName": f"{_CLASS}dataset_feature.Dataset",
+        "sequence": {"feature": tree[_STEPS], "length": "-1"},
+    }
+    return {
+        "pythonClassName": f"{_CLASS}features_dict.FeaturesDict",
+        "featuresDict": {"features": tree},
+    }
+
+
+def _group(node: dict[str, Any]) -> dict[str, Any]:
+    if "pythonClassName" in node:
+        return node
+    return {
+        "pythonClassName": f"{_CLASS}features_dict.FeaturesDict",
+        "featuresDict": {"features": {name: _group(one) for name, one in node.items()}},
+    }
+
+
+def _feature(leaf: Leaf) -> dict[str, Any]:
+    if is_image(leaf):
+        size = {"dimensions": [str(side) for side in (*leaf.shape, 1)[:3]]}
+        encoding = leaf.encoding if leaf.encoding == "jpeg" else "png"
+        image = {"dtype": leaf.dtype, "shape": size, "encodingFormat": encoding}
+        return {"pythonClassName": f"{_CLASS}image_feature.Image", "image": image}
+    shape = () if leaf.key == REWARD else leaf.shape
+    if leaf.dtype == "text":
+        if not shape:
+            return {"pythonClassName": f"{_CLASS}text_feature.Text", "text": {}}
+        return _tensor("string", shape)
+    return _tensor(leaf.dtype, shape)
+
+
+def _tensor(dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    size = {"dimensions": [str(length) for length in shape]} if shape else {}
+    encoding = "bytes" if dtype == "float64" else "none"  # which a Scalar of TFDS does not have
+    kind = "tensor_feature.Tensor" if shape or encoding == "bytes" else "scalar.Scalar"
+    return {
+        "pythonClassName": f"{_CLASS}{kind}",
+        "tensor": {"dtype": dtype, "shape": size, "encoding": encoding},
+    }
+
+
+def write_example(features: Mapping[str, list[bytes] | NDArray[Any]]) -> bytes:
+    """Return a serialized `tf.train.Example` of bytes, float32 and int64 values.
+
+    Example:
+        >>> write_example({"reward": np.array([5, 7])}).hex()
+        '0a120a100a0672657761726412061a040a020507'
+    """
+    entries = []
+    for name, values in features.items():
+        if isinstance(values, list):
+            kind, listed = 1, b"".join(_field(1, value) for value in values)
+        elif values.dtype.kind == "f":
+            kind, listed = 2, _field(1, values.astype("<f4").tobytes())
+        else:
+            kind, listed = 3, _field(1, _varints(values.astype(np.int64)))
+        entries.append(_field(1, _field(1, name.encode()) + _field(2, _field(kind, listed))))
+    return _field(1, b"".join(entries))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """Return a field of bytes."""
+    return bytes([number << 3 | 2]) + _varints(np.array([len(data)])) + data
+
+
+def _varints(values: NDArray[np.int64]) -> bytes:
+    """Return integers as varints: 7 bits in a byte, the lowest first."""
+    shifts = np.arange(0, 70, 7, dtype=np.uint64)
+    groups = values.view(np.uint64)[:, None] >> shifts
+    count = np.maximum(1, (groups != 0).sum(axis=1))[:, None]
+    place = np.arange(10)
+    out = (groups & np.uint64(0x7F)).astype(np.uint8) | (place < count - 1).astype(np.uint8) << 7
+    return bytes(out[place < count])
