@@ -147,7 +147,7 @@ def times(length: int, old: float, new: float) -> list[list[int]]:
     return [list(range(a, b)) for a, b in zip(firsts, [*firsts[1:], length], strict=True)]
 
 
-@tried(max_examples=150, deadline=None)
+@tried(max_examples=50, deadline=None)
 @given(LENGTHS, RATES, st.sampled_from(["hold", "last", "mean", "sum"]), st.booleans())
 def test_resample(lengths: list[int], rates: tuple[float, float], rule: str, known: bool) -> None:
     chunk = rewarded(lengths, [] if known else [0])
@@ -185,7 +185,7 @@ def trimmed(chunk: EpisodeChunk, step: Trim, quiet: list[list[bool]]) -> Groups:
     return groups
 
 
-@tried(max_examples=250, deadline=None)
+@tried(max_examples=80, deadline=None)
 @given(st.data(), LENGTHS, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3))
 def test_trim(data: st.DataObject, lengths: list[int], start: int, end: int, least: int) -> None:
     inside, idles = data.draw(st.booleans()), data.draw(st.booleans())
@@ -218,6 +218,11 @@ def test_the_return_is_kept_where_idle_rows_join() -> None:
     made = Trim(idle=0, inside=True).apply(chunk).batch
     assert made.lengths.tolist() == [3]
     assert made.returns == chunk.batch.returns
+
+
+def test_an_idle_run_ends_with_its_episode() -> None:
+    chunk = with_leaves(toy_chunk([2, 2]), steps={"action": np.array([1.0, 0, 0, 1])})
+    assert Trim(idle=0, least=2, inside=True).apply(chunk).batch.lengths.tolist() == [2, 2]
 
 
 def test_nan_is_not_idle() -> None:
