@@ -29,6 +29,7 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.share.push import push_dataset
+from offline_data.store.history import history_of
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.manifest import dump_manifest
 from offline_data.store.reader import open_reader
@@ -60,9 +61,15 @@ def assert_same_data(pulled: Path, pushed: Path) -> None:
         after,
         **{name: getattr(before, name) for name in ("id", "source", "name", "revision", "files")},
         parents=before.parents,
+        history=before.history,
         converter=before.converter,
         extra=before.extra,
     ) == replace(before)
+    *earlier, last = after.history
+    assert [(one.action, one.id) for one in earlier] == [
+        (one.action, one.id) for one in history_of(before)
+    ]
+    assert (last.action, last.id, last.parents) == ("download", after.id, (before.id,))
     options = {"episodes", "checkpoints"}  # of the conversion: not of what is here
     kept = {k: v for k, v in before.converter.get("options", {}).items() if k not in options}
     assert {**after.converter, "options": kept} == {**before.converter, "options": kept}
