@@ -68,11 +68,11 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
         "env.step alone": partial(play, alone, steps),
         "Recorder": partial(record, folder, steps),
         "Recorder, without closing": partial(record, folder / "open", steps, close=False),
-        "Minari's DataCollector": partial(collect, collected, steps // 10),
+        "Minari's DataCollector": partial(collect, collected, steps // 4),
     }
     seconds = interleaved(jobs, repeats=repeats)
     each = {name: time / steps * 1e6 for name, time in seconds.items()}
-    each["Minari's DataCollector"] *= 10
+    each["Minari's DataCollector"] *= 4
     for name, time in each.items():
         over = f", {time - each['env.step alone']:.1f} µs over env.step"
         yield Row(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from offline_data.config import resolve_settings
 from offline_data.episodes.fields import EPISODE_COLUMNS, REWARD, Key, check_key, join_key
-from offline_data.errors import UsageError
+from offline_data.errors import FormatError, UsageError
 from offline_data.files import check_links, disk_errors, file_lock
 from offline_data.ingest.convert import new_id
 from offline_data.ingest.options import Stored
@@ -537,6 +537,9 @@ class _VectorRecorder(Recorder):
         mode = env.metadata.get("autoreset_mode")
         self._mode = getattr(mode, "name", "NEXT_STEP")  # the only one of gymnasium 1.0
 
+    def __del__(self) -> None:
+        """Do not close: that of gymnasium 1.0 does, and closing publishes."""
+
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         given = dict(options or {})  # the environment may change it
         mask = given.pop("reset_mask", None)
@@ -583,8 +586,7 @@ class _VectorRecorder(Recorder):
                     flags = bool(terminated[number]), bool(truncated[number])
                     episode.terminated, episode.truncated = flags
                     if self._mode == "SAME_STEP":
-                        last = _last_info(infos["final_info"], number)
-                        self._end(number, row + 1, infos["final_obs"][number], last)
+                        self._end(number, row + 1, *_last_of(infos, number))
                         self._begin(number)
                         under_way[number].serial = episode.serial  # see `mark`
                     else:
@@ -602,11 +604,14 @@ class _VectorRecorder(Recorder):
         return leaf.rows[first:stop, number]
 
 
-def _last_info(infos: Any, number: int) -> Info:
-    """Return the info of the last step of an environment that was reset in it."""
-    if isinstance(infos, Mapping):
-        return info_of(flat_vector_info(infos), number)
-    return flat_info(infos[number] or {})
+def _last_of(infos: Mapping[str, Any], number: int) -> tuple[Any, Info]:
+    """Return observation and info of the step after which an environment was reset in the same step."""
+    if "final_obs" not in infos:
+        raise FormatError("The step that reset an environment has no final_obs")
+    final = infos.get("final_info")
+    if isinstance(final, Mapping):
+        return infos["final_obs"][number], info_of(flat_vector_info(final), number)
+    return infos["final_obs"][number], flat_info((None if final is None else final[number]) or {})
 
 
 @cache

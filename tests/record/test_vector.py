@@ -11,6 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import offline_data
+from offline_data.errors import FormatError, UsageError
 from offline_data.store.reader import open_reader
 from tests.record.games import BOX, NESTED, Game, Played, assert_recorded, ended
 
@@ -118,3 +119,20 @@ def test_processes_and_another_kind_of_vector(tmp_path: Path, mode: Any) -> None
         flags = reader.step(("next", "terminated"))[:, 0].astype(bool)
         assert flags.sum() == len(lengths[-1]) - reader.episodes[("interrupted",)].sum()
     assert lengths[0] == lengths[1]
+
+
+def test_a_vector_without_the_last_observation(tmp_path: Path) -> None:
+    class Silent(SyncVectorEnv):  # type: ignore[misc]
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            return *rest, {name: info for name, info in infos.items() if name != "final_obs"}
+
+    game = Game()
+    vector = Silent([lambda: game], autoreset_mode=AutoresetMode.SAME_STEP)
+    env = offline_data.Recorder(vector, "mine", root=tmp_path)
+    env.reset()
+    with pytest.raises(FormatError, match="has no final_obs"):
+        [env.step(np.array([0])) for _ in range(3)]
+    env.close()
+    with pytest.raises(UsageError, match="no episode"):
+        _ = env.stored
