@@ -56,7 +56,7 @@ class D3rlpyTarget(ExportTarget):
         """Return the column of a leaf."""
         if leaf.key == options.observation:
             return place_at(leaf, "observations", self.holds, ("observation",))
-        if leaf.key[0] == "action":
+        if leaf.key[0] == "action" and len(leaf.shape) < 2:
             return place_at(leaf, "actions", self.holds, ("action",))
         if leaf.key == REWARD:
             return place_at(leaf, "rewards", self.holds)

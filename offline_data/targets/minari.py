@@ -56,6 +56,8 @@ class MinariTarget(ExportTarget):
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the group or dataset of a leaf in an episode."""
         key = leaf.key
+        if key == REWARD and leaf.dtype[0] in "biu":  # read as float64
+            return LeafPlace(leaf, "rewards", "float64", key, leaf.table)
         if key in _FIXED:
             return place_at(leaf, _FIXED[key], self.holds)
         if leaf.table == "episodes":

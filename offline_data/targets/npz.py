@@ -45,50 +45,44 @@ class NpzTarget(ExportTarget):
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the array of a leaf, named like it."""
+        if leaf.dtype == "text" and leaf.key[0] == "next":
+            return "texts that an action brought are not read back"
         key = (EPISODES, *leaf.key) if leaf.table == "episodes" else leaf.key
         return place_at(leaf, join_key(key), self.holds)
-
-    def omits_final(self, job: ExportJob) -> bool:
-        """Return True if no observation after a last action is known."""
-        return not job.known_final
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write one array after the other, reading the episodes for each; and the mapping."""
         count, rows = len(job.episodes.lengths), job.episodes.transitions
-        whole = not self.omits_final(job)
         with zipfile.ZipFile(path, "w") as archive:
             with _open(archive, LENGTHS, (count,), np.dtype(np.int64)) as file:
                 file.write(job.episodes.lengths.astype("<i8").data)
             for place in job.places:
-                observed = place.leaf.table == "observations" and whole
+                observed = place.leaf.table == "observations"
                 kind = _dtype_of(place, job)
                 length = count if place.leaf.table == "episodes" else rows + observed * count
                 with _open(archive, place.path, (length, *place.leaf.shape), kind) as file:
                     for batch in batches:
                         column = getattr(batch, place.leaf.table)[place.leaf.key]
-                        values = column if observed else place.step_rows(batch)
-                        file.write(np.ascontiguousarray(np.asarray(values).astype(kind)).data)
-        mapping = self._mapping(job, whole=whole)
-        path.with_name(f"{path.name}.toml").write_text(dump_toml(mapping), encoding="utf-8")
+                        file.write(np.ascontiguousarray(np.asarray(column).astype(kind)).data)
+        mapping = dump_toml(_mapping(job))
+        path.with_name(f"{path.name}.toml").write_text(mapping, encoding="utf-8")
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:
         """Open the file by the mapping beside it."""
         mapping = read_mapping(path.with_name(f"{path.name}.toml"))
         return get_source("files").open(Release(job.name, "1", local=path, mapping=mapping), path)
 
-    def _mapping(self, job: ExportJob, *, whole: bool) -> FileMapping:
-        flags = (TERMINATED, TRUNCATED)
-        leaves = [p for p in job.places if p.leaf.table != "episodes" and p.leaf.key not in flags]
-        facts = job.places_in("episodes")
-        return FileMapping(
-            {place.path: place.path for place in leaves},
-            "steps",
-            final_observation="extra_row" if whole else "missing",
-            ends=Ends(
-                lengths=LENGTHS, terminated=join_key(TERMINATED), truncated=join_key(TRUNCATED)
-            ),
-            episodes={join_key(key): place.path for key, place in facts.items()},
-        )
+
+def _mapping(job: ExportJob) -> FileMapping:
+    flags = (TERMINATED, TRUNCATED)
+    leaves = [p for p in job.places if p.leaf.table != "episodes" and p.leaf.key not in flags]
+    return FileMapping(
+        {place.path: place.path for place in leaves},
+        "steps",
+        final_observation="extra_row",
+        ends=Ends(lengths=LENGTHS, terminated=join_key(TERMINATED), truncated=join_key(TRUNCATED)),
+        episodes={join_key(k): place.path for k, place in job.places_in("episodes").items()},
+    )
 
 
 def _dtype_of(place: LeafPlace, job: ExportJob) -> np.dtype[Any]:
@@ -97,7 +91,7 @@ def _dtype_of(place: LeafPlace, job: ExportJob) -> np.dtype[Any]:
         return kind
     tables = (EPISODES,) if place.leaf.table == "episodes" else ()
     words = [member.reader.words(place.leaf.key, *tables) or [] for member in job.episodes.members]
-    return np.dtype(f"<U{max(1, *(len(word) for some in words for word in some))}")
+    return np.dtype(f"<U{max([1, *(len(word) for some in words for word in some)])}")
 
 
 def _open(

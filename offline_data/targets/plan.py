@@ -46,11 +46,6 @@ def plan_export(
             f"{target.name} needs rewards, and {episodes.reader.manifest.id} has none",
             hint="make them with a function of `preprocess`, or choose another format",
         )
-    if not (holds.any_leaves or any(leaf.key[0] == "action" for leaf in episodes.leaves)):
-        raise UsageError(
-            f"{target.name} needs actions, and {episodes.reader.manifest.id} has none",
-            hint="choose parquet, hf or ted",
-        )
     if not holds.nested:
         options = replace(options, observation=_single_leaves(episodes, target, options))
     if not holds.both and (twice := [leaf.key for leaf in episodes.leaves if _is_second(leaf)]):
@@ -87,6 +82,10 @@ def plan_export(
             losses.append(Loss(label, None, found.lossy))
         if leaf.encoding and not holds.encoded:
             losses.append(Loss(label, None, f"{leaf.encoding} is decoded to pixels"))
+    roots = {place.leaf.key[0] for place in places if place.leaf.table != "episodes"}
+    for root in () if holds.any_leaves else ("observation", "action"):
+        if root not in roots:
+            raise _missing_root(root, episodes, target)
     job = ExportJob(episodes, options, tuple(places), name, 0)
     job, lost = _count_ends(job, target)
     return job, (*losses, *lost)
@@ -94,6 +93,15 @@ def plan_export(
 
 def _is_second(leaf: Leaf) -> bool:
     return leaf.table == "steps" and leaf.key[:2] == ("next", "observation")
+
+
+def _missing_root(root: str, episodes: ExportedEpisodes, target: ExportTarget) -> UsageError:
+    there = any(leaf.key[0] == root for leaf in episodes.leaves)
+    found = "it has no place for those of" if there else "there are none in"
+    return UsageError(
+        f"{target.name} needs {root}s, and {found} {episodes.reader.manifest.id}",
+        hint="choose parquet, hf or ted, which have any leaves",
+    )
 
 
 def _missing_texts(episodes: ExportedEpisodes, leaf: Leaf) -> int:
@@ -117,12 +125,14 @@ def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: Ex
                     f"There is no observation {join_key(options.observation)!r}; there are {named}"
                 )
             keys = [options.observation]
+        if not keys:
+            raise _missing_root(root, episodes, target)
         if len(keys) != 1:
-            named = ", ".join(map(join_key, keys)) or "none"
+            named = ", ".join(map(join_key, keys))
             raise UsageError(
                 f"{target.name} has one array of {root}s, and the dataset has {len(keys)} leaves: {named}",
                 hint=f"choose one: --observation {join_key(keys[0])}"
-                if keys and root == "observation"
+                if root == "observation"
                 else "make one of them with `preprocess`, or choose another format",
             )
         found[root] = keys[0]
@@ -266,6 +276,7 @@ def stored_batch(batch: EpisodeBatch, job: ExportJob, holds: Holds) -> EpisodeBa
 def _cast(column: Any, place: LeafPlace, holds: Holds) -> Any:
     if place.dtype == "text":
         return column if holds.missing_text else np.where(_is_missing(column), "", column)
-    if place.dtype == place.leaf.dtype:
+    decoded = place.leaf.encoding and not holds.encoded
+    if place.dtype == place.leaf.dtype and not decoded:
         return column
     return np.asarray(column).astype(place.dtype)

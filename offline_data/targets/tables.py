@@ -2,7 +2,7 @@
 
 ```
 steps       episode_index, step_index, action, observation.state, next.reward, …
-episodes    episode_index, length, seed, …, final.observation.state
+episodes    episode_index, length, final_observation, seed, …, final.observation.state
 ```
 
 Steps have the observation before the action; the one after the last action of an episode is in `final.…` of
@@ -64,7 +64,12 @@ class _Tables(ExportTarget):
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the column of a leaf."""
-        if leaf.table == "episodes" and leaf.key[0] in {"episode_index", "length", "final"}:
+        if leaf.table == "episodes" and leaf.key[0] in {
+            "episode_index",
+            "length",
+            "final",
+            "final_observation",
+        }:
             return "its name has another use"
         return place_at(leaf, ".".join(leaf.key), self.holds)
 
@@ -83,6 +88,7 @@ class _Tables(ExportTarget):
                 facts: dict[str, Any] = {
                     "episode_index": pa.array(numbers),
                     "length": pa.array(batch.lengths),
+                    "final_observation": pa.array(batch.final_observation),
                 }
                 for place in job.places:
                     into = facts if place.leaf.table == "episodes" else rows
@@ -314,13 +320,12 @@ class TableEpisodes(RawDataset):
         for rows, facts in zip(_groups(self.steps), _groups(self.episodes), strict=True):
             lengths = facts["length"].to_numpy()
             columns: dict[str, dict[Key, Any]] = {"steps": {}, "observations": {}, "episodes": {}}
-            known = np.zeros(len(lengths), bool)
+            known = facts["final_observation"].to_numpy(zero_copy_only=False)
             for place in self.places:
                 table = facts if place.leaf.table == "episodes" else rows
                 values = _values(table[place.path], place)
                 if place.leaf.table == "observations":
                     last = facts[FINAL + place.path]
-                    known = np.asarray(last.is_valid())
                     ends = np.cumsum(lengths)
                     final = np.where(
                         known.reshape(-1, *[1] * (values.ndim - 1)),
@@ -364,5 +369,5 @@ def _values(column: Any, place: LeafPlace) -> Any:
     if pa.types.is_string(array.type):
         return np.array(array.to_pylist(), dtype=object).reshape(count, *shape)
     if array.null_count:
-        array = array.fill_null(pa.scalar(0, array.type))
+        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     return array.to_numpy(zero_copy_only=False).reshape(count, *shape)

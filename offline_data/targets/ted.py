@@ -29,7 +29,6 @@ class TedTarget(ExportTarget):
         any_leaves=True,
         missing_text=True,
         flags="rows",
-        encoded=True,
         unknown_final=True,
         both=True,
     )

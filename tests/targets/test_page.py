@@ -35,9 +35,9 @@ def table() -> str:
     lines = [" | ".join(head), " | ".join("---" for _ in head)]
     for name in TARGETS:
         holds = get_target(name).holds
-        episodes: Any = holds.episodes
-        if not isinstance(episodes, bool):
-            episodes = ", ".join(f"`{column}`" for column in sorted(episodes)) or False
+        episodes: str | bool = bool(holds.episodes)
+        if isinstance(holds.episodes, frozenset):
+            episodes = ", ".join(f"`{column}`" for column in sorted(holds.episodes)) or False
         cells = (
             f"`{name}`", holds.final_observation, _FLAGS[holds.flags], holds.nested,
             holds.rewards == "optional", holds.text, holds.info, holds.extra, episodes, holds.encoded,

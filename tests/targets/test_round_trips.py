@@ -1,0 +1,86 @@
+"""Every source's toy, and real files, as every format; and from there back by `convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offline_data
+from offline_data.errors import UsageError
+from offline_data.store.library import entry_at
+from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.targets.base import TARGETS, get_target
+from tests.frozen.values import CONVERSIONS, converted
+
+SOURCES = {"rlds": "openx", "ted": "local", "zarr": "diffusion_policy"}
+"""Source that reads a format, where it has another name."""
+ONE_WAY = {"parquet", "hf", "npz"}
+"""Formats whose reader needs a mapping, or is that of the proof alone."""
+
+
+def export_and_convert(path: Path, folder: Path, to: str) -> DatasetReader | str | None:
+    """Export a dataset and convert the result; return it, why it cannot be, or None if one-way."""
+    target = get_target(to)
+    reader = open_reader(path)
+    observation = None
+    if not target.holds.nested:
+        seen = [key for key in reader.observation_leaves if key[0] == "observation"]
+        observation = "/".join(seen[0]) if seen else None
+    dest = folder / f"out-v0{target.suffix}"
+    options: dict[str, Any] = {"root": folder / "root", "progress": False}
+    try:
+        offline_data.export(path, dest, to=to, observation=observation, fps=10, **options)
+    except UsageError as error:
+        return str(error)
+    if to in ONE_WAY:
+        return None
+    source = SOURCES.get(to, to)
+    stored = offline_data.convert(dest, "back", source=source, force=True, **options)
+    return open_reader(entry_at(stored.path).path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_every_format_of_a_source(name: str, tmp_path: Path) -> None:
+    converted(name, tmp_path)
+    (manifest,) = (tmp_path / "root" / "local" / "frozen").glob("*/manifest.json")
+    first = open_reader(manifest.parent)
+    results: dict[str, str] = {}
+    """Why a format cannot have the dataset."""
+    for to in TARGETS:
+        folder = tmp_path / to
+        folder.mkdir()
+        back = export_and_convert(manifest.parent, folder, to)
+        if isinstance(back, str):
+            results[to] = back
+            continue
+        if back is not None:
+            np.testing.assert_array_equal(back.lengths, first.lengths)
+    assert {"parquet", "hf", "ted"}.isdisjoint(results), results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_real_dataset_of_minari(to: str, realdata: Path, tmp_path: Path) -> None:
+    stored = offline_data.convert(
+        realdata / "minari_door_human_v2",
+        "door",
+        source="minari",
+        root=tmp_path / "root",
+        progress=False,
+    )
+    folder = tmp_path / to
+    folder.mkdir()
+    back = export_and_convert(stored.path, folder, to)
+    assert not isinstance(back, str), back
+    first = open_reader(stored.path)
+    if back is None:
+        return
+    np.testing.assert_array_equal(back.lengths, first.lengths)
+    np.testing.assert_array_equal(
+        back.step(("action",)),
+        np.asarray(first.step(("action",))).astype(back.step(("action",)).dtype),
+    )
