@@ -81,7 +81,7 @@ def batches(draw: Any) -> EpisodeBatch:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", TARGETS)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batch=batches())
 def test_random_schemas(to: str, batch: EpisodeBatch) -> None:
     target = get_target(to)
