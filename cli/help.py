@@ -123,9 +123,8 @@ SYNONYMS = {
 """Synonyms of verbs: their names in other programs."""
 
 ELSEWHERE: dict[str, str] = {
-    "merge": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
-    "concat": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
-    "combine": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
+    "concat": "`merge` writes one dataset of several; offline_data.DatasetMixture(a, b) samples them as one",
+    "combine": "`merge` writes one dataset of several; offline_data.DatasetMixture(a, b) samples them as one",
     "update": "download ID --force fetches and converts a dataset again",
     "upgrade": "download ID --force fetches and converts a dataset again",
     "login": "tokens come from HF_TOKEN or `hf auth login`",

@@ -179,7 +179,7 @@ def test_every_example_can_be_typed_and_every_help_ends_alike(cli: Cli) -> None:
 
 def test_synonyms_run_and_other_words_are_explained(cli: Cli, toy: Path) -> None:
     assert cli("describe", "toy", "-q").out == "local:toy@1\n"
-    ran = cli("merge", "a", "b")
+    ran = cli("combine", "a", "b")
     assert (ran.code, "DatasetMixture" in ran.err) == (2, True)
     assert "Did you mean 'verify'" in cli("verfy", "toy").err
 

@@ -58,7 +58,7 @@ def export_with_fault(
 
 
 @pytest.mark.parametrize("kind", ["killed", "disk full"])
-@pytest.mark.parametrize("to", ["npz", "parquet"])
+@pytest.mark.parametrize("to", [pytest.param("npz", marks=pytest.mark.slow), "parquet"])
 def test_every_file_operation(
     to: str,
     kind: Literal["killed", "disk full"],
