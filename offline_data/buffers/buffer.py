@@ -28,7 +28,7 @@ from offline_data.buffers.prefetch import Draw, check_draw
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import GrowingStorage, Storage, TensorStorage
 from offline_data.buffers.storage.rows import across
-from offline_data.buffers.torchrl_dumps import is_torchrl_dump, read_torchrl_dump
+from offline_data.buffers.torchrl_dumps import read_torchrl_dump
 from offline_data.buffers.transforms import Transform
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
@@ -39,6 +39,7 @@ from offline_data.buffers.writers import (
 )
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
+from offline_data.readers.tensordict_memmap import is_torchrl_dump
 
 __all__ = ["ReplayBuffer", "Transform"]
 

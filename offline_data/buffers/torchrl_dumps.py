@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import stat
 import warnings
 from pathlib import Path
@@ -33,31 +32,24 @@ from offline_data.buffers.storage import LazyTensorStorage, TensorStorage
 from offline_data.buffers.writers import RoundRobinWriter, TensorDictMaxValueWriter
 from offline_data.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.plurals import plural
-from offline_data.strict_json import MAX_DEPTH, read_json
+from offline_data.readers.tensordict_memmap import (
+    BUFFER_METADATA,
+    PICKLE,
+    MappedDict,
+    MappedTensor,
+    PlainValues,
+    check_plain,
+    describe_tensor,
+    read_fields,
+    read_tensordict,
+)
 
-_METADATA = "buffer_metadata.json"
 _SINGLE = "_-single-tensor-_"
-_MAX_JSON = 1 << 26  # texts of rows are in it
-_TENSORDICT = "<class 'tensordict._td.TensorDict'>"
-_TEXTS = "<class 'tensordict.tensorclass.NonTensorStack'>"
-_PLAIN = "<class 'tensordict.tensorclass.NonTensorData'>"
 _NEVER = -1.0
 _HINT = (
     "TorchRL's own loads reads it, and buffer.extend(theirs[:]) writes its rows here: LazyTensorStorage "
     "and LazyMemmapStorage of TensorDicts or tensors, without transforms, can be read"
 )
-_DTYPES = {
-    f"torch.{name}": getattr(torch, name)
-    for name in (
-        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-    )
-}
-
-
-def is_torchrl_dump(folder: Path) -> bool:
-    """Return True if TorchRL's `dumps` wrote a folder, as its names say."""
-    return os.path.lexists(folder / _METADATA) and not os.path.lexists(folder / "state.json")
 
 
 def read_torchrl_dump(folder: Path, buffer: Any) -> dict[str, Any]:
@@ -92,7 +84,7 @@ def _refusal(folder: Path, reason: str) -> IntegrityError:
 
 
 def _state(folder: Path, buffer: Any) -> dict[str, Any]:
-    metadata = _read(folder / _METADATA)
+    metadata = _read(folder / BUFFER_METADATA)
     if metadata.has("consume_after_n_samples"):
         never = metadata.get("consume_after_n_samples") is None
         metadata.check("consume_after_n_samples", never, "null: rows are not consumed")
@@ -121,7 +113,8 @@ def _rows(folder: Path, storage: Any) -> tuple[Any, int]:
     if metadata.flag("is_pytree"):
         leaves = metadata.mapping("metadata")
         metadata.check("metadata", leaves.keys() == {_SINGLE}, "one tensor, no dict or tuple")
-        rows = _tensor(folder / f"{_SINGLE}.memmap", StateFields(leaves[_SINGLE], _SINGLE))
+        leaf = StateFields(leaves, _SINGLE).mapping(_SINGLE)
+        rows = _map_tensor(describe_tensor(folder / f"{_SINGLE}.memmap", leaf))
     else:
         rows = storage.after_load_hooks(_collection(folder))
     width = math.prod(rows.shape[1 : storage.ndim])
@@ -167,7 +160,8 @@ def _writer(folder: Path, writer: Any, rows: Any, width: int) -> dict[str, Any]:
     key = metadata.get("rank_key")
     if as_key(tuple(key) if isinstance(key, list) else key) != writer.rank_key:
         raise UsageError(f"{folder} ranks rows by {key}; this buffer by {writer.rank_key}")
-    ranks = _tensor(folder / "current_top_values.memmap", metadata).reshape(-1, 2)
+    said = {name: metadata.get(name) for name in ("shape", "dtype")}
+    ranks = _map_tensor(describe_tensor(folder / "current_top_values.memmap", said)).reshape(-1, 2)
     return {"write_count": count, "ranks": ranks[:, 0].double(), "rows": ranks[:, 1].long()}
 
 
@@ -176,7 +170,7 @@ def _sampler(folder: Path, sampler: Any, count: int) -> dict[str, Any]:
     place = folder / "sampler"
     found = set()
     if os.path.lexists(place):
-        found = {file.name for file in _check_plain(place, stat.S_ISDIR).iterdir()}
+        found = {file.name for file in check_plain(place, stat.S_ISDIR).iterdir()}
     if isinstance(sampler, SamplerWithoutReplacement):
         if "_ran_out.memmap" not in found:
             raise _other(place, "a sampler with replacement", sampler)
@@ -218,8 +212,8 @@ def _priorities(folder: Path, sampler: PrioritizedSampler, count: int) -> dict[s
     highest = StateFields({"it": metadata.items("_max_priority", 2)[0]}, "_max_priority").number(
         "it"
     )
-    tree = StateFields({"shape": [int(size)], "dtype": "torch.float64"}, "sumtree.memmap")
-    weights = _tensor(folder / "sumtree.memmap", tree)[:count]
+    tree = {"shape": [int(size)], "dtype": "torch.float64"}
+    weights = _map_tensor(describe_tensor(folder / "sumtree.memmap", tree))[:count]
     metadata.check("_alpha", (weights >= 0).all(), "that of weights, which are numbers from 0 on")
     known = weights.pow(1 / alpha).sub(eps).clamp(min=0) if alpha else weights * 0 + highest
     capacity = max(count, sampler.max_capacity)
@@ -244,67 +238,31 @@ def _other(folder: Path, found: str, own: Any) -> UsageError:
     )
 
 
-def _collection(folder: Path, depth: int = 0) -> Any:
-    """Read a memory-mapped TensorDict, or what a folder within one has."""
-    if depth > MAX_DEPTH:
-        raise IntegrityError(f"{folder} is nested deeper than {MAX_DEPTH}")
-    _check_plain(folder, stat.S_ISDIR)
-    metadata = _read(folder / "meta.json")
-    kind = str(metadata.get("_type"))
-    if kind in {_TEXTS, _PLAIN}:
-        data = metadata.get("data")
-        metadata.check("data", data != "pickle.pkl", "values, not a pickle")
-        if kind == _PLAIN:
-            return NonTensorData(data)
-        return NonTensorStack.from_list(metadata.items("data"))
-    metadata.check("_type", kind == _TENSORDICT, "a TensorDict, or text")
-    content = {}
-    for key, entry in metadata.mappings():
-        below = folder / _file_name(key)
-        if "type" in entry:
-            content[key] = _collection(below, depth + 1)
-        else:
-            below = below.with_name(f"{below.name}.memmap")
-            content[key] = _tensor(below, StateFields(entry, below.name))
-    return TensorDict(content, metadata.integers("shape"))
+def _collection(folder: Path) -> Any:
+    """Map a memory-mapped TensorDict, or read the values of a folder within one."""
+    return _values_of(read_tensordict(folder))
 
 
-def _file_name(key: str) -> str:
-    """Return the name of a leaf's file as tensordict writes it: without separators."""
-    if key in {"", ".", ".."}:
-        return "%2E" * len(key) or "%"
-    return re.sub(r'[\x00-\x1f\x7f/<>:"|?*\\ %]', lambda found: f"%{ord(found[0]):02X}", key)
+def _values_of(found: MappedDict | MappedTensor | PlainValues) -> Any:
+    if isinstance(found, MappedTensor):
+        return _map_tensor(found)
+    if isinstance(found, MappedDict):
+        content = {key: _values_of(part) for key, part in found.content.items()}
+        return TensorDict(content, found.shape)
+    if found.data == PICKLE:
+        raise IntegrityError("values that are not tensors were pickled")
+    return NonTensorStack.from_list(found.data) if found.stacked else NonTensorData(found.data)
 
 
-def _tensor(path: Path, fields: StateFields) -> Tensor:
-    """Map a file of a tensor, whose `shape` and `dtype` are checked first."""
-    name, shape = fields.get("dtype"), fields.integers("shape")
-    fields.check("dtype", isinstance(name, str) and name in _DTYPES, "a dtype of numbers")
-    nested = fields.has("is_nested") and fields.get("is_nested") is not False
-    fields.check("is_nested", not nested, "false: no nested tensor")
-    dtype = _DTYPES[name]
-    size = math.prod(shape) * dtype.itemsize
-    if not size:  # no file is written
-        return torch.empty(shape, dtype=dtype)
-    found = _check_plain(path, stat.S_ISREG).stat().st_size
-    if found < size:
-        raise IntegrityError(f"{path} has {found} bytes; expected {size} for {list(shape)}")
-    data = map_file(path, size, 1).words.reshape(-1)
+def _map_tensor(found: MappedTensor) -> Tensor:
+    dtype = getattr(torch, found.dtype)
+    if not found.nbytes:
+        return torch.empty(found.shape, dtype=dtype)
+    data = map_file(found.path, found.nbytes, 1).words.reshape(-1)
     if dtype is torch.bool and int(data.max()) > 1:
-        raise IntegrityError(f"{path} is not of bools, which are 0 or 1")
-    return data.view(dtype).reshape(shape)
+        raise IntegrityError(f"{found.path} is not of bools, which are 0 or 1")
+    return data.view(dtype).reshape(found.shape)
 
 
 def _read(path: Path) -> StateFields:
-    return StateFields(read_json(_check_plain(path, stat.S_ISREG), max_bytes=_MAX_JSON), str(path))
-
-
-def _check_plain(path: Path, kind: Any) -> Path:
-    """Return a path that is a plain file or folder itself, no link."""
-    what = "folder" if kind is stat.S_ISDIR else "file"
-    try:
-        if kind(path.lstat().st_mode):
-            return path
-    except OSError as error:
-        raise IntegrityError(f"the {what} {path} cannot be read: {error.strerror}") from error
-    raise IntegrityError(f"{path} is not a plain {what}; links are not followed")
+    return StateFields(read_fields(path), str(path))

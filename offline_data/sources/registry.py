@@ -72,6 +72,7 @@ _BUILT_IN = {
     "roboset": "offline_data.sources.roboset:RoboSet",
     "shared": "offline_data.sources.shared:Shared",
     "text": "offline_data.text.source:TextFiles",
+    "torchrl": "offline_data.sources.torchrl:TorchRL",
     "vd4rl": "offline_data.sources.vd4rl:VD4RL",
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from gymnasium import spaces
 from tensordict import TensorDict
 
 import offline_data as od
@@ -21,6 +22,8 @@ from tests.sources.test_d3rlpy import write_dump, write_flat
 from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.toys.agilerl import write_agilerl
 from tests.toys.atari import write_replay_log
+from tests.toys.buffers import BOX, play
+from tests.toys.buffers import write_dump as write_buffer
 from tests.toys.calvin import write_calvin
 from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.diffusion_policy import toy_arrays as toy_zarr
@@ -170,6 +173,11 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     "libero": ("libero", lambda to: write_libero(to / "x.hdf5"), {}),
     "libero, regenerated": ("libero", lambda to: write_libero(to / "x.hdf5", raw=False), {}),
     "roboset": ("roboset", write_roboset, {}),
+    "torchrl": (
+        "torchrl",
+        lambda to: write_buffer(to, play(BOX, spaces.Discrete(3), 30, 1), 11),
+        {},
+    ),
     "vd4rl npz": ("vd4rl", lambda to: write_vd4rl_npz(to, terminal=[1], old=[2]), {}),
     "vd4rl hdf5": ("vd4rl", lambda to: write_vd4rl_hdf5(to, (5, 3, 4)), {}),
     "text": (

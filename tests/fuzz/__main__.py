@@ -35,6 +35,7 @@ WITHOUT_TORCH = frozenset(
         *("d4rl", "d4rl-bytes", "hdf5", "minari", "http", "archive", "hub", "bucket", "shards"),
         *("pull", *(kind.name for kind in (*SOURCE_KINDS, *LEROBOT_KINDS, *ROBOT_KINDS))),
     }
+    - {"torchrl"}  # torch writes its files
 )
 """Kinds whose commands do not import torch; a process without it is forked in half the time."""
 

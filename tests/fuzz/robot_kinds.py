@@ -1,4 +1,4 @@
-"""Hostile files of robots and games: ManiSkill, zarr, CALVIN's folders, Katakomba."""
+"""Hostile files of robots and games, and of TorchRL's buffers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.fuzz.mutations import spoil_bytes, spoil_json_file
 from tests.fuzz.source_kinds import REFUSED, Leaves, Truth, after_hdf5, source_kind
+from tests.toys.buffers import BOX, cut, play, write_dump
 from tests.toys.calvin import RANGES, SAID, toy_step, write_calvin
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr, write_zip
 from tests.toys.katakomba import toy_game, write_katakomba
@@ -211,9 +212,44 @@ def _games(files: list[Path]) -> list[Leaves]:
     return found
 
 
+def _make_torchrl(random: Random, folder: Path) -> Truth:
+    from gymnasium import spaces
+
+    steps = play(BOX, spaces.Discrete(3), random.randint(5, 30), random.randint(1, 99))
+    path = write_dump(folder / "in", steps, random.randrange(len(steps)))
+    victim = random.choice(sorted(path.rglob("*.memmap")))
+    what = random.choice(("none", "json", "json", "json", "bytes", "bytes", "short", "link"))
+    if what == "json":
+        spoil_json_file(random, random.choice(sorted(path.rglob("*.json"))))
+        return Truth(known=False)
+    if what == "bytes":
+        victim.write_bytes(spoil_bytes(random, victim.read_bytes(), head=64))
+        return Truth(known=False)
+    episodes: list[tuple[Leaves | None, bool]] = [
+        (
+            {
+                ("observation",): np.stack([*(step[0] for step in one), one[-1][5]]),
+                ("action",): np.stack([step[1] for step in one]),
+                ("next", "reward"): np.array([step[2] for step in one]),
+            },
+            False,
+        )
+        for one in cut(steps)
+    ]
+    if what == "short":
+        victim.write_bytes(victim.read_bytes()[:-1])
+    if what == "link":
+        victim.rename(folder / "secret")
+        victim.symlink_to(folder / "secret")
+    return Truth(
+        [(REFUSED, False)] * len(episodes) if what != "none" else episodes, changed=what != "none"
+    )
+
+
 ROBOT_KINDS = (
     source_kind("calvin", "calvin", _make_calvin),
     source_kind("katakomba", "katakomba", _make_katakomba),
     source_kind("maniskill", "maniskill", _make_maniskill),
+    source_kind("torchrl", "torchrl", _make_torchrl),
     source_kind("zarr", "diffusion_policy", _make_zarr),
 )

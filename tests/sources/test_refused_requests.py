@@ -197,6 +197,7 @@ UNTRIED = {
     "local": "of this disk",
     "shared": "tested with `push`",
     "text": "of this disk",
+    "torchrl": "of this disk",
     "neorl": "one file with a published digest, fetched as that of dsrl",
 }
 
