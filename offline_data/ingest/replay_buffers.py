@@ -8,11 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.episodes.fields import (
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Dropped,
+    Key,
+    join_key,
+)
 from offline_data.errors import FormatError
 from offline_data.readers.flat_arrays import array_of
 from offline_data.sources.base import SourceInfo
 from offline_data.sources.buffer_rows import (
+    NEITHER,
     NOTE_OLDEST,
     BufferDataset,
     BufferRows,
@@ -112,7 +120,15 @@ def _rows_of_torchrl(storage: Any, writer: Any) -> BufferRows:
             hint="convert the ReplayBuffer of a storage; its writer must be a round-robin one",
         )
     oldest = int(writer._cursor) if kind in _RINGS and full else 0
-    return rows_of_ted(columns, count, oldest, SourceInfo(notes=(NOTE_OLDEST,) if full else ()))
+    odd = [
+        key
+        for key, column in columns.items()
+        if column.dtype == object and not all(isinstance(value, str) for value in column)
+    ]
+    dropped = tuple(Dropped(join_key(key), NEITHER) for key in odd)
+    info = SourceInfo(notes=(NOTE_OLDEST,) if full else (), dropped=dropped)
+    kept = {key: column for key, column in columns.items() if key not in odd}
+    return rows_of_ted(kept, count, oldest, info)
 
 
 def _columns(stored: Any, count: int) -> dict[Key, NDArray[Any]]:
@@ -124,8 +140,18 @@ def _columns(stored: Any, count: int) -> dict[Key, NDArray[Any]]:
         )
     if not hasattr(stored, "batch_size"):
         raise FormatError(f"The storage holds a {type(stored).__name__}; expected a TensorDict")
-    leaves = stored.items(include_nested=True, leaves_only=True)
+    leaves = stored.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf)
     return {
-        (key,) if isinstance(key, str) else tuple(key): array_of(leaf[:count], str(key))
-        for key, leaf in leaves
+        (key,) if isinstance(key, str) else tuple(key): np.fromiter(leaf.tolist(), object, count)
+        if _is_plain(type(leaf))
+        else array_of(leaf, str(key))
+        for key, leaf in ((key, leaf[:count]) for key, leaf in leaves)
     }
+
+
+def _is_plain(kind: type) -> bool:
+    return kind.__name__ in {"NonTensorData", "NonTensorStack"}
+
+
+def _is_leaf(kind: type) -> bool:
+    return _is_plain(kind) or not hasattr(kind, "batch_size")

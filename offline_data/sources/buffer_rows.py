@@ -39,6 +39,8 @@ NOTE_CUT = (
     "Some episodes end without an end flag, where the next observation is not the following row's; their "
     "last step is marked truncated."
 )
+NEITHER = "It is neither numbers nor a text for each row."
+"""Why a leaf of a tensordict is dropped."""
 
 _TRAJECTORIES: Key = ("collector", "traj_ids")
 _CHUNK_BYTES = 4 << 20  # of rows that are compared at once

@@ -45,7 +45,7 @@ from offline_data.sources.base import (
     Shard,
     SourceInfo,
 )
-from offline_data.sources.buffer_rows import NOTE_OLDEST, BufferDataset, rows_of_ted
+from offline_data.sources.buffer_rows import NEITHER, NOTE_OLDEST, BufferDataset, rows_of_ted
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
 from offline_data.strict_json import count_of, shown
@@ -139,9 +139,7 @@ def _columns(
         else:
             text = isinstance(leaf.data, list) and all(isinstance(x, str) for x in leaf.data)
             fits = not text or len(leaf.data) >= count
-            reason = (
-                "" if leaf.stacked and text else "It is neither numbers nor a text for each row."
-            )
+            reason = "" if leaf.stacked and text else NEITHER
         if not fits:
             raise FormatError(f"{join_key(key)!r} does not have the {found.shape[0]} rows expected")
         if reason:

@@ -219,3 +219,18 @@ def test_order_that_torchrl_has_lost(tmp_path: Path) -> None:
     square.extend(ted(steps[:20]).reshape(4, 5))
     with pytest.raises(FormatError, match="has 2 dimensions; expected 1"):
         offline_data.convert(square, "buffer", root=tmp_path)
+    lanes = torchrl.ReplayBuffer(storage=torchrl.LazyTensorStorage(20))
+    lanes.extend(ted(steps[:20]).reshape(4, 5))
+    with pytest.raises(FormatError, match=r"'next/done' is bool \[4, 5, 1\]; expected numbers"):
+        offline_data.convert(lanes, "buffer", root=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["LazyTensorStorage", "ListStorage"])
+def test_text_of_torchrl(tmp_path: Path, kind: str) -> None:
+    texts = [f"row {number}" for number in range(20)]
+    buffer = torchrl.ReplayBuffer(storage=getattr(torchrl, kind)(20))
+    rows = ted(play(BOX, spaces.Discrete(3), 20, 1)).set("text", texts)
+    buffer.extend(rows.set("odd", [{"a": number} for number in range(20)]))
+    reader = open_reader(offline_data.convert(buffer, "buffer", root=tmp_path).path)
+    assert reader.as_text(("text",), reader.step(("text",))).tolist() == texts
+    assert [leaf.key for leaf in reader.manifest.dropped_leaves] == ["odd"]
