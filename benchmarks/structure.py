@@ -47,7 +47,7 @@ BUDGETS = {
     "offline_data/record": 1_400,
     "offline_data/reports": 2_590,
     "offline_data/share": 400,
-    "offline_data/targets": 3_300,
+    "offline_data/targets": 3_350,
     "offline_data/sources": 13_700,
     "offline_data/store": 5_300,
     "offline_data/testing": 930,

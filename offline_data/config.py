@@ -122,6 +122,13 @@ class Settings:
         """Logs of unfinished recordings; not safe to delete."""
         return self.root / ".recordings"
 
+    def check_outside(self, path: Path) -> None:
+        """Raise `UsageError` if a path to write to is in the root, where only datasets are."""
+        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
+            raise UsageError(
+                f"{path} is in the root, where the datasets are", hint="name another folder"
+            )
+
 
 def resolve_settings(
     *,

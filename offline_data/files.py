@@ -100,8 +100,11 @@ def check_links(root: Path, *paths: Path) -> None:
             )
 
 
+_OTHER_ROOT = "choose a folder that you can write to: --root DIR or OFFLINE_DATA_HOME"
+
+
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path, hint: str = _OTHER_ROOT) -> Iterator[None]:
     """Convert an `OSError` in the block to `NoSpaceError` or `AccessError` naming the folder."""
     try:
         yield
@@ -114,8 +117,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
                 hint="free some space (`offline-data cache prune`) or use another --root",
             ) from error
         raise AccessError(
-            f"{error.filename or folder} cannot be used: {error.strerror or error}",
-            hint="choose a folder that you can write to: --root DIR or OFFLINE_DATA_HOME",
+            f"{error.filename or folder} cannot be used: {error.strerror or error}", hint=hint
         ) from error
 
 

@@ -94,7 +94,7 @@ def export(
             done, (*parts, f"would write {size} to {done.path}{nothing}"), (str(done.path),)
         )
     if done.existed:
-        line = f"{done.path} has {done.id} as {to} already; nothing was written"
+        line = f"{done.path} already exists, of the same data; nothing was written"
         return Result(done, (line,), (str(done.path),))
     fields = card(done, "id to path size=bytes:bytes")
     line = (

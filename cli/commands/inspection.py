@@ -30,6 +30,8 @@ Rows = Annotated[int, count("Number of transitions.", "-n")]
 Seed = Annotated[int | None, option("Draw the same rows each time.", metavar="N", min=0)]
 OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
 
+_UNSET = (None, False, "auto")
+"""Values of options that were not given, which a history does not show."""
 _QUANTILES = {"P5": 0.05, "P25": 0.25, "P50": 0.5, "P75": 0.75, "P95": 0.95}
 """Quantiles in the output; `--json` has more."""
 
@@ -50,7 +52,7 @@ def info(
     from offline_data.reports.info import DatasetInfo
 
     if view is not None and not history:
-        raise UsageError("--view is of --history", hint="add --history")
+        raise UsageError("--view requires --history", hint="add --history")
     found = api.info(dataset_id(context, dataset), settings=context.settings)
     if not isinstance(found, DatasetInfo):
         return _remote(found)
@@ -60,14 +62,15 @@ def info(
 def _history_result(found: "DatasetInfo", view: str | None) -> Result:
     steps = list(found.history)
     if view is not None:
-        from offline_data.buffers.views.saved import step_of_view
+        from offline_data.buffers.views.saved import find_view
+        from offline_data.store.reader import open_reader
 
-        steps.append(step_of_view(found.path, view))
+        steps.append(find_view(open_reader(found.path), view)[1])
     blocks = [
         Fields(
             Field("made from", step.parents),
             Field("steps", recipe_lines(step.recipe)),
-            Field("options", _compact(step.options)),
+            Field("options", _compact({k: v for k, v in step.options.items() if v not in _UNSET})),
             Field("version", step.version),
             Field("created", step.created),
             Field("manifest", step.sha256),

@@ -32,7 +32,7 @@ def export(
     observation: str | None = None,
     fps: float | None = None,
     video: Literal["h264", "av1", "none"] = "h264",
-    format_version: str | None = None,
+    format_version: str = "3.0",
     strict: bool = False,
     dry_run: bool = False,
     force: bool = False,
@@ -74,7 +74,7 @@ def export(
         observation: Leaf of observations, as `observation/state`, for formats that hold one.
         fps: LeRobot: frames per second; None: the environment's `render_fps`.
         video: LeRobot: encoding of images as video; `none` keeps them as images in the tables.
-        format_version: LeRobot: `3.0` or `2.1`; None: `3.0`.
+        format_version: LeRobot: `3.0` or `2.1`.
         strict: Whether to raise if anything would be lost.
         dry_run: Whether to only return what would be written and lost.
         force: Whether to replace a file that `export` did not write.
@@ -83,7 +83,8 @@ def export(
         progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
-        UsageError: No such format; a destination with other files; leaves that the format cannot hold
+        UsageError: No such format, or an option that it does not have; a destination with other files,
+            or in the root; leaves that the format cannot hold
             at all; something would be lost and `strict` is set; members with different leaves.
         IntegrityError: What was written is not what was read back. `dest` is unchanged.
         MissingDependencyError: A package that the format needs; the hint says how to install it.
@@ -154,5 +155,5 @@ def _members_of(data: Any, view: str | None, settings: Settings) -> list[ExportM
     from offline_data.preprocess.api import selection_of
 
     buffer = data if view is None else data.saved_view(view)
-    reader = open_reader(buffer.data_path)
-    return [ExportMember.of(reader, selection_of(buffer.storage))]
+    reader, step = open_reader(buffer.data_path), getattr(buffer, "saved_step", None)
+    return [ExportMember.of(reader, selection_of(buffer.storage), step)]

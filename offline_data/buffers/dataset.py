@@ -49,7 +49,7 @@ from offline_data.preprocess.api import Preprocesses
 from offline_data.store.arrays import Style
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import entry_at, remove
-from offline_data.store.manifest import Manifest
+from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.reader import decode
 
 if TYPE_CHECKING:
@@ -357,8 +357,10 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             NotFoundError: No such view; the hint names the existing ones.
             IntegrityError: Damaged, or saved from another dataset.
         """
-        rows = saved_rows(self.storage, self._steps_storage.reader, name)
-        return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
+        rows, step = saved_rows(self.storage, self._steps_storage.reader, name)
+        view = DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
+        view.saved_step = step
+        return view
 
     def dataloader(
         self,
@@ -598,6 +600,8 @@ class DatasetView(BaseDatasetExperienceReplay):
     """
 
     episodes: ViewEpisodes
+    saved_step: HistoryStep | None = None
+    """The step of the history that saved it, for `saved_view` and `load_dataset(…, view=…)`."""
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ def save_view(
     place = place_of(parent, name)
     if place.exists() and not force:
         raise UsageError(
-            f"There is a view {name!r} already ({place})",
+            f"The view {name!r} already exists ({place})",
             hint="choose another name, or replace it with --force",
         )
     *before, last = run.recipe.steps
@@ -131,7 +131,7 @@ def save_view(
         if not isinstance(step, Selection):
             raise UsageError(
                 f"Step {step.name!r} makes other rows, and a view has rows of the dataset",
-                hint="leave --view out, which makes a new dataset",
+                hint="omit --view to make a new dataset",
             )
     reader, dataset = run.reader, BaseDatasetExperienceReplay(parent)
     chosen = select_episodes(reader)

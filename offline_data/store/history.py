@@ -67,7 +67,7 @@ def _derive_steps(manifest: Manifest) -> list[HistoryStep]:
     adapter, options = converter.get("adapter"), converter.get("options") or {}
     made_here = "convert" if manifest.source == "local" else "download"
     step = HistoryStep(
-        "preprocess" if adapter == "preprocess" else made_here,
+        {"preprocess": "preprocess", "recorder": "record"}.get(str(adapter), made_here),
         manifest.id,
         manifest.parents,
         version=str(converter.get("version", "")),

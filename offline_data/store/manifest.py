@@ -120,7 +120,7 @@ class HistoryStep:
     """One step from a source to a dataset; see `store.history`."""
 
     action: str
-    """`download`, `convert`, `preprocess`, `merge`, `copy`, `rename` or `view`; `unknown` for a dataset that is
+    """`download`, `convert`, `record`, `preprocess`, `merge`, `copy`, `rename` or `view`; `unknown` for a dataset that is
     not on this disk and whose own manifest was not read."""
     id: str
     """Dataset that the step made, with its revision."""

@@ -108,8 +108,8 @@ class ExportOptions:
     """LeRobot: frames in a second; None: those of the environment's `render_fps`."""
     video: Literal["h264", "av1", "none"] = "h264"
     """LeRobot: encoding of images."""
-    format_version: str | None = None
-    """LeRobot: 3.0 or 2.1; None: 3.0."""
+    format_version: str = "3.0"
+    """LeRobot: 3.0 or 2.1."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,9 @@ from offline_data.preprocess.chunk import (
     select_episodes,
 )
 from offline_data.sources.base import PART_BYTES
+from offline_data.store.history import history_of
 from offline_data.store.layout import EPISODE, EPISODES, LeafSpec
+from offline_data.store.manifest import HistoryStep
 from offline_data.store.reader import DatasetReader, decode
 
 Table: TypeAlias = Literal["steps", "observations", "episodes"]
@@ -59,17 +61,30 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class ExportMember:
-    """ExportedEpisodes of one dataset."""
+    """Episodes of one dataset."""
 
     reader: DatasetReader
     chosen: EpisodeSelection
     whole: bool
     """Whether they are all of its episodes."""
+    view: HistoryStep | None = None
+    """The step of the saved view whose rows they are."""
 
     @classmethod
-    def of(cls, reader: DatasetReader, chosen: EpisodeSelection | None = None) -> ExportMember:
+    def of(
+        cls,
+        reader: DatasetReader,
+        chosen: EpisodeSelection | None = None,
+        view: HistoryStep | None = None,
+    ) -> ExportMember:
         """Return all episodes of a dataset, or the chosen ones."""
-        return cls(reader, select_episodes(reader, view=chosen), chosen is None)
+        return cls(reader, select_episodes(reader, view=chosen), chosen is None, view)
+
+    @property
+    def history(self) -> tuple[HistoryStep, ...]:
+        """The steps from the source to these episodes."""
+        steps = history_of(self.reader.manifest)
+        return steps if self.view is None else (*steps, self.view)
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:

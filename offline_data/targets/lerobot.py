@@ -128,7 +128,7 @@ class LeRobotTarget(ExportTarget):
         self, episodes: ExportedEpisodes, options: ExportOptions
     ) -> tuple[ExportOptions, Sequence[Loss]]:
         """Choose the leaves of state, task and time, and the frames per second."""
-        version = options.format_version or "3.0"
+        version = options.format_version
         for name, value, known in (
             ("video", options.video, ("h264", "av1", "none")),
             ("format_version", version, ("3.0", "2.1")),
@@ -203,7 +203,7 @@ def _frames_per_second(manifest: Manifest, asked: float | None) -> tuple[int, li
     """Return the frames per second as an integer, and what is not so."""
     if asked is not None:
         if not (1 <= asked < 1e6 and asked == int(asked)):
-            raise UsageError(f"fps is {asked!r}; LeRobot has an integer from 1 on")
+            raise UsageError(f"fps is {asked!r}; expected a whole number, 1 or more")
         return int(asked), []
     about, environment = manifest.about, manifest.environment
     metadata = environment.get("metadata")

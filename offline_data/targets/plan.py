@@ -122,7 +122,7 @@ def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: Ex
             if options.observation not in keys:
                 named = ", ".join(map(join_key, keys)) or "none"
                 raise UsageError(
-                    f"There is no observation {join_key(options.observation)!r}; there are {named}"
+                    f"There is no observation {join_key(options.observation)!r}; expected one of {named}"
                 )
             keys = [options.observation]
         if not keys:

@@ -13,14 +13,16 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from offline_data.config import Settings
+from offline_data.decode import Check, Count, Sha256, decode
 from offline_data.episodes import EpisodeBatch
-from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
 from offline_data.files import (
     disk_errors,
     is_file,
@@ -36,20 +38,46 @@ from offline_data.reports.card import dataset_card
 from offline_data.reports.info import entry_info
 from offline_data.reports.stats import dataset_stats
 from offline_data.sources.folders import files_below
-from offline_data.store.history import history_of
 from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock
 from offline_data.strict_json import as_unicode, read_json
-from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Loss, get_target
+from offline_data.targets.base import (
+    TARGETS,
+    ExportJob,
+    ExportOptions,
+    ExportTarget,
+    Loss,
+    get_target,
+)
 from offline_data.targets.episodes import ExportedEpisodes
 from offline_data.targets.plan import plan_export, stored_batch
 from offline_data.targets.proof import prove
 from offline_data.version import __version__
 
 RECEIPT = "export.json"
+_PLACE_HINT = "choose a file or folder that you can write to"
 _REPLACED = "replaced"
 """Name of an older export while the new one takes its place."""
 _BLOCK = 1 << 20
+_WITHIN = Check(
+    "a path inside the export",
+    lambda name: not name.startswith("/") and ".." not in name.split("/") and "\0" not in name,
+)
+
+
+class _ReceiptFile(TypedDict):
+    size: Count
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class _Receipt:
+    """The fields of a receipt that decide about another export to the same place."""
+
+    to: str
+    of: Any
+    files: Mapping[Annotated[str, _WITHIN], Annotated[Mapping[str, Any], _ReceiptFile]]
+    compared: Count = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +119,8 @@ def export_episodes(
     """Write episodes as files of another format; see `offline_data.targets`."""
     target = get_target(to)
     path = _destination(path, target)
+    settings.check_outside(path)
+    _check_options(options, target)
     job, losses = plan_export(episodes, target, options, path.name)
     result = Exported(
         ", ".join(member.reader.manifest.id for member in episodes.members),
@@ -110,29 +140,47 @@ def export_episodes(
     if dry_run:
         _check_destination(path, target, force=force)
         return result
-    with dataset_lock(settings.staging, f"export{path}", progress), disk_errors(path):
+    with ExitStack() as held, disk_errors(path, _PLACE_HINT):
+        with suppress(AccessError):  # a root that is only read from
+            held.enter_context(dataset_lock(settings.staging, f"export{path}", progress))
         _recover(path)
         older = _check_destination(path, target, force=force)
         made_of = _origin(job, target, settings, progress)
-        if older is not None and older.get("of") == made_of and not _changed(path, target, older):
-            return _existing(result, older)
+        if older is not None and older.of == made_of and not _changed(path, target, older):
+            size = sum(file["size"] for file in older.files.values())
+            return replace(result, existed=True, bytes=size, compared=older.compared)
+        if older is not None and not target.suffix:
+            _check_own_files(path, older)
         return _write(job, target, made_of, result, progress)
 
 
 def _destination(path: Path, target: ExportTarget) -> Path:
     path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay links, and are refused
+    if not path.name:
+        raise UsageError(f"{path} cannot be replaced by an export", hint="name a new folder in it")
     if target.suffix and path.suffix != target.suffix:
         raise UsageError(
-            f"{path} is to be a file of {target.name}, whose names end in {target.suffix}",
+            f"{path} does not end in {target.suffix}, as names of {target.name} files do",
             hint=f"name it {path.with_suffix(target.suffix).name}",
         )
     return path
 
 
-def _check_destination(path: Path, target: ExportTarget, *, force: bool) -> dict[str, Any] | None:
+def _check_options(options: ExportOptions, target: ExportTarget) -> None:
+    """Raise `UsageError` for an option that the format does not have."""
+    for option in fields(options):
+        if option.name not in target.reads and getattr(options, option.name) != option.default:
+            flag = f"--{option.name.replace('_', '-')}"
+            others = [name for name in TARGETS if option.name in get_target(name).reads]
+            raise UsageError(
+                f"{target.name} has no option {flag}", hint=f"it is of {' and '.join(others)}"
+            )
+
+
+def _check_destination(path: Path, target: ExportTarget, *, force: bool) -> _Receipt | None:
     """Return the receipt of an earlier export at the destination; raises `UsageError`."""
     if path.is_symlink():
-        raise UsageError(f"{path} is a link; name the place itself")
+        raise UsageError(f"{path} is a link", hint="name the file or folder itself")
     if not path.exists():
         return None
     receipt = _receipt_of(path, target)
@@ -149,24 +197,35 @@ def _check_destination(path: Path, target: ExportTarget, *, force: bool) -> dict
     )
 
 
+def _check_own_files(path: Path, receipt: _Receipt) -> None:
+    """Raise `UsageError` if a folder that will be replaced has files that are not of its export."""
+    names = {file.relative_to(path).as_posix() for file in files_below(path)}
+    if others := sorted(names - {RECEIPT, *receipt.files}):
+        raise UsageError(
+            f"{path} has files that are not of its export, such as {others[0]}; nothing was changed",
+            hint="move them, or name a new folder",
+        )
+
+
 def _receipt_place(path: Path, target: ExportTarget) -> Path:
     return path.with_name(f"{path.name}.{RECEIPT}") if target.suffix else path / RECEIPT
 
 
-def _receipt_of(path: Path, target: ExportTarget) -> dict[str, Any] | None:
+def _receipt_of(path: Path, target: ExportTarget) -> _Receipt | None:
+    place = _receipt_place(path, target)
     try:
-        receipt = read_json(_receipt_place(path, target), max_bytes=1 << 28)
+        value = read_json(place, max_bytes=1 << 28)
+        receipt = decode(_Receipt, value, str(place), lenient=True)
     except (NotFoundError, FormatError):
         return None
-    whole = isinstance(receipt, dict) and isinstance(receipt.get("files"), dict)
-    return receipt if whole and receipt.get("to") == target.name else None
+    return receipt if receipt.to == target.name else None
 
 
-def _changed(path: Path, target: ExportTarget, receipt: dict[str, Any]) -> bool:
+def _changed(path: Path, target: ExportTarget, receipt: _Receipt) -> bool:
     """Return True if the files are not those of the receipt."""
     folder = path.parent if target.suffix else path
-    names = [folder / name for name in receipt["files"]]
-    return not all(map(is_file, names)) or _digests(folder, names) != receipt["files"]
+    names = [folder / name for name in receipt.files]
+    return not all(map(is_file, names)) or _digests(folder, names) != receipt.files
 
 
 def _staged_of(path: Path) -> Path:
@@ -179,11 +238,6 @@ def _recover(path: Path) -> None:
     if (staged / _REPLACED).exists() and not path.exists():
         (staged / _REPLACED).rename(path)
     shutil.rmtree(staged, ignore_errors=True)
-
-
-def _existing(result: Exported, receipt: dict[str, Any]) -> Exported:
-    size = sum(entry["size"] for entry in receipt["files"].values())
-    return replace(result, existed=True, bytes=size, compared=receipt.get("compared", 0))
 
 
 def _origin(job: ExportJob, target: ExportTarget, settings: Settings, progress: Progress) -> Any:
@@ -226,14 +280,13 @@ def _write(
         if not target.suffix:
             card = _card(job, target, result, progress)
             (written / "README.md").write_text(card, encoding="utf-8")
-        manifests = [member.reader.manifest for member in job.episodes.members]
         folder = staged if target.suffix else written
         files = _digests(folder, files_below(folder))
         receipt = {
             "to": target.name,
             "version": __version__,
             "of": made_of,
-            "history": [[vars(step) for step in history_of(one)] for one in manifests],
+            "history": [[vars(step) for step in one.history] for one in job.episodes.members],
             "losses": [asdict(loss) for loss in result.losses],
             "compared": compared,
             "transitions": result.transitions,

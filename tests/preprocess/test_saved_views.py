@@ -66,7 +66,7 @@ def test_what_a_view_cannot_have(parent: Path, settings: Settings) -> None:
     with pytest.raises(UsageError, match="is not a valid name for a view"):
         save_view(parent, ["dedupe"], "../some", settings)
     save_view(parent, ["filter:length > 2"], "some", settings)
-    with pytest.raises(UsageError, match="There is a view 'some' already"):
+    with pytest.raises(UsageError, match="The view 'some' already exists"):
         save_view(parent, ["filter:length > 3"], "some", settings)
     assert save_view(parent, ["filter:length > 4"], "some", settings, force=True).episodes == 2
 

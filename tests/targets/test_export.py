@@ -209,9 +209,73 @@ def test_names_of_formats_and_files(stored: Store, settings: Settings, tmp_path:
     with pytest.raises(UsageError, match="is not a format of `export`") as caught:
         offline_data.export(stored("flat"), tmp_path / "x", to="d4lr", settings=settings)
     assert caught.value.hint == "did you mean d4rl?"
-    with pytest.raises(UsageError, match=r"names end in \.hdf5") as caught:
+    with pytest.raises(UsageError, match=r"does not end in \.hdf5") as caught:
         offline_data.export(stored("flat"), tmp_path / "x.h5", to="d4rl", settings=settings)
     assert caught.value.hint == "name it x.hdf5"
+
+
+def test_an_option_of_another_format_is_refused(
+    stored: Store, settings: Settings, tmp_path: Path
+) -> None:
+    for name, value in (("fps", 3.0), ("video", "none"), ("observation", "observation")):
+        given: Any = {name: value}
+        with pytest.raises(UsageError, match=f"parquet has no option --{name}"):
+            offline_data.export(
+                stored("flat"), tmp_path / "x", to="parquet", settings=settings, **given
+            )
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_root_and_folders_with_files_of_others_are_not_written_to(
+    stored: Store, settings: Settings, tmp_path: Path
+) -> None:
+    path = stored("flat")
+    (tmp_path / "up").symlink_to(settings.root)
+    for dest in (settings.root, settings.root / "local" / "new", tmp_path / "up" / "new"):
+        with pytest.raises(UsageError, match="is in the root, where the datasets are"):
+            export(path, dest, "parquet", settings)
+    with pytest.raises(UsageError, match="cannot be replaced"):
+        export(path, Path("/"), "parquet", settings)
+    dest = tmp_path / "out"
+    export(path, dest, "parquet", settings)
+    (dest / "mine").write_text("mine")
+    assert export(path, dest, "parquet", settings).existed
+    with pytest.raises(UsageError, match="has files that are not of its export, such as mine"):
+        export(stored("odd ends"), dest, "parquet", settings)
+    assert (dest / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"/etc/passwd": {"size": 1, "sha256": "0" * 64}}, {"../x": 3}, [], {"x": {"size": -1}}],
+)
+def test_a_receipt_of_a_stranger(
+    files: Any, stored: Store, settings: Settings, tmp_path: Path
+) -> None:
+    path, dest = stored("flat"), tmp_path / "out"
+    export(path, dest, "parquet", settings)
+    receipt = json.loads((dest / "export.json").read_text())
+    (dest / "export.json").write_text(json.dumps({**receipt, "files": files}))
+    with pytest.raises(UsageError, match="was not written by `export`"):
+        export(path, dest, "parquet", settings)
+
+
+def test_a_receipt_has_the_step_of_a_saved_view(
+    stored: Store, settings: Settings, tmp_path: Path
+) -> None:
+    path = stored("flat")
+    ds = offline_data.open_dataset(path)
+    ds.filter("length > 2").save("long", recipe=[{"step": "filter", "where": "length > 2"}])
+    loaded = ds.saved_view("long")
+    for data, name in ((path, "long"), (loaded, None)):
+        dest = tmp_path / str(name)
+        offline_data.export(data, dest, to="parquet", view=name, settings=settings, progress=False)
+        steps = json.loads((dest / "export.json").read_text())["history"][0]
+        assert [(step["action"], step["id"]) for step in steps] == [
+            ("convert", "local:flat@1"),
+            ("view", "long"),
+        ]
+        assert steps[-1]["recipe"] == [{"step": "filter", "where": "length > 2"}]
 
 
 def test_several_observations_must_be_chosen_from(

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from offline_data.buffers.storage import Storage
@@ -186,12 +187,6 @@ def read_view(path: Path) -> SavedView:
         raise IntegrityError(f"{path} is not a view, or is damaged: {error}") from error
 
 
-def step_of_view(dataset: Path, name: str) -> HistoryStep:
-    """Return the step of the history that made a saved view; raises what `read_view` raises."""
-    saved = read_view(place_of(dataset, name))
-    return HistoryStep("view", name, (saved.dataset,), recipe=saved.recipe)
-
-
 def _check_arrays(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     if set(arrays) not in _KINDS:
         raise ValueError(f"it has the arrays {sorted(arrays)}")
@@ -202,19 +197,52 @@ def _check_arrays(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]) -> RowMap:
-    """Return the rows of a view of this dataset: saved, by name or path, else by its filter key.
+def saved_rows(
+    storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]
+) -> tuple[RowMap, HistoryStep]:
+    """Return the rows of a view of this dataset, and the step of the history that made it.
 
-    A filter key of the source (robomimic's `mask/train`) is a boolean column of the episodes.
+    Raises what `find_view` raises, and `UsageError` if the view is of transitions, but rows of the
+    storage are whole episodes.
+    """
+    found, step = find_view(reader, name)
+    whole = whole_of(storage)[0]
+    runs = whole.runs()
+    everything = Pieces(runs.starts, runs.lengths)
+    if not isinstance(found, SavedView):
+        return of_runs(everything, runs, torch.from_numpy(np.flatnonzero(found))), step
+    arrays, path = found.arrays, place_of(reader.path, name)
+    if "episodes" in arrays:
+        _check_range(arrays["episodes"], 0, len(runs.starts), path)
+        return of_runs(everything, runs, arrays["episodes"]), step
+    if isinstance(whole, TrajectoryStorage):
+        raise UsageError(
+            f"The view {path} is of transitions, and with split_trajs=True rows are whole episodes",
+            hint="omit split_trajs",
+        )
+    if "rows" in arrays:
+        _check_range(arrays["rows"], 0, everything.count, path)
+        return smallest(RowList(arrays["rows"]), runs), step
+    first, lengths = arrays["first"], arrays["lengths"]
+    _check_range(first, 0, everything.count, path)
+    run = runs.of(first)
+    _check_range(lengths, 1, runs.starts[run] + runs.lengths[run] - first + 1, path)
+    return smallest(Pieces(first, lengths), runs), step
+
+
+def find_view(
+    reader: DatasetReader, name: str | os.PathLike[str]
+) -> tuple[SavedView | NDArray[Any], HistoryStep]:
+    """Return a view of this dataset: saved, by name or path, else the episodes of its filter key.
+
+    A filter key of the source (robomimic's `mask/train`) is a boolean column of the episodes. The step
+    of the history that made the view is returned with it.
 
     Raises:
         NotFoundError, AccessError, NewerFormatError: See `read_view`.
         IntegrityError: Damaged, or saved from another dataset.
-        UsageError: The view is of transitions, but rows of the storage are whole episodes.
     """
-    whole, manifest = whole_of(storage)[0], reader.manifest
-    runs = whole.runs()
-    everything = Pieces(runs.starts, runs.lengths)
+    manifest = reader.manifest
     masks = {
         "/".join(key[1:]): marks
         for key, marks in reader.episodes.items()
@@ -222,7 +250,8 @@ def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[
     }
     marks = masks.get(os.fspath(name))
     if marks is not None and not (_NAME.match(str(name)) and place_of(reader.path, name).exists()):
-        return of_runs(everything, runs, torch.from_numpy(np.flatnonzero(marks)))
+        recipe = ({"step": "filter", "where": f"mask.{str(name).replace('/', '.')}"},)
+        return marks, HistoryStep("view", str(name), (manifest.id,), recipe=recipe)
     path = place_of(reader.path, name)
     if not path.exists():
         folder = reader.path.parent / VIEWS / reader.path.name
@@ -239,23 +268,7 @@ def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[
             "its row numbers would refer to other rows",
             hint=f"save it again: ds.filter(…).save({str(path)!r})",
         )
-    arrays = saved.arrays
-    if "episodes" in arrays:
-        _check_range(arrays["episodes"], 0, len(runs.starts), path)
-        return of_runs(everything, runs, arrays["episodes"])
-    if isinstance(whole, TrajectoryStorage):
-        raise UsageError(
-            f"The view {path} is of transitions, and with split_trajs=True rows are whole episodes",
-            hint="leave split_trajs out",
-        )
-    if "rows" in arrays:
-        _check_range(arrays["rows"], 0, everything.count, path)
-        return smallest(RowList(arrays["rows"]), runs)
-    first, lengths = arrays["first"], arrays["lengths"]
-    _check_range(first, 0, everything.count, path)
-    run = runs.of(first)
-    _check_range(lengths, 1, runs.starts[run] + runs.lengths[run] - first + 1, path)
-    return smallest(Pieces(first, lengths), runs)
+    return saved, HistoryStep("view", Path(name).name, (saved.dataset,), recipe=saved.recipe)
 
 
 def _check_range(numbers: Tensor, low: int, high: Tensor | int, path: Path) -> None:
