@@ -44,7 +44,7 @@ BUDGETS = {
     "offline_data/processes": 645,
     "offline_data/project": 1_140,
     "offline_data/readers": 5_550,
-    "offline_data/record": 1_400,
+    "offline_data/record": 1_450,
     "offline_data/reports": 2_590,
     "offline_data/share": 400,
     "offline_data/targets": 3_350,
@@ -199,7 +199,7 @@ class _NoChild:
     ending = "has not begun"
 
     def __init__(self, function: bytes, **_: object) -> None:
-        self._function = unpack((function,))
+        self._function = unpack([function])
         self._answers: collections.deque[Any] = collections.deque()
 
     def start(self) -> Self:

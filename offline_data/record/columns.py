@@ -13,6 +13,7 @@ from offline_data.errors import FormatError
 from offline_data.record.log import LogLeaf
 from offline_data.sources.minari.leaves import nothing
 from offline_data.sources.minari.metadata import DeclaredLeaf
+from offline_data.store.layout import DTYPES
 
 _CAPACITY = 1024
 _SCALARS: dict[str, tuple[type, ...]] = {
@@ -66,7 +67,7 @@ class GrowingLeaf:
     def fit(self, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a value in the dtype of the leaf; raises `FormatError` if that would change it."""
         array = np.asarray(value, object if self.dtype.kind == "O" else None)
-        if array.shape != shape or array.dtype.kind not in "biufcO":
+        if array.shape != shape or array.dtype.name not in {*DTYPES, "object"}:
             raise FormatError(
                 f"{join_key(self.key)} is {array.dtype} {list(array.shape)}; expected {self.dtype} "
                 f"{list(shape)}, as its space says"
@@ -195,7 +196,7 @@ def _stack(values: Sequence[Any]) -> NDArray[Any] | None:
         array = np.array(values)
     except ValueError:  # of several shapes
         return None
-    return array if array.dtype.kind in "biufc" else None
+    return array if array.dtype.name in DTYPES else None
 
 
 def flat_info(info: Mapping[Any, Any], path: Key = ()) -> dict[Key, Any]:

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from offline_data.config import Settings
 from offline_data.episodes import Dropped, EpisodeBatch, Skipped
-from offline_data.episodes.fields import EPISODE_COLUMNS, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.episodes.fields import (
+    EPISODE_COLUMNS,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    check_key,
+    join_key,
+)
 from offline_data.episodes.joining import BATCH_BYTES
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId
@@ -116,16 +123,16 @@ def check_same_environment(
 
 def _leaf_spaces(space: Mapping[str, Any], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the parts of a space in JSON that have no parts, by path."""
-    parts = space.get("subspaces")
-    if parts is None:
+    parts = space.get("subspaces") if isinstance(space, Mapping) else None
+    if not isinstance(parts, (Mapping, list, tuple)):
         yield name, space
         return
     for below, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
         yield from _leaf_spaces(part, f"{name}/{below}")
 
 
-def _words(space: Mapping[str, Any] | None) -> str:
-    if space is None:
+def _words(space: Any) -> str:
+    if not isinstance(space, Mapping) or "type" not in space:
         return "nothing"
     said = {k: v for k, v in space.items() if k not in {"type", "charset"}}
     listed = ", ".join(f"{name} {value}" for name, value in said.items())
@@ -157,7 +164,14 @@ def column_kinds(manifest: Manifest) -> dict[str, str]:
 
 
 def merge_kind(kinds: dict[str, str], name: str, value: Any) -> None:
-    """Note the dtype of a value of a column; raises `UsageError` if it does not fit those before."""
+    """Note the dtype of a value of a column.
+
+    Raises `UsageError` if it does not fit those before, or the name is taken; `FormatError` if it
+    cannot be a file name.
+    """
+    if name in {*COLUMNS, *EPISODE_COLUMNS}:
+        raise UsageError(f"{name!r} is a column of every recording; choose another name")
+    check_key((name,))
     kind = _KINDS.get(type(value))
     if kind == "int64" and not -(1 << 63) <= value < 1 << 63:
         kind = None

@@ -23,15 +23,19 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import Key, join_key, split_key
+from offline_data.decode import Check, Count, at_least, decode
+from offline_data.episodes.fields import REWARD, Key, check_key, join_key, split_key
 from offline_data.errors import FormatError
 from offline_data.files import disk_errors, sync_folder
+from offline_data.store.layout import DTYPES
+from offline_data.strict_json import check_depth
 
 SYNC_SECONDS = 60.0
 """Longest time for which a finished episode is not yet synced to the disk."""
@@ -43,6 +47,62 @@ _SMALL = 1 << 20
 
 Head: TypeAlias = Mapping[str, Any]
 """JSON object of a record; `kind` is `begin`, `schema`, `episode` or `change`."""
+
+
+class _BeginRecord(TypedDict):
+    id: str
+    base: str | None
+
+
+class _Spaces(TypedDict):
+    observation: dict[str, Any]
+    action: dict[str, Any]
+
+
+class _Reports(TypedDict, total=False):
+    notes: list[str]
+    dropped: list[tuple[str, str]]
+
+
+class _SchemaRecord(_Reports):
+    spaces: _Spaces
+    environment: dict[str, Any]
+    leaves: list[
+        tuple[
+            str,
+            Annotated[str, Check("a dtype", {*DTYPES, "object"}.__contains__)],
+            list[Count],
+            Literal["steps", "observations"],
+        ]
+    ]
+
+
+class _EpisodeRecord(_Reports):
+    serial: Count
+    length: Annotated[int, at_least(1)]
+    terminated: bool
+    truncated: bool
+    interrupted: bool
+    seed: Annotated[int, Check("an int64", lambda seed: -(1 << 63) <= seed < 1 << 63)]
+    options: str | None
+    marks: dict[str, bool | int | float | str]
+
+
+class _OptionalChange(TypedDict, total=False):
+    discarded: bool
+    marks: dict[str, bool | int | float | str]
+
+
+class _ChangeRecord(_OptionalChange):
+    serial: Count
+
+
+_KINDS: Mapping[Any, type[Any]] = {
+    "begin": _BeginRecord,
+    "schema": _SchemaRecord,
+    "episode": _EpisodeRecord,
+    "change": _ChangeRecord,
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +119,10 @@ class LogLeaf:
     def rows(self, length: int) -> int:
         """Return the number of rows in an episode of `length` transitions."""
         return length + (self.table == "observations")
+
+    def nbytes(self, length: int) -> int:
+        """Return the bytes of an episode in the body of its record."""
+        return self.rows(length) * prod(self.shape) * DTYPES.get(self.dtype, 0)
 
 
 @dataclass(frozen=True)
@@ -183,8 +247,11 @@ class RecordingLog:
 def read_recording(path: Path) -> LogContent | None:
     """Read a log; None if there is none, or nothing was recorded.
 
-    Raises `FormatError` if an episode comes before the record that describes it.
+    Raises `FormatError` if a record that is whole is not of the stated form, or an episode comes before
+    the record that describes it.
     """
+    where = f"{path} is damaged"
+    hint = "delete it, or Recorder(…, force=True) does so"
     with disk_errors(path):
         if not path.exists() or not path.stat().st_size:
             return None
@@ -193,26 +260,31 @@ def read_recording(path: Path) -> LogContent | None:
     found: LogContent | None = None
     leaves: tuple[LogLeaf, ...] = ()
     valid = 0
-    for head, body, size in _records(data):
+    for line, body, size in _records(data):
         valid += size
-        kind = head["kind"]
+        try:
+            kind, head = _read_head(line, where)
+            if kind == "schema":
+                leaves = _check_leaves(leaves_of(head))
+            elif kind == "episode":
+                _check_episode(head, body, leaves)
+        except (ValueError, RecursionError, FormatError) as error:
+            said = error.message if isinstance(error, FormatError) else f"{where}: {error}"
+            raise FormatError(said, hint=hint) from error
         if kind == "begin":
             found = LogContent(head["id"], head["base"])
             continue
         if found is None or (kind == "episode" and not leaves):
-            raise FormatError(
-                f"{path} is damaged: a record of its schema is missing",
-                hint="delete it, or Recorder(…, force=True) does so",
-            )
+            raise FormatError(f"{where}: a record of its schema is missing", hint=hint)
         if kind == "schema":
-            found.schema, leaves = dict(head), leaves_of(head)
+            found.schema = dict(head)
         elif kind == "episode":
             found.episodes[head["serial"]] = LogEpisode(dict(head), body, leaves)
             found.next_serial = head["serial"] + 1
         elif head.get("discarded"):
             found.episodes.pop(head["serial"], None)
         elif head["serial"] in found.episodes:
-            found.episodes[head["serial"]].head["marks"] |= head["marks"]
+            found.episodes[head["serial"]].head["marks"] |= head.get("marks", {})
         found.notes.update(dict.fromkeys(head.get("notes", ())))
         found.dropped.update(dict.fromkeys(map(tuple, head.get("dropped", ()))))
     if found is not None:
@@ -220,7 +292,39 @@ def read_recording(path: Path) -> LogContent | None:
     return found if found is not None and found.episodes else None
 
 
-def _records(data: mmap.mmap) -> Iterator[tuple[dict[str, Any], memoryview, int]]:
+def _read_head(line: bytes, where: str) -> tuple[str, dict[str, Any]]:
+    value = json.loads(line)
+    check_depth(value)
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"a record has no kind of {', '.join(_KINDS)}")
+    return kind, decode(_KINDS[kind], value, where, kind, lenient=True)
+
+
+def _check_leaves(leaves: tuple[LogLeaf, ...]) -> tuple[LogLeaf, ...]:
+    by_key = {check_key(leaf.key): leaf for leaf in leaves}
+    if len(by_key) < len(leaves):
+        raise ValueError("a leaf is listed twice")
+    if by_key.get(REWARD) != LogLeaf(REWARD, "float64", (1,), "steps"):
+        raise ValueError("its rewards are missing")
+    return leaves
+
+
+def _check_episode(head: Mapping[str, Any], body: memoryview, leaves: Sequence[LogLeaf]) -> None:
+    if leaves and sum(leaf.nbytes(head["length"]) for leaf in leaves) != len(body):
+        raise ValueError("an episode has too few or too many bytes")
+    texts = head.get("texts", {})
+    for leaf in leaves:
+        column = texts.get(join_key(leaf.key)) if isinstance(texts, dict) else None
+        if leaf.dtype == "object" and not (
+            isinstance(column, list)
+            and len(column) == leaf.rows(head["length"])
+            and all(isinstance(text, str) for text in column)
+        ):
+            raise ValueError(f"an episode has other texts of {join_key(leaf.key)} than rows")
+
+
+def _records(data: mmap.mmap) -> Iterator[tuple[bytes, memoryview, int]]:
     """Yield head, body and size of all valid records."""
     whole, at = memoryview(data), data.find(_MAGIC)
     while at >= 0:
@@ -232,7 +336,8 @@ def _records(data: mmap.mmap) -> Iterator[tuple[dict[str, Any], memoryview, int]
         counted = zlib.crc32(struct.pack("<Q", size))
         if stop <= len(data) and zlib.crc32(whole[begin:stop], counted) == crc:
             line = data.find(b"\n", begin, stop)
-            yield json.loads(data[begin:line]), whole[line + 1 : stop], stop - at
+            line = stop if line < 0 else line
+            yield data[begin:line], whole[min(line + 1, stop) : stop], stop - at
             at = data.find(_MAGIC, stop)
         else:
             at = data.find(_MAGIC, at + 1)

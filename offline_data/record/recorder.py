@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.config import resolve_settings
-from offline_data.episodes.fields import EPISODE_COLUMNS, REWARD, Key, check_key, join_key
+from offline_data.episodes.fields import REWARD, Key, join_key
 from offline_data.errors import FormatError, UsageError
 from offline_data.files import check_links, disk_errors, file_lock
 from offline_data.ingest.convert import new_id
@@ -40,7 +40,6 @@ from offline_data.record.columns import (
     info_of,
 )
 from offline_data.record.dataset import (
-    COLUMNS,
     add_kinds,
     check_same_environment,
     column_kinds,
@@ -253,9 +252,6 @@ class Recorder:
         """
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in columns.items()}
         for name, value in plain.items():
-            if name in {*COLUMNS, *EPISODE_COLUMNS}:
-                raise UsageError(f"{name!r} is a column of every recording; choose another name")
-            check_key((name,))
             merge_kind(self._kinds, name, value)
         for episode in self._episodes_of(index):
             if episode.serial is not None:
@@ -346,8 +342,22 @@ class Recorder:
     def _fix(self, leaves: Sequence[LogLeaf]) -> None:
         """Take the leaves of earlier episodes, to which all others must conform."""
         known = {leaf.key: leaf for leaf in leaves}
-        for column in (*self._observation, *self._action, self._reward):
-            column.fix(known.pop(column.key).dtype)
+        known.pop(REWARD, None)
+        for column in (*self._observation, *self._action):
+            leaf = known.pop(column.key, None)
+            is_text = column.dtype.kind == "O"
+            if leaf is None or leaf.shape != column.shape or (leaf.dtype == "object") != is_text:
+                raise FormatError(
+                    f"The recording of {self._dataset} is damaged: its {join_key(column.key)} is not "
+                    "that of its spaces",
+                    hint="delete it: force=True",
+                )
+            column.fix(leaf.dtype)
+        if other := next((key for key in known if "info" not in key[:2]), None):
+            raise FormatError(
+                f"The recording of {self._dataset} is damaged: it has the leaf {join_key(other)}",
+                hint="delete it: force=True",
+            )
         self._infos.leaves = tuple(known.values())
         self._record_infos = bool(known)
 

@@ -24,7 +24,7 @@ from tests.fuzz.cases import (
 from tests.fuzz.disk import Stored, read_dataset
 from tests.fuzz.harness import EXIT_CODES, Kind, Plan
 from tests.fuzz.manifest_variants import store_manifest, variants
-from tests.fuzz.mutations import NASTY, spoil_json_file
+from tests.fuzz.mutations import NASTY, spoil_bytes, spoil_json_file
 
 
 def rewritten(random: Random, value: Any, unknown: Any = ()) -> str:
@@ -306,8 +306,94 @@ def check_recipe(folder: Path, plan: Plan, _codes: list[int | None]) -> str | No
     return differ(found, expected)
 
 
+# ---- files of labels -------------------------------------------------------------------------
+
+_CELLS = (
+    "", "0", "2", "-1", "1.5", "1e308", "9" * 400, "9" * 20, "nan", "true", "a\0b", '"', '""', "'", "é", "\ufeff",
+    "=1+1", "x" * 70_000, "\r", "0x10", "1_000", " 1",
+)  # fmt: skip
+_LABELS = (
+    "episode", "step", "success", "task", "return", "length", "id", "next.reward", "observation", "a/b", "", "..",
+    "observation.state", "next.terminated", "action", "terminated", "\x1b[31m", "a.b", "a.b.c", "mask.train",
+)  # fmt: skip
+
+
+def prepare_label(seed: int, folder: Path) -> Plan:
+    """Labels of all episodes or rows of a dataset, in a file of odd columns, cells or bytes."""
+    random = generator("label", seed)
+    lengths = (3, 1, 4)
+    write_toy(folder / "root" / "local" / "x" / "r", [toy_batch(lengths, text=True)])
+    per_row = random.random() < 0.5
+    places = [
+        (e, row) for e, length in enumerate(lengths) for row in range(length if per_row else 1)
+    ]
+    episode, step = np.array(places).T
+    count = len(places)
+    columns: dict[str, Any] = {"episode": episode, **({"step": step} if per_row else {})}
+    columns["advantage"] = np.arange(count) * 0.5
+    odd = (
+        np.arange(count), np.arange(count) % 2 == 0, np.array(["é"] * count), np.ones((count, 2)),
+        np.array([None] * count, object), np.full(count, 2**63, np.uint64), np.full(count, np.nan),
+        np.zeros(count, "M8[ns]"), np.zeros(count, "c16"), np.zeros((count, 0)), np.zeros(0),
+        np.array(["x"] * count, "S9"), np.zeros(count, [("a", "f4")]), episode + 2**40, episode - 1,
+    )  # fmt: skip
+    how = random.choice(("none", "columns", "columns", "columns", "bytes", "cells"))
+    for _ in range(random.choice((1, 1, 2)) if how == "columns" else 0):
+        columns[random.choice(_LABELS)] = random.choice(odd)
+    suffix = "csv" if how == "cells" else random.choice(("csv", "npz", "parquet", "h5"))
+    path = folder / f"in.{suffix}"
+    _write_labels(path, columns, random.choice(_CELLS) if how == "cells" else None, random)
+    if how == "bytes":
+        path.write_bytes(spoil_bytes(random, path.read_bytes(), head=512))
+    by = random.choice(("", "", ",by=id", ",by=length", ",by=return")) if how == "columns" else ""
+    line = ("preprocess", "local:x", "--step", f"label:case/in.{suffix}{by}", "--out", "y", *ROOT)
+    codes = frozenset({0}) if how == "none" else EXIT_CODES
+    return Plan((line, ("verify", "local:y", *ROOT)), (codes, MADE_OR_NOT), publishes=False)
+
+
+def _write_labels(path: Path, columns: Any, cell: str | None, random: Random) -> None:
+    import h5py
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".npz":
+        np.savez(
+            path, **{name.replace("/", "_") or "_": column for name, column in columns.items()}
+        )
+    elif path.suffix == ".parquet":
+        with suppress(pa.ArrowException):  # columns of several lengths, or odd types
+            pq.write_table(
+                pa.table(
+                    {k: pa.array(list(c) if c.ndim < 2 else c.tolist()) for k, c in columns.items()}
+                ),
+                path,
+            )
+    elif path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            for name, column in columns.items():
+                odd = column.dtype.kind in "UOM"
+                plain = np.array([str(cell).encode() for cell in column]) if odd else column
+                with suppress(ValueError):  # a name that is a group
+                    file[name or "_"] = plain
+    else:
+        names = list(columns)
+        lines = [[str(name) for name in names]]
+        lines += [
+            [
+                str(c.reshape(len(c), -1)[at].tolist()) if at < len(c) else ""
+                for c in columns.values()
+            ]
+            for at in range(len(columns["episode"]))
+        ]
+        lines = [[text.strip("[]") for text in line] for line in lines]
+        if cell is not None:
+            random.choice(lines)[random.randrange(len(names))] = cell
+        path.write_text("\n".join(map(",".join, lines)), encoding="utf-8")
+
+
 DESCRIBED_KINDS = (
     Kind("manifest", prepare_manifest, check_manifest),
     Kind("plan", prepare_plan, check_plan, run_plan),
     Kind("recipe", prepare_recipe, check_recipe, run_quietly),
+    Kind("label", prepare_label, run=run_quietly),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import struct
+import zlib
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -119,8 +121,73 @@ def _load(random: Random, kind: str, must: str, load: Any) -> int:
     return 0
 
 
+def run_recording(folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Continue a recording whose log was changed: episodes that were played, or an error."""
+    from offline_data import Recorder
+    from offline_data.errors import OfflineDataError
+    from offline_data.store.reader import open_reader
+    from tests.record.games import Game, ended
+
+    random = generator("recording", int(line[0]))
+    root = folder / "case" / "root"
+    games = Game(), Game(first=7)
+    env = Recorder(games[0], "x", root=root, progress=False)
+    for number in range(5):
+        env.reset(seed=number)
+        while not any(env.step(number % 3)[2:4]):
+            pass
+        env.mark(won=number == 2, word="é")
+    env._held.close()  # as at a kill
+    (log,) = (root / ".recordings").glob("*.log")
+    before = log.read_bytes()
+    how = random.choice(("none", "bytes", "bytes", "file", "values", "values", "values"))
+    if how == "bytes":
+        log.write_bytes(spoil_bytes(random, before, head=1200))
+    elif how == "file":
+        (instead if random.random() < 0.5 else spoil_file)(random, log)
+    elif how == "values":
+        records = before.split(_MAGIC)[1:]
+        place = random.randrange(len(records))
+        records[place] = _spoil_record(random, records[place])
+        log.write_bytes(b"".join(_MAGIC + record for record in records))
+    try:
+        with Recorder(games[1], "x", root=root, resume=True, progress=False) as env:
+            env.reset()
+            while not any(env.step(0)[2:4]):
+                pass
+    except OfflineDataError as error:
+        if how == "none":
+            raise
+        return refused(error)
+    if how != "values":
+        rewards = [game.rewards for game in ended(*games)]
+        reader = open_reader(env.stored.path)
+        batches = (reader.episode_batch(n, n + 1) for n in range(reader.episode_count))
+        found = [batch.steps["next", "reward"][:, 0].tolist() for batch in batches]
+        kept = iter(rewards)
+        assert all(one in kept for one in found), "it has other episodes"
+        assert how != "none" or found == rewards
+    return 0
+
+
+_MAGIC = b"\x93odrec\r\n"
+
+
+def _spoil_record(random: Random, record: bytes) -> bytes:
+    """Return a record of a log with another head or body, and the checksum that it should have."""
+    head, _, body = record[12:].partition(b"\n")
+    if random.random() < 0.8:
+        value = spoil_json(random, json.loads(head))
+        head = json.dumps(value).encode() if random.random() < 0.95 else b"[" * 100_000
+    else:
+        body = spoil_bytes(random, body or b"x")
+    data = struct.pack("<Q", len(head) + 1 + len(body)) + head + b"\n" + body
+    return struct.pack("<I", zlib.crc32(data)) + data
+
+
 STATE_KINDS = (
     Kind("checkpoint", prepare_state, run=run_checkpoint, batch=20),
     Kind("mixture", prepare_state, run=run_mixture, batch=20),
     Kind("sampler", prepare_state, run=run_sampler, batch=20),
+    Kind("recording", prepare_state, run=run_recording, batch=20),
 )

@@ -32,14 +32,31 @@ CASES = (
     {"d4rl": 5, "d4rl-bytes": 4, "hdf5": 2, "http": 1, "minari": 4, "archive": 5, "pull": 4}
     | dict.fromkeys(ONE_EACH, 1),
     {"manifest": 4, "settings": 3, "plan": 1, "buffer": 6, "derived": 5}
-    | {"checkpoint": 2, "mixture": 1, "sampler": 2, "encoded": 2, "film": 4},
+    | {
+        "checkpoint": 2,
+        "mixture": 1,
+        "sampler": 2,
+        "recording": 6,
+        "label": 4,
+        "encoded": 2,
+        "film": 4,
+    },
 )
 MORE_CASES = (
     {"d4rl": 30, "d4rl-bytes": 20, "hdf5": 10, "http": 8, "minari": 36, "archive": 40}
     | dict.fromkeys(ONE_EACH, 1)
     | {"hub": 8, "bucket": 4, "pull": 24, "shards": 12},
     {"manifest": 22, "settings": 14, "plan": 6, "buffer": 40, "derived": 24, "recipe": 20}
-    | {"checkpoint": 20, "mixture": 10, "sampler": 20, "encoded": 20, "film": 40, "view": 20}
+    | {
+        "checkpoint": 20,
+        "mixture": 10,
+        "sampler": 20,
+        "recording": 40,
+        "label": 40,
+        "encoded": 20,
+        "film": 40,
+        "view": 20,
+    }
     | {"lock": 8, "toml": 8, "baseline": 8},
 )
 """Cases of each kind; each line is a process, which imports everything once."""
