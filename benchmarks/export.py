@@ -121,6 +121,8 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
     peers["parquet"] = {"pyarrow": partial(by_pyarrow, batch, folder)}
     if find_spec("datasets"):
         peers["parquet"]["datasets"] = partial(by_datasets, batch, folder)
+    else:
+        yield Row("export to parquet", "datasets", "", "not installed: pip install datasets")
     for to, others in peers.items():
         jobs = {"offline-data": partial(ours, dataset, folder, to), **others}
         times = interleaved(jobs, repeats=repeats)

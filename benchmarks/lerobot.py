@@ -107,7 +107,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
         if find_spec("datasets"):
             jobs["datasets to numpy"] = partial(by_datasets, path, folder)
         else:
-            yield Row(f"LeRobot {version}", "datasets", "not installed: pip install datasets")
+            yield Row(f"LeRobot {version}", "datasets", "", "not installed: pip install datasets")
         _check(path, folder)
         times = interleaved(jobs, repeats=repeats)
         mine, rows = times["offline-data"], episodes * STEPS
