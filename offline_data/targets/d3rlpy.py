@@ -24,7 +24,7 @@ from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
-from offline_data.targets.episodes import ExportedEpisodes, Leaf
+from offline_data.targets.episodes import ExportedEpisodes, Leaf, each_episode
 from offline_data.targets.plan import place_at, plan_export, stored_batch
 
 if TYPE_CHECKING:
@@ -82,18 +82,14 @@ class D3rlpyTarget(ExportTarget):
 def _columns(batches: Iterable[EpisodeBatch], job: ExportJob) -> Iterator[dict[str, Any]]:
     """Yield the columns of each episode."""
     places = {place.path: place for place in job.places}
-    for batch in batches:
-        for at in range(len(batch.lengths)):
-            episode = batch.part(at, at + 1)
-            found: dict[str, Any] = {
-                name: np.asarray(episode.steps[places[name].leaf.key]).reshape(
-                    episode.transitions, -1
-                )
-                for name in ("actions", "rewards")
-            }
-            seen = episode.observations[places["observations"].leaf.key][:-1]
-            ended = bool(episode.steps[TERMINATED][-1, 0])
-            yield {"observations": np.asarray(seen), **found, "terminated": ended}
+    for episode in each_episode(batches):
+        found: dict[str, Any] = {
+            name: np.asarray(episode.steps[places[name].leaf.key]).reshape(episode.transitions, -1)
+            for name in ("actions", "rewards")
+        }
+        seen = episode.observations[places["observations"].leaf.key][:-1]
+        ended = bool(episode.steps[TERMINATED][-1, 0])
+        yield {"observations": np.asarray(seen), **found, "terminated": ended}
 
 
 def load_in_d3rlpy(episodes: ExportedEpisodes, observation: Key | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -127,6 +127,12 @@ class ExportMember:
             batch.final_observation,
             facts,
         )
+
+
+def each_episode(batches: Iterable[EpisodeBatch]) -> Iterator[EpisodeBatch]:
+    """Yield the episodes of batches one by one."""
+    for batch in batches:
+        yield from (batch.part(at, at + 1) for at in range(len(batch.lengths)))
 
 
 @dataclass(frozen=True, eq=False)

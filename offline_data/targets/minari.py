@@ -24,7 +24,7 @@ from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
 from offline_data.store.environments import import_gymnasium, space_of
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
-from offline_data.targets.episodes import ExportedEpisodes, Leaf
+from offline_data.targets.episodes import ExportedEpisodes, Leaf, each_episode
 from offline_data.targets.plan import place_at, plan_export, stored_batch
 
 if TYPE_CHECKING:
@@ -208,23 +208,19 @@ def _buffers(batches: Iterable[EpisodeBatch], job: ExportJob) -> Any:
     """Yield the episodes as Minari takes them."""
     from minari.data_collector import EpisodeBuffer
 
-    number = 0
-    for batch in batches:
-        for at in range(len(batch.lengths)):
-            episode = batch.part(at, at + 1)
-            sections = _sections(episode, job)
-            seed = episode.episodes.get(("seed",))
-            yield EpisodeBuffer(
-                id=number,
-                seed=None if seed is None or seed[0] < 0 else int(seed[0]),
-                observations=sections["observations"],
-                actions=sections["actions"],
-                rewards=sections["rewards"].reshape(-1),
-                terminations=sections["terminations"].reshape(-1),
-                truncations=sections["truncations"].reshape(-1),
-                infos=sections.get("infos"),
-            )
-            number += 1
+    for number, episode in enumerate(each_episode(batches)):
+        sections = _sections(episode, job)
+        seed = episode.episodes.get(("seed",))
+        yield EpisodeBuffer(
+            id=number,
+            seed=None if seed is None or seed[0] < 0 else int(seed[0]),
+            observations=sections["observations"],
+            actions=sections["actions"],
+            rewards=sections["rewards"].reshape(-1),
+            terminations=sections["terminations"].reshape(-1),
+            truncations=sections["truncations"].reshape(-1),
+            infos=sections.get("infos"),
+        )
 
 
 def _sections(episode: EpisodeBatch, job: ExportJob) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from offline_data.sources.openx.episodes import key_of
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import fits_encoding
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
-from offline_data.targets.episodes import Leaf, Table
+from offline_data.targets.episodes import Leaf, Table, each_episode
 from offline_data.targets.lerobot import image_files
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ class RldsTarget(ExportTarget):
         name = re.sub(r"\W+", "_", job.name, flags=re.ASCII).strip("_").lower() or "dataset"
         places = {one.path: one for one in job.places if one.path != f"{_STEPS}/is_terminal"}
         records = (
-            write_example(_features_of(batch.part(at, at + 1), places))
-            for batch in batches
-            for at in range(len(batch.lengths))
+            write_example(_features_of(episode, places)) for episode in each_episode(batches)
         )
         files: list[Path] = []
         lengths: list[int] = []

@@ -24,7 +24,7 @@ from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
 from offline_data.sources.registry import get_source
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
-from offline_data.targets.episodes import Leaf
+from offline_data.targets.episodes import Leaf, each_episode
 from offline_data.targets.plan import place_at
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class RobomimicTarget(ExportTarget):
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write a group for each episode."""
-        number = 0
         with h5().File(path, "w") as file:
             data = file.create_group("data", track_order=True)
             data.attrs["total"] = job.episodes.transitions
@@ -84,11 +83,9 @@ class RobomimicTarget(ExportTarget):
                     "env_kwargs": environment.get("env_kwargs", environment.get("kwargs")) or {},
                 }
             )
-            for batch in batches:
-                for at in range(len(batch.lengths)):
-                    group = data.create_group(f"demo_{number}", track_order=True)
-                    _write_demo(group, batch.part(at, at + 1), job)
-                    number += 1
+            for number, episode in enumerate(each_episode(batches)):
+                group = data.create_group(f"demo_{number}", track_order=True)
+                _write_demo(group, episode, job)
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:  # noqa: ARG002
         """Open the file as a local one of robomimic."""
