@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ class MinariTarget(ExportTarget):
         spaces = (_space_of(job, root) for root in ("observation", "action"))
         minari = import_minari()
         kind = minari.dataset.minari_storage.MinariStorage
-        storage = kind.new(path / "data", *spaces, jpeg_encoding=False)
+        storage = kind.new(path / "data", *spaces, **_raw(kind.new))
         storage.update_metadata(_metadata_of(job, minari.__version__))
         storage.update_episodes(_buffers(batches, job))
 
@@ -106,6 +107,11 @@ def import_minari() -> Any:
             f"Minari cannot be imported: {error}", hint="pip install 'minari[hdf5]'"
         ) from error
     return minari
+
+
+def _raw(make: Callable[..., Any]) -> dict[str, bool]:
+    """Return the argument by which images stay as they are; older versions have no other way."""
+    return {"jpeg_encoding": False} if "jpeg_encoding" in signature(make).parameters else {}
 
 
 def _metadata_of(job: ExportJob, version: str) -> dict[str, Any]:
@@ -174,7 +180,7 @@ def view_as_minari(episodes: ExportedEpisodes) -> Any:
             raise UsageError("This is a view of a dataset, which is read-only")
 
     spaces = (_space_of(job, root) for root in ("observation", "action"))
-    return minari.MinariDataset(View(episodes.reader.path, *spaces, jpeg_encoding=False))
+    return minari.MinariDataset(View(episodes.reader.path, *spaces, **_raw(kind.__init__)))
 
 
 def _space_of(job: ExportJob, root: str) -> Any:

@@ -264,15 +264,25 @@ def _column(place: LeafPlace, column: Any, known: NDArray[np.bool_] | None = Non
         return pa.StructArray.from_arrays([data, paths], ["bytes", "path"], mask=mask)
     values = np.asarray(column)
     sizes = () if place.leaf.key in _SINGLE else values.shape[1:]
-    flat = np.ascontiguousarray(values).reshape(-1)
-    mask = None if known is None or sizes else ~known
-    array = pa.array(flat, pa.string() if place.dtype == "text" else None, mask=mask)
-    for axis, size in reversed(list(enumerate(sizes))):
-        valid = None
-        if known is not None and not axis:
-            valid = pa.py_buffer(np.packbits(known, bitorder="little").tobytes())
-        rows = len(array) // size
-        array = pa.Array.from_buffers(pa.list_(array.type, size), rows, [valid], children=[array])
+    kind = pa.string() if place.dtype == "text" else None
+    if known is None or not sizes:
+        array = pa.array(values.reshape(-1), kind, mask=None if known is None else ~known)
+        return _nested(array, sizes)
+    # a list of any size: those of a fixed one cannot be null in Parquet files of older versions
+    rows = _nested(pa.array(values[known].reshape(-1), kind), sizes[1:])
+    ends = np.cumsum(known * sizes[0], dtype=np.int32)
+    begins = pa.array(
+        np.append(ends - known * sizes[0], ends[-1:]), pa.int32(), mask=np.append(~known, False)
+    )
+    return pa.ListArray.from_arrays(begins, rows)
+
+
+def _nested(array: Any, sizes: Sequence[int]) -> Any:
+    """Return values as lists of fixed sizes, the outermost first."""
+    pa = arrow()
+    for size in reversed(sizes):
+        kind = pa.list_(array.type, size)
+        array = pa.Array.from_buffers(kind, len(array) // size, [None], children=[array])
     return array
 
 
@@ -298,6 +308,8 @@ def _feature_of(kind: Any) -> Any:
     if pa.types.is_fixed_size_list(kind):
         inner = _feature_of(kind.value_type)
         return {"feature": inner, "length": kind.list_size, "_type": "Sequence"}
+    if pa.types.is_list(kind):
+        return {"feature": _feature_of(kind.value_type), "length": -1, "_type": "Sequence"}
     names = {"halffloat": "float16", "float": "float32", "double": "float64"}
     return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
 
@@ -363,11 +375,22 @@ def _values(column: Any, place: LeafPlace) -> Any:
             if file is not None:
                 decode_into(file, "jpeg" if is_jpeg(file) else "png", row, place.path)
         return rows
+    if pa.types.is_list(array.type):
+        known = np.asarray(array.is_valid())
+        rows = np.zeros((count, *shape), object if place.dtype == "text" else place.dtype)
+        rows[known] = _plain(array.flatten()).reshape(-1, *shape)
+        return rows
+    return _plain(array).reshape(count, *shape)
+
+
+def _plain(array: Any) -> NDArray[Any]:
+    """Return the values of an Arrow array, or of nested lists of fixed sizes, end to end."""
+    pa = arrow()
     while pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         array = array.values.slice(array.offset * size, len(array) * size)
     if pa.types.is_string(array.type):
-        return np.array(array.to_pylist(), dtype=object).reshape(count, *shape)
+        return np.array(array.to_pylist(), dtype=object)
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
-    return array.to_numpy(zero_copy_only=False).reshape(count, *shape)
+    return np.asarray(array.to_numpy(zero_copy_only=False))
