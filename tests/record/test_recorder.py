@@ -16,6 +16,7 @@ from offline_data.errors import FormatError, MissingDependencyError, UsageError
 from offline_data.record import log
 from offline_data.store.library import entry_at
 from offline_data.store.manifest import Manifest
+from offline_data.store.reader import open_reader
 from tests.record.games import BOX, IMAGE, NESTED, Game, assert_recorded, ended
 from tests.syncs import Syncs
 
@@ -296,13 +297,27 @@ def test_it_is_synced_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     env.close()
 
 
+def test_a_vector_of_any_version_of_gymnasium(tmp_path: Path) -> None:
+    games = [Game(first=0), Game(first=1002)]
+    vector = gymnasium.vector.SyncVectorEnv([lambda game=game: game for game in games])
+    with offline_data.Recorder(vector, "mine", root=tmp_path) as env:
+        env.reset(seed=[1, 2])
+        for _ in range(30):
+            env.step(env.action_space.sample())
+    reader = open_reader(env.stored.path)
+    rewards = reader.step(("next", "reward"))[:, 0].tolist()
+    played = [game for game in ended(*games) if game.rewards]
+    assert set(rewards) >= {reward for game in played for reward in game.rewards}
+    assert len(set(rewards)) == len(rewards)
+
+
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="not a str"):
         offline_data.Recorder("CartPole-v1", "mine", root=tmp_path)
     with pytest.raises(UsageError, match="Sequence space cannot be recorded"):
         offline_data.Recorder(Game(spaces.Sequence(BOX)), "mine", root=tmp_path)
     env = offline_data.Recorder(Game(), "mine", root=tmp_path)
-    with pytest.raises(UsageError, match=r"call reset\(\)"):
+    with pytest.raises(UsageError, match="no episode under way"):
         env.step(0)
     with pytest.raises(UsageError, match="no episode to mark"):
         env.mark(success=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import offline_data
 from offline_data.errors import FormatError, UsageError
 from offline_data.store.reader import open_reader
 from tests.record.games import BOX, NESTED, Game, Played, assert_recorded, ended
+
+gymnasium = pytest.importorskip("gymnasium", "1.1", reason="version 1.0 has no AutoresetMode")
+AutoresetMode: Any = gymnasium.vector.AutoresetMode
+SyncVectorEnv: Any = gymnasium.vector.SyncVectorEnv
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 

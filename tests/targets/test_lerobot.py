@@ -267,6 +267,8 @@ def test_jpeg_files_are_copied(write: Write) -> None:
 def test_frames_are_near_those_of_the_dataset(
     video: str, write: Write, tmp_path: Path, settings: Settings
 ) -> None:
+    if video == "av1" and "libsvtav1" not in av.codecs_available:
+        pytest.skip("this PyAV has no encoder of AV1")
     batch = replace(cameras(), observations={FILM: np.stack(frames(ROWS + len(LENGTHS), 5))})
     folder = write(batch, video=video, fps=7)
     times, images = film(next(folder.rglob("*.mp4")))
