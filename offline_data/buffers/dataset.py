@@ -518,7 +518,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         """
         from offline_data.targets.minari import view_as_minari
 
-        return view_as_minari(self._exported())
+        return view_as_minari(self._episodes_to_export())
 
     def to_d3rlpy(self, *, observation_key: KeyLike | None = None) -> Any:
         """Return a `d3rlpy.dataset.ReplayBuffer` with the episodes of the dataset or view in memory.
@@ -533,7 +533,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         from offline_data.targets.d3rlpy import load_in_d3rlpy
 
         key = None if observation_key is None else as_key(observation_key)
-        return load_in_d3rlpy(self._exported(), key)
+        return load_in_d3rlpy(self._episodes_to_export(), key)
 
     def to_hf(self) -> Any:
         """Return a `datasets.Dataset` of the rows, which are read when they are asked for.
@@ -547,7 +547,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
 
         return to_hf(self)
 
-    def _exported(self) -> ExportedEpisodes:
+    def _episodes_to_export(self) -> ExportedEpisodes:
         from offline_data.preprocess.api import selection_of
         from offline_data.targets.episodes import ExportedEpisodes, ExportMember
 

@@ -307,7 +307,7 @@ def test_frames_per_second(settings: Settings, tmp_path: Path, write: Write) -> 
     assert json.loads((folder / "meta/info.json").read_text())["fps"] == 1
     assert losses(batch) == ["timestamp: frames per second are not known, and 1 is written: --fps"]
     assert not losses(batch, fps=30)
-    with pytest.raises(UsageError, match=r"fps is 29\.97; LeRobot has an integer"):
+    with pytest.raises(UsageError, match=r"fps is 29\.97; expected a whole number"):
         losses(batch, fps=29.97)
     with pytest.raises(UsageError, match="video is 'vp9'; expected one of h264, av1, none"):
         losses(batch, video="vp9")
