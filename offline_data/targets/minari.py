@@ -164,11 +164,10 @@ def view_as_minari(episodes: ExportedEpisodes) -> Any:
         def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
             for number in map(int, episode_indices):
                 member, at = wheres[number]
-                seed = member.read(at, at + 1).episodes.get(("seed",), np.array([-1]))[0]
-                length = int(member.chosen.lengths[at])
-                yield {"id": number, "total_steps": length} | (
-                    {} if seed < 0 else {"seed": int(seed)}
-                )
+                seeds = member.read(at, at + 1).episodes.get(("seed",), np.array([-1]))
+                seed, length = _seed_of(int(seeds[0])), int(member.chosen.lengths[at])
+                known = {} if seed is None else {"seed": seed}
+                yield {"id": number, "total_steps": length, **known}
 
         def update_episodes(self, episodes: Any) -> None:  # noqa: ARG002
             raise UsageError("This is a view of a dataset, which is read-only")
@@ -210,6 +209,11 @@ def _space_of(job: ExportJob, root: str) -> Any:
     return space
 
 
+def _seed_of(stored: int) -> int | None:
+    """Return a seed of Minari: -1 is none, and others below 0 are those of 2**63 and more."""
+    return None if stored == -1 else stored % 2**64
+
+
 def _buffers(batches: Iterable[EpisodeBatch], job: ExportJob) -> Any:
     """Yield the episodes as Minari takes them."""
     from minari.data_collector import EpisodeBuffer
@@ -219,7 +223,7 @@ def _buffers(batches: Iterable[EpisodeBatch], job: ExportJob) -> Any:
         seed = episode.episodes.get(("seed",))
         yield EpisodeBuffer(
             id=number,
-            seed=None if seed is None or seed[0] < 0 else int(seed[0]),
+            seed=None if seed is None else _seed_of(int(seed[0])),
             observations=sections["observations"],
             actions=sections["actions"],
             rewards=sections["rewards"].reshape(-1),

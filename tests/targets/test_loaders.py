@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from offline_data.config import Settings
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import UsageError
 from offline_data.sources.registry import source_accepting
+from offline_data.testing.toy import write_toy
 from tests.targets.conftest import LENGTHS, discrete_batch, flat_batch
 
 Store = Callable[[str], Path]
@@ -90,6 +92,21 @@ def test_a_dataset_of_minari_that_reads_when_asked(stored: Store) -> None:
     assert [len(one) for one in view.iterate_episodes()] == [LENGTHS[2]]
     with pytest.raises(UsageError, match="read-only"):
         loaded.storage.update_episodes([])
+
+
+def test_seeds_of_minari(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeds of 2**63 and more are stored as negative numbers; -1 is none."""
+    minari = pytest.importorskip("minari")
+    batch = replace(flat_batch(), episodes={("seed",): np.array([5, -1, -3, 0])})
+    write_toy(tmp_path / "toy", [batch])
+    options: dict[str, Any] = {"settings": settings, "progress": False}
+    offline_data.export(tmp_path / "toy", tmp_path / "out/seeds-v0", to="minari", **options)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "out"))
+    loaded = minari.load_dataset("seeds-v0")
+    found = [one.get("seed") for one in loaded.storage.get_episode_metadata(range(4))]
+    assert found == [5, None, 2**64 - 3, 0]
 
 
 def test_minari_samples_of_discrete_actions(

@@ -36,10 +36,11 @@ def export_and_convert(path: Path, folder: Path, to: str) -> DatasetReader | str
     if not target.holds.nested:
         seen = [key for key in reader.observation_leaves if key[0] == "observation"]
         observation = "/".join(seen[0]) if seen else None
+    fps = 10 if to == "lerobot" else None
     dest = folder / f"out-v0{target.suffix}"
     options: dict[str, Any] = {"root": folder / "root", "progress": False}
     try:
-        offline_data.export(path, dest, to=to, observation=observation, fps=10, **options)
+        offline_data.export(path, dest, to=to, observation=observation, fps=fps, **options)
     except UsageError as error:
         return str(error)
     if to in ONE_WAY:
@@ -73,7 +74,7 @@ def test_every_format_of_a_source(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_real_dataset_of_minari(to: str, realdata: Path, tmp_path: Path) -> None:
     stored = offline_data.convert(
-        realdata / "minari_door_human_v2",
+        realdata / "minari_door_human_v2/D4RL/door/human-v2",
         "door",
         source="minari",
         root=tmp_path / "root",
