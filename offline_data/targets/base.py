@@ -73,14 +73,17 @@ class LeafPlace:
     """Why images differ from the dataset's by some of their brightness; empty: they do not."""
 
     def step_rows(self, batch: EpisodeBatch, *, after: bool = False) -> Any:
-        """Return the leaf with a row for each action; of observations the row before, or after, it."""
+        """Return the leaf with a row for each action; of observations the row before, or after, it.
+
+        Images that are stored encoded stay so.
+        """
         column: Any = getattr(batch, self.leaf.table)[self.leaf.key]
         if self.leaf.table != "observations":
             return column[batch.episode_of] if self.leaf.table != self.table else column
         ends = np.cumsum(batch.lengths + 1)
         kept = np.ones(len(column), bool)
         kept[ends - batch.lengths - 1 if after else ends - 1] = False
-        return np.asarray(column[kept])
+        return column[kept]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
-from offline_data.readers.images import encode_image
 from offline_data.readers.video import Mp4Writer, pixel_format
 from offline_data.sources.base import Release
 from offline_data.sources.lerobot.features import read_features
@@ -45,7 +44,6 @@ from offline_data.sources.lerobot.metadata import (
     fill,
 )
 from offline_data.sources.registry import get_source
-from offline_data.store.encoded import as_encoded, in_threads
 from offline_data.targets.base import (
     ExportJob,
     ExportOptions,
@@ -64,7 +62,7 @@ from offline_data.targets.lerobot_stats import (
     stats_of_images,
     stats_of_rows,
 )
-from offline_data.targets.tables import arrow
+from offline_data.targets.tables import arrow, image_files
 
 if TYPE_CHECKING:
     from offline_data.sources.base import RawDataset
@@ -572,24 +570,6 @@ def _iter_images(column: Any) -> Iterator[NDArray[Any]]:
     """Yield the images of a column."""
     for at in range(0, len(column), _AT_ONCE):
         yield from np.asarray(column[at : at + _AT_ONCE])
-
-
-def image_files(column: Any) -> list[bytes]:
-    """Return images as files: JPEG and PNG as they are stored, others as PNG."""
-    stored = as_encoded(column)
-    if stored is not None and stored.encoding != "video":
-        return stored.images()
-    files: list[bytes] = []
-    for at in range(0, len(column), _AT_ONCE):
-        some = np.asarray(column[at : at + _AT_ONCE])
-        made: list[bytes] = [b""] * len(some)
-
-        def encode(n: int, some: Any = some, made: list[bytes] = made) -> None:
-            made[n] = encode_image(some[n], "png", compress_level=1)
-
-        in_threads(encode, len(some))
-        files += made
-    return files
 
 
 def _write_tasks(tasks: Mapping[str, int], path: Path) -> None:

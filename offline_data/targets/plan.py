@@ -1,9 +1,8 @@
 """The plan of an export: the place of every leaf, and what the files will not have.
 
 ```
-leaf of the dataset  ->  ExportTarget.place  ->  LeafPlace, or a Loss
-batch of the dataset ->  stored_batch  ->  what `ExportTarget.write` takes
-                     ->  read_batch    ->  what the reader of the format must return
+leaf of the dataset   ->  ExportTarget.place  ->  LeafPlace, or a Loss
+batch of the dataset  ->  stored_batch        ->  what `ExportTarget.write` takes, and the proof expects
 ```
 """
 

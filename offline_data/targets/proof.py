@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import IntegrityError
+from offline_data.plurals import plural
 from offline_data.progress import Progress
 from offline_data.sources.base import PART_BYTES, RawDataset
 from offline_data.targets.base import ExportJob, ExportTarget, LeafPlace
@@ -36,7 +37,7 @@ def prove(written: RawDataset, job: ExportJob, target: ExportTarget, progress: P
             bar.advance(found.transitions)
     if first != len(job.episodes.lengths):
         raise IntegrityError(
-            f"{job.name}: {first:,} episodes were read back, and {len(job.episodes.lengths):,} written"
+            f"{job.name}: {plural(first, 'episode')} came back of {len(job.episodes.lengths):,} written"
         )
     return compared
 
@@ -73,7 +74,7 @@ def _compare(
     if not np.array_equal(found.lengths, wanted.lengths):
         at = int((found.lengths != wanted.lengths).argmax())
         raise IntegrityError(
-            f"{job.name}: episode {first + at} has {found.lengths[at]} transitions, expected "
+            f"{job.name}: episode {first + at} has {plural(found.lengths[at], 'transition')}, expected "
             f"{wanted.lengths[at]}"
         )
     compared = 0

@@ -34,7 +34,7 @@ from offline_data.sources.registry import get_source
 from offline_data.store.layout import fits_encoding
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
 from offline_data.targets.episodes import Leaf, Table, each_episode
-from offline_data.targets.lerobot import image_files
+from offline_data.targets.tables import image_files
 
 if TYPE_CHECKING:
     from offline_data.sources.base import RawDataset

@@ -9,7 +9,6 @@ DEST/export.json        the receipt; of a file NAME: NAME.export.json beside it
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -32,6 +31,7 @@ from offline_data.files import (
     write_durably,
 )
 from offline_data.plurals import plural
+from offline_data.preprocess.plan import digest_of_rows
 from offline_data.progress import Progress, Task
 from offline_data.project.content import digest_of
 from offline_data.reports.card import dataset_card
@@ -40,6 +40,7 @@ from offline_data.reports.stats import dataset_stats
 from offline_data.sources.folders import files_below
 from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock
+from offline_data.store.video import hash_file
 from offline_data.strict_json import as_unicode, read_json
 from offline_data.targets.base import (
     TARGETS,
@@ -58,7 +59,6 @@ RECEIPT = "export.json"
 _PLACE_HINT = "choose a file or folder that you can write to"
 _REPLACED = "replaced"
 """Name of an older export while the new one takes its place."""
-_BLOCK = 1 << 20
 _WITHIN = Check(
     "a path inside the export",
     lambda name: not name.startswith("/") and ".." not in name.split("/") and "\0" not in name,
@@ -116,7 +116,7 @@ def export_episodes(
     dry_run: bool = False,
     force: bool = False,
 ) -> Exported:
-    """Write episodes as files of another format; see `offline_data.targets`."""
+    """Write episodes as files of another format; see `offline_data.export`."""
     target = get_target(to)
     path = _destination(path, target)
     settings.check_outside(path)
@@ -252,10 +252,7 @@ def _origin(job: ExportJob, target: ExportTarget, settings: Settings, progress: 
         }
         if not member.whole:
             chosen = member.chosen
-            rows = hashlib.sha256()
-            for numbers in (chosen.episodes, chosen.steps, chosen.lengths):
-                rows.update(numbers.astype("<i8").tobytes())
-            found |= {"episodes": len(chosen.lengths), "rows": f"sha256:{rows.hexdigest()}"}
+            found |= {"episodes": len(chosen.lengths), "rows": digest_of_rows(chosen)}
         members.append(found)
     options = {name: getattr(job.options, name) for name in target.reads}
     return json.loads(json.dumps({"datasets": members, "options": options, "to": target.name}))
@@ -339,13 +336,10 @@ def _digests(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of files by their names in a folder; all are synced."""
     files = {}
     for path in paths:
-        digest = hashlib.sha256()
+        size, sha256 = hash_file(path)
         with path.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
             os.fsync(stream.fileno())
-        name = path.relative_to(folder).as_posix()
-        files[name] = {"size": path.stat().st_size, "sha256": digest.hexdigest()}
+        files[path.relative_to(folder).as_posix()] = {"size": size, "sha256": sha256}
     return files
 
 
@@ -355,8 +349,12 @@ def _card(job: ExportJob, target: ExportTarget, result: Exported, progress: Prog
         entry_info(first), dataset_stats(job.episodes.reader, progress), header=target.card(job)
     )
     of = plural(result.transitions, "transition") + " in " + plural(result.episodes, "episode")
+    part = len(job.episodes.members) > 1 or not job.episodes.members[0].whole
     lines = [
         "## Export",
+        f"Schema, statistics and provenance above are those of all of `{first.id}`."
+        if part
+        else "",
         (
             f"{of} of `{result.id}`, written as {target.title} by offline-data {__version__}. "
             f"`{RECEIPT}` has the digests of the dataset and of all files."

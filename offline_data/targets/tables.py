@@ -18,7 +18,7 @@ hf         dataset_dict.json, steps/data-00000-of-00001.arrow, state.json, datas
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.errors import MissingDependencyError
 from offline_data.readers.images import decode_into, encode_image, is_jpeg
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.store.encoded import as_encoded, in_threads
 from offline_data.store.layout import fits_encoding
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
 from offline_data.targets.episodes import Leaf
@@ -45,6 +46,8 @@ _SHARD = 512 << 20
 _SINGLE = {REWARD, TERMINATED, TRUNCATED}
 """Leaves of one number a row, which are a column of numbers."""
 FINAL = "final."
+_AT_ONCE = 32
+"""Images that are in memory at once."""
 TABLES = ("steps", "episodes")
 
 
@@ -92,7 +95,7 @@ class _Tables(ExportTarget):
                 }
                 for place in job.places:
                     into = facts if place.leaf.table == "episodes" else rows
-                    into[place.path] = _column(place, _rows_of(place, batch))
+                    into[place.path] = _column(place, place.step_rows(batch))
                     if place.leaf.table == "observations":
                         last = np.cumsum(batch.lengths + 1) - 1
                         column = batch.observations[place.leaf.key][last]
@@ -174,7 +177,7 @@ def arrow() -> Any:
     return pa
 
 
-class _Shards:
+class _Shards(ABC):
     """The files of a table; a new one is begun after `_SHARD` bytes."""
 
     schema: Any = None
@@ -202,11 +205,13 @@ class _Shards:
         self._write(table)
         self._bytes += table.nbytes
 
+    @abstractmethod
     def _open(self, place: str) -> Any:
-        raise NotImplementedError
+        """Return a writer of a new file."""
 
+    @abstractmethod
     def _write(self, table: Any) -> None:
-        raise NotImplementedError
+        """Write a table to the open file."""
 
     def _close(self) -> None:
         self._writer.close()
@@ -243,22 +248,29 @@ class _ArrowShards(_Shards):
         self._writer.write_table(table.combine_chunks())
 
 
-def _rows_of(place: LeafPlace, batch: EpisodeBatch) -> Any:
-    """Return the rows of a leaf for steps or episodes; images stay encoded."""
-    column: Any = getattr(batch, place.leaf.table)[place.leaf.key]
-    if place.leaf.table != "observations":
-        return column
-    kept = np.ones(len(column), bool)
-    kept[np.cumsum(batch.lengths + 1) - 1] = False
-    return column[kept]
+def image_files(column: Any) -> list[bytes]:
+    """Return images as files: JPEG and PNG as they are stored, others as PNG."""
+    stored = as_encoded(column)
+    if stored is not None and stored.encoding != "video":
+        return stored.images()
+    files: list[bytes] = []
+    for at in range(0, len(column), _AT_ONCE):
+        some = np.asarray(column[at : at + _AT_ONCE])
+        made: list[bytes] = [b""] * len(some)
+
+        def encode(n: int, some: Any = some, made: list[bytes] = made) -> None:
+            made[n] = encode_image(some[n], "png", compress_level=1)
+
+        in_threads(encode, len(some))
+        files += made
+    return files
 
 
 def _column(place: LeafPlace, column: Any, known: NDArray[np.bool_] | None = None) -> Any:
     """Return rows as an Arrow array, null where they are not `known`."""
     pa = arrow()
     if _is_image(place.leaf):
-        files = column.images() if _is_encoded(place.leaf) else map(_encode, np.asarray(column))
-        data = pa.array(map(bytes, files), pa.binary())
+        data = pa.array(map(bytes, image_files(column)), pa.binary())
         mask = None if known is None else pa.array(~known)
         paths = pa.nulls(len(data), pa.string())
         return pa.StructArray.from_arrays([data, paths], ["bytes", "path"], mask=mask)
@@ -294,10 +306,6 @@ def _is_image(leaf: Leaf) -> bool:
     """Return True for a leaf that is written as files of images: pixels as PNG."""
     pixels = leaf.dtype == "uint8" and len(leaf.shape) == 3
     return _is_encoded(leaf) or (pixels and fits_encoding("png", leaf.dtype, leaf.shape))
-
-
-def _encode(pixels: NDArray[Any]) -> bytes:
-    return encode_image(pixels, "png", compress_level=1)
 
 
 def _feature_of(kind: Any) -> Any:

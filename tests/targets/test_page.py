@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from offline_data.targets.base import TARGETS, get_target
+from offline_data_cli.app import command_tree
 from tests.stories.conftest import Shell
 from tests.targets.conftest import flat_batch
 from tests.toys.stored import write_stored
@@ -76,3 +77,8 @@ def test_every_format_has_a_line_in_the_docs() -> None:
     assert [
         name for name in TARGETS if f"--to {name}" not in PAGE and f"or `{name}`" not in PAGE
     ] == []
+
+
+def test_the_help_names_every_format() -> None:
+    to = next(one for one in command_tree().commands["export"].params if one.name == "to")
+    assert sorted(re.split(r", | or ", str(to.help).rstrip("."))) == sorted(TARGETS)
