@@ -68,7 +68,13 @@ def continue_it(root: Path) -> Any:
     return env.stored, game
 
 
-@pytest.mark.parametrize("kind", ["killed", "power cut", "disk full"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "killed",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("power cut", "disk full")),
+    ],
+)
 def test_a_fault_at_every_third_file_operation(tmp_path: Path, kind: Kind) -> None:
     total, _, whole = run(tmp_path / "whole", kind, None)
     assert whole
