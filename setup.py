@@ -1,18 +1,9 @@
-"""The compiled parts, left out where there is no C compiler, and where the packages lie.
+"""The compiled parts, which are not built without a C compiler.
 
 All else is in pyproject.toml.
 """
 
-from pathlib import Path
-
 from setuptools import Extension, setup
-
-LINKED = Path(__file__).with_name("offline_data_cli").is_dir()
-"""Whether the link to `cli` is here; an archive may have been unpacked without it.
-
-With it both packages lie in one folder, and setuptools writes an editable install as that path.
-Without, it writes an import hook, and type checkers do not follow one.
-"""
 
 
 def compiled(folder: str, name: str, *headers: str) -> Extension:
@@ -30,7 +21,6 @@ def compiled(folder: str, name: str, *headers: str) -> Extension:
 
 
 setup(
-    package_dir={"": "."} if LINKED else {"offline_data_cli": "cli"},
     ext_modules=[
         compiled("offline_data/buffers/gather", "_gather", "_leaves", "_pages", "_tiles"),
         compiled("offline_data/buffers", "_sum_tree"),

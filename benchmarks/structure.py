@@ -65,7 +65,7 @@ def product_files() -> list[Path]:
 def module_of(path: Path) -> str:
     """Return the dotted name of a file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    name = ".".join(("offline_data_cli", *parts[1:]) if parts[0] == "cli" else parts)
+    name = ".".join(parts[1:] if parts[0] == "cli" else parts)
     return name.removesuffix(".__init__")
 
 

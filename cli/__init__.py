@@ -1,1 +1,0 @@
-"""The command line `offline-data`, installed as the import package `offline_data_cli`."""
