@@ -68,7 +68,8 @@ $(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
 
 $(VENV)/.test: $(BUILT_FROM) $(VENV)/.torch
 	@echo "Installing offline-data with what its tests need: this takes minutes"
-	@$(PIP) --editable ".[test]"
+	@$(BIN)/python -m pip install --quiet "pip>=25.1" # the first with --group
+	@$(PIP) --editable ".[all]" --group dev
 	@touch $@
 
 # torch is as in constraints.txt; where no CPU build for Python 3.10 is at hand, pip takes one with CUDA.
@@ -76,5 +77,5 @@ $(OLDEST)/.test: $(BUILT_FROM) constraints.txt
 	$(OLDEST_PYTHON) -m venv --clear $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet uv
 	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct \
-		--constraint constraints.txt --editable ".[test]"
+		--constraint constraints.txt --editable ".[all]" --group dev
 	@touch $@

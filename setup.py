@@ -1,7 +1,10 @@
-"""The compiled parts, which are not built without a C compiler.
+"""The compiled parts, which are not built without a C compiler, and README.md as PyPI shows it.
 
 All else is in pyproject.toml.
 """
+
+import re
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -20,7 +23,20 @@ def compiled(folder: str, name: str, *headers: str) -> Extension:
     )
 
 
+def readme() -> str:
+    """Return README.md with complete addresses: PyPI has no files for relative ones."""
+    project = Path("pyproject.toml").read_text(encoding="utf-8")
+    (repository,) = re.findall(r'^Repository = "(.+)"$', project, re.MULTILINE)
+    text = Path("README.md").read_text(encoding="utf-8")
+    relative = r"(?![a-z]+:|[#/])"
+    shown = rf'(!\[[^]]*\]\(|\bsrc(?:set)?="){relative}'
+    text = re.sub(shown, rf"\1{repository}/raw/main/", text)
+    return re.sub(rf'(\]\(|\bhref="){relative}', rf"\1{repository}/blob/main/", text)
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     ext_modules=[
         compiled("offline_data/buffers/gather", "_gather", "_leaves", "_pages", "_tiles"),
         compiled("offline_data/buffers", "_sum_tree"),

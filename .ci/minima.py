@@ -6,15 +6,28 @@ that they do not allow is raised in pyproject.toml to the version that this prin
 
 import sys
 from importlib.metadata import metadata, requires, version
+from pathlib import Path
 
+import tomli  # Python 3.10 has no tomllib
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 NAME = "offline-data"
 EXTRAS = ("", *(metadata(NAME).get_all("Provides-Extra") or ()))
 
+GROUPS = tomli.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+
+
+def grouped(name: str) -> list[str]:
+    """Return the requirements of a dependency group."""
+    parts = [
+        [part] if isinstance(part, str) else grouped(part["include-group"]) for part in GROUPS[name]
+    ]
+    return [line for part in parts for line in part]
+
+
 rows = set()
-for requirement in map(Requirement, requires(NAME) or ()):
+for requirement in map(Requirement, [*(requires(NAME) or ()), *grouped("dev")]):
     marker = requirement.marker
     if marker and not any(marker.evaluate({"extra": extra}) for extra in EXTRAS):
         continue  # for another Python

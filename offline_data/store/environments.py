@@ -295,6 +295,6 @@ def import_gymnasium(what: str) -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"{what} needs gymnasium, which cannot be imported: {error}",
-            hint="pip install gymnasium",
+            hint="pip install 'offline-data[envs]'",
         ) from error
     return gymnasium

@@ -26,7 +26,9 @@ else:
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 PAGE = (ROOT / "docs" / "datasets-in-ci.md").read_text("utf-8")
-INSTALL = 'python -m pip install "offline-data${VERSION:+==$VERSION}"'
+CPU = "--extra-index-url https://download.pytorch.org/whl/cpu"
+"""Arguments of pip: torch without CUDA."""
+INSTALL = f'python -m pip install "offline-data${{VERSION:+==$VERSION}}" {CPU}'
 
 
 class Runner:
@@ -176,12 +178,13 @@ def test_the_install_step(tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-        assert ran.stdout.splitlines() == ["-m", "pip", "install", expected]
+        assert ran.stdout.splitlines() == ["-m", "pip", "install", expected, *CPU.split()]
 
 
 def test_the_hook_can_be_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
     assert hook["id"] == "offline-data-check"
+    assert hook["additional_dependencies"] == [CPU.replace(" ", "=")]
     assert (hook["pass_filenames"], hook["always_run"], hook["language"]) == (False, True, "python")
     write_dataset(project.parent / "root" / "local" / "runs" / "1")
     monkeypatch.setenv("OFFLINE_DATA_HOME", str(project.parent / "root"))
@@ -199,13 +202,15 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: dict[str, list[str]] = {}
     for language, body in re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL):
         blocks.setdefault(language, []).append(body)
-    workflow, gitlab, hooks = map(yaml.safe_load, blocks["yaml"])
+    workflow, gitlab, hooks, packages = map(yaml.safe_load, blocks["yaml"])
     steps: list[dict[str, Any]] = workflow["jobs"]["datasets"]["steps"]
     assert steps[1].get("with", {}).keys() <= ACTION["inputs"].keys()
     assert steps[2]["with"]["sarif_file"] == "${{ steps.datasets.outputs.sarif }}"
     assert "sarif" in ACTION["outputs"]
     assert gitlab["datasets"]["artifacts"]["reports"]["junit"] in gitlab["datasets"]["script"][-1]
+    assert gitlab["datasets"]["script"][0] == f"pip install offline-data {CPU}"
     assert hooks["repos"][0]["hooks"][0]["id"] == "offline-data-check"
+    assert packages["additional_dependencies"][0] == CPU.replace(" ", "=")
     file = tmp_path / "pyproject.toml"
     file.write_text(blocks["toml"][1])
     assert read_config(file).fail_on == "warning"

@@ -1,0 +1,131 @@
+"""What pyproject.toml and setup.py say of the project: addresses, extras, PyPI's page."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import setuptools
+from packaging.requirements import Requirement
+
+from offline_data.sources.registry import iter_catalogs
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+REPOSITORY: str = PROJECT["urls"]["Repository"]
+
+ADDRESS = re.compile(
+    r"github\.com/([\w.-]+/offline-data)\b|//([\w-]+\.github\.io/offline-data)\b"
+    r"|uses: ([\w.-]+/offline-data)@|\b(OWNER/offline-data)\b"
+)
+SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".cff", ".cfg", ""}
+HINT = re.compile(r"offline-data\[([\w,]+)\]")
+
+
+def _texts(*kept: str) -> Iterator[tuple[Path, str]]:
+    """Iterate over the text files of the project, or those in some folders."""
+    skipped = {"build", "dist", "site"}
+    for top in sorted(ROOT.iterdir()):
+        hidden = top.name[0] == "." and top.is_dir() and top.name not in {".github", ".ci"}
+        if hidden or top.name in skipped or (kept and top.name not in kept):
+            continue
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            if path.suffix in SUFFIXES and path.is_file():
+                yield path, path.read_text("utf-8", errors="replace")
+
+
+def test_every_file_has_the_addresses_of_the_project() -> None:
+    owner, name = REPOSITORY.removeprefix("https://github.com/").split("/")
+    site = f"{owner}.github.io/{name}"
+    assert PROJECT["urls"]["Documentation"] == f"https://{site}/"
+    found = {
+        (path.relative_to(ROOT).as_posix(), *filter(None, address))
+        for path, text in _texts()
+        for address in ADDRESS.findall(text)
+        if path != Path(__file__)
+    }
+    assert {place for place, _ in found} >= {"pyproject.toml", "docs/datasets-in-ci.md"}
+    assert {(place, one) for place, one in found if one not in {f"{owner}/{name}", site}} == set()
+
+
+def test_all_has_every_extra() -> None:
+    named = {extra for line in EXTRAS["all"] for extra in Requirement(line).extras}
+    assert named == EXTRAS.keys() - {"all"}
+
+
+def test_each_package_is_in_one_extra_once() -> None:
+    lines = [Requirement(line) for extra in EXTRAS.values() for line in extra]
+    names = sorted((one.name, *sorted(one.extras)) for one in lines if one.name != "offline-data")
+    assert names == sorted(set(names))
+
+
+def test_every_extra_that_a_text_names_exists() -> None:
+    hinted = {
+        (path.name, extra)
+        for path, text in _texts("offline_data", "cli", "docs", "README.md")
+        for names in HINT.findall(text)
+        for extra in names.split(",")
+    }
+    assert len(hinted) > 20
+    assert {(place, extra) for place, extra in hinted if extra not in EXTRAS} == {
+        ("__init__.py", "extra")  # catalogues explain their field so
+    }
+    printed = {catalog.extra for catalog in iter_catalogs()} - {None}
+    assert len(printed) > 4
+    assert printed <= EXTRAS.keys()
+
+
+TEXT = """[![badge](https://a.example/b.svg)](https://a.example) ![bars](docs/pictures/bars.svg)
+[![pic](docs/pictures/a.svg)](docs/index.md) [here](#install) [page](docs/a.md#b) [code](offline_data/)
+<picture><source media="(dark)" srcset="docs/dark.svg"><img src="docs/light.svg"></picture>
+<a href="docs/a.md">a</a> <a href="#b">b</a> <img src="https://a.example/c.svg">
+"""
+
+
+def test_links_of_the_readme_are_complete_on_pypi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, raw = f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/raw/main/"
+    (tmp_path / "README.md").write_text(TEXT)
+    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    shown = _published(tmp_path, monkeypatch)
+    assert shown == (
+        TEXT.replace("](docs/pictures/", f"]({raw}docs/pictures/")
+        .replace("](docs/index", f"]({blob}docs/index")
+        .replace("](docs/a.md", f"]({blob}docs/a.md")
+        .replace("](offline_data", f"]({blob}offline_data")
+        .replace('="docs/dark', f'="{raw}docs/dark')
+        .replace('="docs/light', f'="{raw}docs/light')
+        .replace('="docs/a.md', f'="{blob}docs/a.md')
+    )
+
+
+def test_what_the_readme_links_to_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    shown = _published(ROOT, monkeypatch)
+    code = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+    assert code.findall(shown) == code.findall(text)
+    paths = re.findall(rf"{REPOSITORY}/(?:raw|blob)/main/([^)#\"]+)", shown)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert re.findall(r"\]\((?!https?:|#)[^)]*|(?:src|srcset|href)=\"(?!https?:|#)", shown) == []
+
+
+def _published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the description that setup.py gives to a project with this README.md."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(ROOT / "setup.py"))
+    return str(given["long_description"])
