@@ -214,11 +214,9 @@ def server(name: str, tmp_path: Path) -> Iterator[LocalServer]:
         yield running
 
 
-@pytest.mark.usefixtures("no_waits")
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_each_file_goes_wrong(
-    server: LocalServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def serve_every_host(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the requests for all hosts to one server, except those of hub URLs."""
+
     def only_here(urls: list[str], *_: object) -> tuple[str, ...]:
         parts = [urlsplit(url) for url in urls]
         return tuple(
@@ -229,6 +227,14 @@ def test_each_file_goes_wrong(
     here = urlsplit(server.url).netloc
     monkeypatch.setattr(client, "with_mirrors", only_here)
     monkeypatch.setattr(plan, "with_mirrors", only_here)
+
+
+@pytest.mark.usefixtures("no_waits")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_each_file_goes_wrong(
+    server: LocalServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_every_host(server, monkeypatch)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     dataset, right = parse_id(name), server.answer
     options = Options()
