@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -33,8 +34,9 @@ class Environment:
     packages: Mapping[str, str | None]
     """Version of each package that this one may use; None: not installed."""
     settings: Mapping[str, Any]
-    """Resolved settings; for the token only whether there is one. `config` is the config file that
-    was read, `config_place` its expected location; for `origins` see `Settings`."""
+    """Resolved settings, with `~` for the home directory; for the token only whether there is one.
+    `config` is the config file that was read, `config_place` its expected location; for `origins` see
+    `Settings`."""
     free_bytes: int
     """Bytes available to this user on the disk of the root."""
     compiled_gather: bool
@@ -98,13 +100,25 @@ def _list_settings(settings: Settings) -> dict[str, Any]:
     read = settings.config is not None and settings.config.exists()
     return {
         **vars(settings),
-        "mirrors": [redact("=".join(pair)) for pair in settings.mirrors],
-        "hub_endpoint": settings.hub_endpoint and redact(settings.hub_endpoint),
+        "root": _anonymize(settings.root),
+        "minari_path": _anonymize(settings.minari_path),
+        "minari_remote": _anonymize(settings.minari_remote),
+        "mirrors": [_anonymize("=".join(pair)) for pair in settings.mirrors],
+        "hub_endpoint": _anonymize(settings.hub_endpoint),
         "hub_token": "set" if settings.hub_token else None,
-        "config": settings.config if read else None,
-        "config_place": settings.config,
-        "origins": {redact(name): origin for name, origin in settings.origins.items()},
+        "config": _anonymize(settings.config) if read else None,
+        "config_place": _anonymize(settings.config),
+        "origins": {_anonymize(name): origin for name, origin in settings.origins.items()},
     }
+
+
+def _anonymize(setting: str | Path | None) -> str | None:
+    """Hide the secrets of URLs, and write the home directory, which may be a name, as `~`."""
+    if setting is None:
+        return None
+    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - `Path` raises if there is none
+    text = redact(str(setting))
+    return re.sub(rf"(?<![\w.-]){re.escape(home)}(?=/|$)", "~", text) if home else text
 
 
 def source_reports() -> tuple[SourceReport, ...]:

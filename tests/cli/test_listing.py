@@ -181,6 +181,28 @@ def test_env_has_every_setting_with_its_origin_and_no_secret(
     assert settings["origins"][settings["mirrors"][2]] == "config file"
 
 
+def test_env_does_not_show_the_home_directory(
+    cli: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "jane.doe"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("OFFLINE_DATA_HOME", f"{home}/data")
+    config.rename(home / "settings.toml")
+    monkeypatch.setenv("OFFLINE_DATA_CONFIG", f"{home}/settings.toml")
+    monkeypatch.setenv("OFFLINE_DATA_MIRRORS", f"{HOST}=file://{home}/mirror/")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", f"{home}s/minari")
+    ran, as_json = cli("env"), cli("env", "--json")
+    assert "jane.doe/" not in ran.out + as_json.out
+    settings = as_json.json["settings"]
+    assert (settings["root"], settings["config_place"]) == ("~/data", "~/settings.toml")
+    assert settings["mirrors"][0] == f"{HOST}=file://~/mirror/"
+    assert settings["minari_path"] == f"{home}s/minari"
+    assert ["mirrors", f"{HOST}=file://~/mirror/", "OFFLINE_DATA_MIRRORS"] in ran.rows
+    monkeypatch.setenv("HOME", "/")
+    assert cli("env", "--json").json["settings"]["root"] == f"{home}/data"
+
+
 def test_the_config_file(
     cli: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
