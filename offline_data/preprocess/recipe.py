@@ -196,6 +196,7 @@ def recipe_of(stages: Iterable[Stage], options: RunOptions | None = None) -> Rec
         if isinstance(fn, Step):
             steps.append(fn)
         elif callable(fn):
+            import offline_data.buffers  # noqa: F401 # an error of ours without torch
             from offline_data.preprocess.functions.episodes import EpisodeStep
             from offline_data.preprocess.functions.step import FunctionStep
 

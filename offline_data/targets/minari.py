@@ -102,9 +102,10 @@ def import_minari() -> Any:
     try:
         import minari
         import minari.dataset.minari_storage
+        import PIL.Image  # noqa: F401 # its storages import it, and it does not require it
     except ImportError as error:
         raise MissingDependencyError(
-            f"Minari cannot be imported: {error}", hint="pip install 'minari[hdf5]'"
+            f"Minari cannot be imported: {error}", hint="pip install 'offline-data[minari]'"
         ) from error
     return minari
 

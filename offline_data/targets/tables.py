@@ -172,7 +172,7 @@ def arrow() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"Parquet and Arrow files need pyarrow, which cannot be imported: {error}",
-            hint="pip install pyarrow",
+            hint="pip install 'offline-data[arrow]'",
         ) from error
     return pa
 

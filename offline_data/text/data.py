@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+import offline_data.buffers  # noqa: F401 # isort: skip # an error of ours without torch
 import torch
 from tensordict import tensorclass
 

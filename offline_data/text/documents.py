@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import offline_data.buffers  # noqa: F401 # isort: skip # an error of ours without torch
 import numpy as np
 import torch
 from numpy.typing import NDArray

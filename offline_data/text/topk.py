@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from itertools import pairwise
 from typing import Any
 
+import offline_data.buffers  # noqa: F401 # isort: skip # an error of ours without torch
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor

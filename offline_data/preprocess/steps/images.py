@@ -507,9 +507,9 @@ def _working_type(dtype: np.dtype[Any], mode: Mode) -> np.dtype[Any]:
 
 def _interpolate(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> NDArray[Any]:
     """Interpolate `[n, channels, height, width]`."""
-    import torch
-    from torch.nn.functional import interpolate
+    from offline_data.buffers import torch
 
+    interpolate = torch.nn.functional.interpolate
     made = interpolate(torch.from_numpy(frames), size=size, mode=mode, antialias=True)
     return np.asarray(made.numpy())
 
