@@ -1,1 +1,1 @@
-"""Benchmarks of the README, each timed against a peer in the same run: `python -m benchmarks`."""
+"""Benchmarks of docs/how-fast.md, each timed against a peer in the same run: `python -m benchmarks`."""

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from offline_data.config import Settings, check_mirror, config_place, resolve_settings
 from offline_data.errors import UsageError
 from offline_data.fetch.mirrors import path_of_url, with_mirrors
+from tests.documented import BLOCK
+from tests.documented import read as read_page
 
 FLAGS = {"1": True, "TRUE": True, "0": False, "": False}
 
@@ -136,10 +138,9 @@ def read(text: str, folder: Path) -> Settings:
     return resolve_settings(environ={"OFFLINE_DATA_CONFIG": str(path)})
 
 
-def test_the_readme_s_example_is_read(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+def test_the_example_of_the_guide_is_read(tmp_path: Path) -> None:
     (example,) = (
-        block.split("```")[0] for block in readme.split("```toml\n")[1:] if "mirrors" in block[:300]
+        code for kind, code in BLOCK.findall(read_page("docs/guides/settings.md")) if kind == "toml"
     )
     found = read(example, tmp_path)
     assert found.root == Path.home() / "datasets"

@@ -1,82 +1,85 @@
-"""The README's tour, run as written: against a hub and a host of this machine."""
+"""The README: its code runs as written, its links lead somewhere, and its pictures are those of their scripts."""
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from offline_data.fetch import gcs
+from docs.generate import sampling, terminal
+from tests.documented import ROOT, follow, read
 from tests.stories.conftest import Shell
-from tests.toys.d4rl import write_d4rl_hdf5
-from tests.toys.minari import toy_episode, write_minari
-from tests.toys.rlds import toy_record, write_rlds
-from tests.toys.servers import FileServer, GcsServer, HubServer
+from tests.toys.hosts import published
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-TOUR = README.split("## A tour")[1].split("\n## ")[0]
-D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
+README = read("README.md")
+HAND_WRITTEN = [
+    path
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    if path.name not in {"CODE_OF_CONDUCT.md"}
+]
 
 
-def test_the_tour_works_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_minari(tmp_path / "repo/door/human-v2", [toy_episode(e, 45) for e in range(10)])
-    write_d4rl_hdf5(tmp_path / "recorded.hdf5")
-    pen = (tmp_path / "recorded.hdf5").read_bytes()
-    blocks = re.findall(r"```(console|python)\n(.*?)```", TOUR, re.DOTALL)
-    assert [kind for kind, _ in blocks] == [
-        "console",
-        *["python"] * 13,
-        "console",
-        "python",
-        "console",
-    ]
-    (tmp_path / "scale.py").write_text(next(c for _, c in blocks if c.startswith("# scale.py")))
-    records = [toy_record(episode, 20) for episode in range(30)]
-    viola = write_rlds(tmp_path / "viola", {"train": [records[:20], records[20:]]}, name="viola")
-    objects = {f"robotics/viola/0.1.0/{path.name}": path.read_bytes() for path in viola.iterdir()}
-    with (
-        GcsServer({"gresearch": objects}) as bucket,
-        HubServer({"farama-minari/D4RL": tmp_path / "repo"}) as hub,
-        FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": pen}) as host,
-    ):
-        mirrors = f"{D4RL_HOST}={host.url}/;{gcs.HOST}={bucket.url}"
-        shell = Shell(tmp_path, {"HF_ENDPOINT": hub.url, "OFFLINE_DATA_MIRRORS": mirrors})
-        python = "\n".join(code for kind, code in blocks if kind == "python")
-        for command in blocks[0][1].splitlines():
-            run(shell, command)
-        run(shell, "$ offline-data download d4rl:pen-human-v1 --allow-changed")  # it is small here
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", python],
-            env=shell.environ,
-            capture_output=True,
-            text=True,
-            check=False,
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    with published(tmp_path / "hosts") as hosts:
+        assert follow(README, hosts).startswith("torch.Size([256, 11])")
+        # what its comment says of load_arrays, in a process of its own
+        code = "import offline_data, sys; offline_data.load_arrays('d4rl:hopper-medium-v2')"
+        subprocess.run(
+            [sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"],
+            env=Shell(tmp_path, hosts).environ,
+            check=True,
         )
-        assert done.returncode == 0, done.stderr
-        assert "450 transitions in 10 episodes" in done.stdout
-        assert "450 transitions, each once" in done.stdout
-        assert "torch.Size([256, 1]) torch.Size([256])" in done.stdout
-        assert "tensor([128,  64,  64])" in done.stdout
-        assert "450 transitions in /" in done.stdout
-        assert "450 transitions scaled" in done.stdout
-        assert "585 transitions streamed" in done.stdout  # of 600, 15 have no known next one
-        monkeypatch.chdir(tmp_path)
-        console = [code for kind, code in blocks[1:] if kind == "console"]
-        for command in [line for code in console for line in code.splitlines()]:
-            run(shell, command)
 
 
-def run(shell: Shell, command: str) -> None:
-    dollar, program, *arguments = shlex.split(command)
-    assert (dollar, program) == ("$", "offline-data")
-    assert shell.run(*arguments).stdout
-
-
-def test_make_has_the_two_commands() -> None:
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+def test_make_has_its_commands() -> None:
+    makefile = read("Makefile")
+    targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    assert targets == ["demo", "test"]
+    for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: page.name)
+def test_links_between_pages(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)|(?:src|srcset)=\"([^\"]+)\"", text)
+    for link in filter(None, (part for parts in links for part in parts)):
+        if not re.match(r"https?:|mailto:", link):
+            name, _, anchor = link.partition("#")
+            path = page.parent / name if name else page
+            assert path.exists(), f"{page.name} names {link}"
+            assert not anchor or anchor in anchors(path), f"{page.name} names {link}"
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in found)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+def test_the_terminal_shows_the_commands() -> None:
+    for theme in terminal.THEMES:
+        drawn = read(f"docs/pictures/terminal-{theme}.svg")
+        words = re.sub(r"&#160;|\s+", " ", re.sub(r"<[^>]+>", " ", drawn))
+        for command in terminal.COMMANDS:
+            assert f"offline-data {command}" in words
+        assert "no findings" in words
+        assert not re.search(r"@font-face|url\(\"?http", drawn)
+
+
+def test_the_bars_are_drawn_from_the_figures() -> None:
+    figures = json.loads(read("docs/pictures/sampling.json"))
+    for theme in sampling.COLOURS:
+        assert read(f"docs/pictures/sampling-{theme}.svg") == sampling.draw(figures, theme)

@@ -1,4 +1,4 @@
-"""`docs/migrate.md`: its table is that of the formats, and its commands and code run as written."""
+"""`docs/export.md`: its table is that of the formats, and its commands and code run as written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.stories.conftest import Shell
 from tests.targets.conftest import flat_batch
 from tests.toys.stored import write_stored
 
-PAGE = (Path(__file__).parents[2] / "docs" / "migrate.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 _FLAGS = {
     "rows": "both, in every row",
     "ended": "both, in every row",

@@ -1,0 +1,42 @@
+"""The pages of `docs/guides` and the first page of the site, run as written, each in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.documented import ROOT, follow, read
+from tests.toys.hosts import published
+from tests.toys.text import write_chat_tokenizer, write_tokenizer
+
+PAGES = [
+    "docs/index.md",
+    *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/guides/*.md")),
+]
+LONG = ("docs/guides/streaming.md", "docs/guides/text.md")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with published(tmp_path_factory.mktemp("hosts")) as environment:
+        yield environment
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page in LONG else ()) for page in PAGES]
+)
+def test_the_page(
+    page: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    if page == "docs/guides/text.md":
+        pytest.importorskip("transformers")
+        (tmp_path / "gpt2").mkdir()
+        write_chat_tokenizer(tmp_path / "gpt2")
+        write_tokenizer(tmp_path)
+        (tmp_path / "stories.jsonl").write_text('{"text": "the cat sat on the mat"}\n')
+    follow(read(page), environment)
