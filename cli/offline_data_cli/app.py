@@ -72,7 +72,7 @@ def command_tree() -> Any:
             make = functools.partial(_command, name, place, f"{group} {name}")
             inner.add("Commands", name, about, make)
         commands.add(panel, group, text, functools.partial(_group, group, text, inner))
-    return _group("", "Download, verify, convert and sample public offline-RL datasets.", commands)
+    return _group("", "Download, check and sample offline-RL datasets.", commands)
 
 
 def _command(name: str, place: str, verb: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from offline_data.sources.options import Option, Options, TextOptions, options_of
 from offline_data.store.layout import LayoutName
+from offline_data_cli.help import panel_of
 from offline_data_cli.options import Context, OptionTable, option
 
 _OPTIONS = options_of(Options)
@@ -29,7 +30,7 @@ class ConversionOptions(OptionTable):
     def parameters(self) -> list[Parameter]:
         """See `OptionTable`."""
         found: list[Parameter] = []
-        for table, panel in ((Options, None), (TextOptions, "Text (hf, text)")):
+        for table in (Options, TextOptions):
             kinds = get_type_hints(table)
             for name, each in options_of(table).items():
                 if each.help and each.only in {None, self.command}:
@@ -38,16 +39,17 @@ class ConversionOptions(OptionTable):
                     default = getattr(table, name) if table is Options or kind is bool else None
                     names = [parameter.name for parameter in found]
                     place = names.index(each.below) + 1 if each.below else len(found)
-                    typed = Annotated[kind, self._describe(each, panel)]  # type: ignore[valid-type] # at run time
+                    typed = Annotated[kind, self._describe(each)]  # type: ignore[valid-type] # at run time
                     found.insert(
                         place, Parameter(name, _KEYWORD, default=default, annotation=typed)
                     )
         return found
 
-    def _describe(self, each: Option, panel: str | None) -> Any:
+    def _describe(self, each: Option) -> Any:
         """Return what typer shows of an option."""
         text = (self.command == "convert" and each.help_of_convert) or each.help
         names = () if each.flag is None else (each.flag,)
+        panel = panel_of(each.sources)
         return option(text, *names, metavar=each.metavar, min=each.least, rich_help_panel=panel)
 
 

@@ -1,11 +1,13 @@
-"""Additions to `--help`: examples, global options in two lines, exit codes."""
+"""Help of verbs: its three lengths, examples, options of sources, global options, exit codes."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 from offline_data_cli.values import parse_value
+from offline_data_cli.verbs import DOCUMENTATION
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": ("search door human", "download minari:D4RL/door/human-v2", "info door"),
@@ -18,9 +20,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "push local:mine /srv/www/mine",
     ),
     "export": (
-        "export local:mine mine --to lerobot --dry-run",
-        "export door door.hdf5 --to d4rl",
-        "export local:mine parquet --to parquet --view train",
+        "export local:mine --to lerobot --out mine --dry-run",
+        "export door --to d4rl --out door.hdf5",
+        "export local:mine --to parquet --out parquet --view train",
     ),
     "head": ("head local:mine -n 2", "head local:mine --random 3 --seed 0"),
     "tail": ("tail local:mine -n 2",),
@@ -36,7 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "sync": ("sync --locked", "sync --dry-run"),
     "check": (
         "check local:mine",
-        "check --all --ignore RL021 --fail-on warning --output check.sarif",
+        "check --all --ignore RL021 --fail-on warning --out check.sarif",
         "check --all --write-baseline checks.json",
     ),
     "explain": ("explain RL020", "explain clip"),
@@ -129,48 +131,88 @@ ELSEWHERE: dict[str, str] = {
     "upgrade": "download ID --force fetches and converts a dataset again",
     "login": "tokens come from HF_TOKEN or `hf auth login`",
     "train": "load_dataset(ID, batch_size=256).sample() in Python gives batches",
-    "create": "convert PATH NAME, or preprocess ID --step … --out NAME",
+    "create": "convert PATH --out NAME, or preprocess ID --step … --out NAME",
 }
 """Hints for words that are not verbs."""
 
-GLOBALS = (
-    "Global: --root DIR, --offline, --json, -q/--quiet, -y/--yes, -v/--verbose, -V,\n"
-    "  --format table|tsv|json, --color WHEN, --no-progress, --no-truncate"
-)
-CODES = (
-    "Exit codes: 0 fine · 1 findings, a part failed, or the answer was no\n"
-    "  2 usage: a wrong form · 3 not found: an unknown name · 4 no access\n"
-    "  5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
-)
-DOCUMENTATION = "README.md of offline-data"
-"""Location of the documentation."""
+COMMON: dict[str, str] = {
+    "search": "limit min_size max_size action",
+    "download": "episodes layout images keep_raw force workers dry_run",
+    "convert": "source inspect mapping split episodes layout force dry_run",
+    "preprocess": "fn steps list_steps out view batched by force workers dry_run",
+    "check": "all_ files select ignore fail_on output_format out",
+    "export": "out to view strict force dry_run",
+    "merge": "out common_leaves cast force",
+    "filter": "out view force",
+    "split": "out seed view force",
+}
+"""Parameters of the options that `-h` shows, by verb; other verbs show all of theirs."""
+
+OF_SOURCES: dict[str, str] = {
+    "atari_dqn": "download atari_dqn:Pong/1 --checkpoints 0:2",
+    "hf": "download hf:roneneldan/TinyStories --tokenizer gpt2",
+    "lerobot": "download lerobot:lerobot/pusht --only observation.state",
+    "libero": "convert demo.hdf5 mine --from libero --alignment raw",
+    "text": "convert texts.jsonl mine --from text --tokenizer tokenizer.json",
+}
+"""An example for each source that has options of its own."""
+
+GLOBALS = "Global options (--root, --json, ...), exit codes: offline-data help options"
+CODES = {
+    "0": "Success.",
+    "1": "Findings of `check`, a part failed, or the answer was no.",
+    "2": "Wrong usage: an option, a value or an id of the wrong form.",
+    "3": "Not found: an unknown dataset, source, episode, rule, step or file.",
+    "4": "Access denied by a host.",
+    "5": "Damaged data.",
+    "6": "Network error, or offline.",
+    "7": "Disk full.",
+    "130": "Interrupted (Ctrl-C).",
+}
+"""Exit codes of the program."""
 
 
 def epilog(verb: str) -> str:
     """Return the end of a verb's help."""
-    lines = [
-        f"  {line}" if line.startswith("eval") else f"  offline-data {line}"
-        for line in EXAMPLES[verb]
-    ]
-    examples = "\n".join(["Examples:", *lines])
-    return f"{examples}\n\n{GLOBALS if verb else CODES}\n\nMore: {DOCUMENTATION}"
+    more = "" if verb else f"Documentation: {DOCUMENTATION}\n"
+    return f"{_format_examples(EXAMPLES[verb])}\n\n{more}{GLOBALS}"
 
 
-_SHORT = "offline_data_cli.help.short"
-"""Key of a context: whether the short help was requested."""
+def _format_examples(examples: Iterable[str]) -> str:
+    lines = (line if line.startswith("eval") else f"offline-data {line}" for line in examples)
+    return "\n  ".join(["Examples:", *lines])
+
+
+_TOPIC = "offline_data_cli.help.topic"
+"""Key of a context: the requested help, which is one of the following or the name of a source."""
+_FULL, _SHORT, _GLOBAL = "--help", "-h", "options"
 _FIRST = ("Arguments", "Options")
-"""Panels of the short help."""
+"""Panels of the short help of verbs that `COMMON` does not name."""
+_OF = "Options of "
+
+
+def panel_of(sources: Sequence[str]) -> str | None:
+    """Return the panel of options that only some sources have; None without sources."""
+    return f"{_OF}{', '.join(sources)}" if sources else None
+
+
+def _sources_of(panel: str) -> list[str]:
+    return panel.removeprefix(_OF).split(", ") if panel.startswith(_OF) else []
 
 
 class _Help:
     """Help of a verb or a group: plain text, in panels, without an import for its looks."""
 
     folded: frozenset[str] = frozenset()
-    """Names of the global options that are in the last lines instead."""
+    """Names of the global options, which only `help options` describes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; `-h` asks for the short help."""
-        ctx.meta[_SHORT] = "-h" in args and "--help" not in args
+        """Parse the command line; `-h` requests the short help, a source's name its options."""
+        if ctx.meta.get(_TOPIC) != _GLOBAL:
+            words = {word.partition(":")[0] for word in args}
+            named = [source for source in self._sources(ctx) if source in words]
+            length = _SHORT if "-h" in args and "--help" not in args else _FULL
+            ctx.meta[_TOPIC] = named[0] if named else length
         return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return] # of a command
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -179,49 +221,101 @@ class _Help:
         option.help = "Show this help and exit; -h is short."
         return option
 
+    def _panels(self, ctx: Any) -> dict[str, list[Any]]:
+        """Return arguments and options by panel, without hidden ones."""
+        panels: dict[str, list[Any]] = {"Arguments": []}
+        for param in self.get_params(ctx):  # type: ignore[attr-defined] # of a command
+            if not getattr(param, "hidden", False):
+                of = "Arguments" if param.param_type_name == "argument" else "Options"
+                panel = getattr(param, "rich_help_panel", None) or of
+                panels.setdefault(panel, []).append(param)
+        return panels
+
+    def _sources(self, ctx: Any) -> list[str]:
+        """Return the sources that have options of their own, sorted."""
+        return sorted({source for panel in self._panels(ctx) for source in _sources_of(panel)})
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the text of the command, or a sentence about the requested options."""
+        topic = ctx.meta[_TOPIC]
+        if topic in {_FULL, _SHORT}:
+            super().format_help_text(ctx, formatter)  # type: ignore[misc] # of a command
+        elif topic == _GLOBAL:
+            formatter.write("\n  Global options can be given before or after the command.\n")
+        else:
+            formatter.write(f"\n  Options for {topic} data, in addition to those of --help.\n")
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options by panel, each name with its value and its text."""
-        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
-        for param in self.get_params(ctx):  # type: ignore[attr-defined] # of a command
-            if not (ctx.parent and param.name in self.folded):
-                argument = param.param_type_name == "argument"
-                panel = getattr(param, "rich_help_panel", None) or "Options"
-                rows = panels.setdefault("Arguments" if argument else panel, [])
-                rows.append(
-                    (param.metavar, param.help) if argument else _describe_option(param, ctx)
-                )
-        for panel, rows in panels.items():
-            if ctx.meta[_SHORT]:
-                end = r"(?<=\.) (?=[A-Z])|(?<=\.\)) |(?<=\.) (?=\()"  # of the first sentence
-                rows = [(name, re.split(end, text)[0]) for name, text in rows]
-            if rows and (panel in _FIRST or not ctx.meta[_SHORT]):
-                with formatter.section(panel):
+        topic = ctx.meta[_TOPIC]
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for panel, params in self._panels(ctx).items():
+            rows = [_describe(p, ctx) for p in params if self._is_shown(p, panel, ctx)]
+            if topic == _SHORT:  # one section of options, and the first sentence of each text
+                rows = [(name, re.split(r"(?<=\.) ", text)[0]) for name, text in rows]
+                panel = panel if panel == "Arguments" else "Options"
+            sections.setdefault(panel, []).extend(rows)
+        for title, rows in sections.items():
+            rows.sort(key=lambda row: row[0] == "-h, --help")
+            if rows:
+                with formatter.section(title):
                     formatter.write_dl(rows)
+        if topic == _GLOBAL:
+            with formatter.section("Exit codes"):
+                formatter.write_dl(list(CODES.items()))
+        elif topic == _FULL and (sources := self._sources(ctx)):
+            formatter.write(
+                f"\nOptions for {', '.join(sources)}: {ctx.info_name} --help SOURCE\n"
+            )
+
+    def _is_shown(self, param: Any, panel: str, ctx: Any) -> bool:
+        """Return True if the requested help has a parameter."""
+        topic, sources = ctx.meta[_TOPIC], _sources_of(panel)
+        if topic not in {_FULL, _SHORT}:
+            return param.name in self.folded if topic == _GLOBAL else topic in sources
+        if sources or param.name in self.folded:
+            return False
+        common = COMMON.get(ctx.info_name)
+        if topic == _FULL or panel == "Arguments" or param.name == "help":
+            return True
+        return panel in _FIRST if common is None else param.name in common.split()
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the name of the command: arguments that can be left out in brackets."""
-        params = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]  # type: ignore[attr-defined] # of a command
+        """Return the rest of the usage line: arguments, optional ones in brackets, required options."""
+        params = [p for p in self.get_params(ctx) if not getattr(p, "hidden", False)]  # type: ignore[attr-defined] # of a command
+        arguments = [p for p in params if p.param_type_name == "argument"]
+        options = [p for p in params if p.param_type_name == "option" and p.required]
         return [
             "[OPTIONS]",
-            *(p.metavar if p.required else f"[{p.metavar}]" for p in params),
+            *(p.metavar if p.required else f"[{p.metavar}]" for p in arguments),
+            *(_describe(p, ctx)[0] for p in options),
             *(["COMMAND"] if hasattr(self, "commands") else []),
         ]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write examples and the last lines as they are."""
-        if ctx.meta[_SHORT]:
-            formatter.write(f"\nAll options and examples: {ctx.command_path} --help\n")
-            return
-        formatter.write(f"\n{self.epilog}\n")  # type: ignore[attr-defined] # of a command
+        topic, path = ctx.meta[_TOPIC], ctx.command_path
+        if topic == _FULL:
+            formatter.write(f"\n{self.epilog}\n")  # type: ignore[attr-defined] # of a command
+        elif topic == _SHORT:
+            formatter.write(f"\nAll options and examples: {path} --help\n")
+        elif topic != _GLOBAL:
+            verb = path.rpartition(" ")[2]
+            example = OF_SOURCES[topic]
+            if example.startswith(verb):
+                formatter.write(f"\n{_format_examples([example])}\n")
+            formatter.write(f"\nAll other options: {path} --help\n")
 
 
-def _describe_option(param: Any, ctx: Any) -> tuple[str, str]:
-    """Return the names of an option with its value, and its text with the default."""
+def _describe(param: Any, ctx: Any) -> tuple[str, str]:
+    """Return an argument or the names of an option with its value, and its text with the default."""
+    if param.param_type_name == "argument":
+        return param.metavar, param.help
     usage, text = param.get_help_record(ctx)
     names = ", ".join(sorted(param.opts, key=len))
-    value = usage.removeprefix(", ".join(param.opts)) if not param.is_flag else ""
+    value = "" if param.is_flag else re.sub("[<>]", "", usage.removeprefix(", ".join(param.opts)))
     default = re.search(r"  \[.*?(default: [^;\]]*).*\]$", text)
-    return f"{names}{value}", f"{param.help}{f' [{default[1]}]' if default else ''}"
+    return f"{names}{value}", f"{param.help}{f' ({default[1]})' if default else ''}"
 
 
 class Verb(_Help, TyperCommand):
@@ -233,11 +327,13 @@ class Verbs(_Help, TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs by panel, without importing them, then the options."""
-        for panel, verbs in self.commands.panels.items():  # type: ignore[attr-defined] # `Commands`
-            with formatter.section(panel):
-                if ctx.meta[_SHORT]:
-                    formatter.write_text(", ".join(verbs))
-                else:
+        panels = self.commands.panels  # type: ignore[attr-defined] # `Commands`
+        if ctx.meta[_TOPIC] == _SHORT:
+            with formatter.section("Commands"):
+                formatter.write_dl([(panel, ", ".join(verbs)) for panel, verbs in panels.items()])
+        elif ctx.meta[_TOPIC] == _FULL:
+            for panel, verbs in panels.items():
+                with formatter.section(panel):
                     formatter.write_dl(list(verbs.items()))
         super().format_options(ctx, formatter)
 
@@ -245,6 +341,8 @@ class Verbs(_Help, TyperGroup):
         """Return the verb named by an argument, by its own name or a synonym."""
         name = args[0]
         if name == "help" and ctx.parent is None:
+            if args[1:] == [_GLOBAL]:
+                ctx.meta[_TOPIC] = args.pop()
             args = [*args[1:], "--help"]
             name = args[0]
         if ctx.parent is None and name not in self.commands:

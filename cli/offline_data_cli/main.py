@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         try:
-            return _run(list(arguments) or ["--help"])
+            return _run(list(arguments)) if arguments else _show_first_steps()
         except ReaderGone:
             raise
         except BaseException as error:  # noqa: BLE001 - the only place that handles every error
@@ -111,6 +111,16 @@ def main(arguments: Sequence[str]) -> int:
                 return _fail(lost, arguments)
     except ReaderGone:
         return 0
+
+
+def _show_first_steps() -> int:
+    from offline_data_cli.render import Mode, show
+    from offline_data_cli.result import Lines, Result
+    from offline_data_cli.verbs import FIRST_STEPS
+
+    lines = [[(line, "id" * line.startswith(" "))] for line in FIRST_STEPS.splitlines()]
+    show(Result(None, (Lines(lines, wrap=False),)), Mode.HUMAN)
+    return 0
 
 
 def _run(arguments: list[str]) -> int:

@@ -33,8 +33,7 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
 count = partial(option, metavar="N", min=1)
 """An option that takes an integer of at least 1."""
 
-_PANEL = "Global options, before or after the command"
-_global = partial(option, rich_help_panel=_PANEL, show_default=False)
+_global = partial(option, rich_help_panel="Global options", show_default=False)
 
 
 def _version(asked: bool) -> None:
@@ -72,7 +71,7 @@ class Globals:
 
     root: Annotated[
         Path | None,
-        _global("Folder for datasets and downloads. (env: OFFLINE_DATA_HOME)", metavar="DIR"),
+        _global("Folder of all datasets and downloads. (env: OFFLINE_DATA_HOME)", metavar="DIR"),
     ] = None
     offline: Annotated[
         bool, _global("Use only datasets on this disk. (env: OFFLINE_DATA_OFFLINE)")
@@ -89,9 +88,9 @@ class Globals:
     ] = None
     format: Annotated[
         OutputFormat | None,
-        _global("Lay out data as. (default: table in a terminal, tsv in a pipe)"),
+        _global("Format of the output. (default: table in a terminal, tsv in a pipe)"),
     ] = None
-    no_truncate: Annotated[bool, _global("Do not cut tables at the edge of the terminal.")] = False
+    no_truncate: Annotated[bool, _global("Do not truncate tables to the width of the terminal.")] = False
     version: Annotated[
         bool,
         _global("Show the version and exit.", "--version", "-V", callback=_version, is_eager=True),
@@ -128,13 +127,13 @@ class Context:
     progress: Progress
 
 
-_WHICH = "Dataset id, path of a dataset directory, or a name that only one dataset has."
-Dataset = Annotated[str, argument("ID", _WHICH, autocompletion=complete.ids_here)]
-AnyDataset = Annotated[str, argument("ID", _WHICH, autocompletion=complete.all_ids)]
-Datasets = Annotated[list[str], argument("ID...", _WHICH, autocompletion=complete.ids_here)]
+WHICH = "Id, path or unique name of a dataset."
+Dataset = Annotated[str, argument("ID", WHICH, autocompletion=complete.ids_here)]
+AnyDataset = Annotated[str, argument("ID", WHICH, autocompletion=complete.all_ids)]
+Datasets = Annotated[list[str], argument("ID...", WHICH, autocompletion=complete.ids_here)]
 SomeDatasets = Annotated[
     list[str] | None,
-    argument("ID...", "Dataset ids, paths or names.", autocompletion=complete.ids_here),
+    argument("ID...", "Ids, paths or unique names of datasets.", autocompletion=complete.ids_here),
 ]
 AllDatasets = Annotated[bool, option("All datasets under the root.", "--all")]
 NewName = Annotated[str, argument("NAME", "Name of the new dataset; its id is local:NAME.")]

@@ -2,6 +2,24 @@
 
 from typing import TypeAlias
 
+DOCUMENTATION = "https://offline-data.github.io/offline-data/"
+
+FIRST_STEPS = f"""\
+Download, check and sample offline-RL datasets.
+
+Find a dataset, download it, and look at it:
+  offline-data search hopper medium
+  offline-data download d4rl:hopper-medium-v2
+  offline-data info d4rl:hopper-medium-v2
+
+Sample a batch in Python:
+  offline_data.load_dataset("d4rl:hopper-medium-v2", batch_size=256).sample()
+
+All commands: offline-data --help
+Documentation: {DOCUMENTATION}
+"""
+"""Printed for a command line without arguments; indented lines can be pasted."""
+
 Table: TypeAlias = dict[str, tuple[str, str]]
 """Function of each verb, as `module:name` in `commands`, and what `--help` of all verbs says of it."""
 
@@ -9,23 +27,23 @@ VERBS: dict[str, Table] = {
     "Get": {
         "search": (
             "listing:search",
-            "Search the catalogues of all sources. Works offline. Exits with 3 if nothing matches.",
+            "Search the catalogues of all sources; works offline.",
         ),
         "download": (
             "download:download",
-            "Download and convert datasets. Datasets already on this disk are left alone.",
+            "Download datasets and convert them.",
         ),
         "convert": (
             "download:convert",
-            "Convert a local file or folder to a dataset. The source is never changed.",
+            "Convert a local file or folder to a dataset.",
         ),
         "list": (
             "listing:list_",
-            "List the datasets on this disk or, with --remote, those that sources offer.",
+            "List datasets on this disk; with --remote, those of all sources.",
         ),
         "push": (
             "share:push",
-            "Push a dataset to the Hugging Face hub or to a folder, from which `download` copies it.",
+            "Push a dataset to the Hugging Face hub or to a folder.",
         ),
     },
     "Look": {
@@ -34,69 +52,69 @@ VERBS: dict[str, Table] = {
         "stats": ("inspection:stats", "Show statistics of every leaf and of the episodes."),
         "plot": (
             "pictures:plot",
-            "Draw returns, lengths, rewards, actions, observations, episodes and coverage.",
+            "Plot returns, lengths, rewards, actions, coverage and more.",
         ),
         "report": (
             "pages:report",
-            "Write an HTML page about a dataset, or about several side by side.",
+            "Write an HTML page about a dataset, or comparing several.",
         ),
         "view": (
             "pictures:view",
-            "Write the images of an episode as a film, or open them in rerun.",
+            "Write the images of an episode as a video, or open them in Rerun.",
         ),
         "browse": (
             "pages:browse",
-            "Serve a read-only page about all datasets on this disk, to this machine only.",
+            "Browse the datasets on this disk in a web browser.",
         ),
     },
     "Check": {
-        "check": ("check:check", "Check datasets for defects of data, as a linter does for code."),
+        "check": ("check:check", "Check datasets for defects, as a linter does for code."),
         "explain": (
             "explain:explain",
-            "Explain a rule of `check` or a step of `preprocess`; without a name, list all.",
+            "Explain a rule of `check` or a step of `preprocess`, or list all.",
         ),
         "diff": (
             "lock:diff",
-            "Compare two datasets on this disk: schema, episodes, values and statistics.",
+            "Compare two datasets: schema, episodes, values and statistics.",
         ),
         "lock": (
             "lock:lock",
-            "Write datasets.lock: revisions, files and content of the datasets in datasets.toml.",
+            "Lock the datasets of datasets.toml: revisions and checksums.",
         ),
         "sync": (
             "lock:sync",
-            "Make this disk hold the datasets of datasets.lock; others are left alone.",
+            "Download the datasets of datasets.lock.",
         ),
     },
     "Make": {
         "preprocess": (
             "preprocess:preprocess",
-            "Make a new dataset by applying functions and steps to an existing one.",
+            "Make a new dataset by applying functions and steps to another.",
         ),
         "filter": (
             "copies:filter_",
-            "Make a new dataset of the episodes for which an expression is true.",
+            "Make a new dataset of the episodes that match an expression.",
         ),
         "export": (
             "export:export",
-            "Write a dataset as files of another format, read them back, and compare every value.",
+            "Write a dataset in another format, and verify every value.",
         ),
         "merge": (
             "copies:merge",
-            "Make one dataset of the episodes of several; a column names the source of each.",
+            "Make one dataset of the episodes of several.",
         ),
         "split": (
             "copies:split",
-            "Make a new dataset of each part of a random split of the episodes.",
+            "Split the episodes of a dataset at random into new datasets.",
         ),
     },
     "Keep": {
         "path": ("inspection:path", "Print the directory of a dataset."),
-        "rename": ("copies:rename", "Give a dataset another name: local:NAME. Nothing is copied."),
+        "rename": ("copies:rename", "Rename a dataset to local:NAME. Nothing is copied."),
         "rm": ("manage:rm", "Delete datasets. Lists them and asks first."),
         "env": (
             "listing:env",
-            "Show versions, settings, sources and paths for a bug report, without secrets.",
+            "Show versions, settings, sources and paths, for bug reports.",
         ),
     },
 }
@@ -110,7 +128,7 @@ HIDDEN: Table = {
         "Print the script that makes a shell complete verbs, options, ids, sources and steps.",
     ),
     "cp": ("copies:cp", "Copy a dataset to local:NAME, comparing every file with its checksum."),
-    "demo": ("demo:demo", "Record, convert, verify and sample a tiny dataset. Works offline."),
+    "demo": ("demo:demo", "Record, convert, verify and sample a tiny dataset; works offline."),
     "open": ("inspection:open_", "Open the directory of a dataset in the file manager."),
     "rule": ("explain:rule", "Explain the rules of `check`; without an argument, list them."),
     "sample": ("inspection:sample", "Sample a random batch and show its leaves."),
@@ -127,7 +145,7 @@ HIDDEN: Table = {
     "version": ("environment:version", "Print the version."),
     "worker": (
         "preprocess:worker",
-        "Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.",
+        "Run one worker's share of a plan: tasks I, I + N, I + 2N and so on.",
     ),
 }
 """Verbs that are not listed: other verbs have their output, or they are printed where they are needed."""

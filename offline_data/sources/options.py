@@ -76,6 +76,8 @@ class Option(NamedTuple):  # made faster than a dataclass, for `--help`
     """The only command that has it; None: both."""
     help_of_convert: str | None = None
     """Its text in `convert --help`, where it is another one."""
+    sources: tuple[str, ...] = ()
+    """Sources that it is for; empty: any."""
     below: str | None = None
     """Option that it follows in `--help`; None: that of the field before."""
     place: int | None = None
@@ -89,6 +91,9 @@ class Option(NamedTuple):  # made faster than a dataclass, for `--help`
 
 def _option(default: Any, text: str, **more: Any) -> Any:
     return field(default=default, metadata={"option": Option(text, **more)})
+
+
+_text_option = partial(_option, sources=("hf", "text"))
 
 
 def options_of(table: type | Options | TextOptions) -> dict[str, Option]:
@@ -176,56 +181,58 @@ class TextOptions:
         'answer'
     """
 
-    tokenizer: str = _option(
+    tokenizer: str = _text_option(
         "",
-        "Tokenize with this: a name on the Hugging Face hub, a folder, or a tokenizer.json.",
+        "Tokenizer: a name on the Hugging Face hub, a folder, or a tokenizer.json.",
         metavar="NAME|PATH",
     )
     """Name on the Hugging Face hub, a folder saved by `save_pretrained`, or a `tokenizer.json`."""
-    form: Form | None = _option(
+    form: Form | None = _text_option(
         None,
-        "text: one text. prompt: prompt and completion. pairs: prompt, chosen and rejected. "
-        "messages: a conversation. (default: by the dataset and its columns)",
+        "Form of a row. text: one text; prompt: prompt and completion; pairs: prompt, chosen and "
+        "rejected; messages: a conversation. (default: by the dataset and its columns)",
     )
     """Form of a row; None: by the dataset's name (a preset) or the names of its columns."""
-    columns: Mapping[str, str] | None = _option(
+    columns: Mapping[str, str] | None = _text_option(
         None,
-        "Column of a role (text, prompt, completion, chosen, rejected, messages, score).",
+        "Column of a role: text, prompt, completion, chosen, rejected, messages or score. May be "
+        "repeated.",
         metavar="ROLE=NAME",
         parse=_parse_columns,
         flag="--column",
     )
     """Column of each role, where it has another name: `{"completion": "answer"}`."""
-    split: str = _option(
+    split: str = _text_option(
         "train", "Split to read. (default: train)", metavar="NAME|all", only="download"
     )
     """Split to read, as the dataset's card on the hub names it, else by the names of files. `all` or
     empty: all files. A single file is read as a whole."""
-    max_length: int | None = _option(
-        None, "Cut documents off after N tokens. (default: keep all)", metavar="N", least=1
+    max_length: int | None = _text_option(
+        None, "Truncate documents after N tokens. (default: keep all)", metavar="N", least=1
     )
     """Tokens of a document; what is longer is cut off at the end and marked `truncated`."""
-    pad: bool = _option(
-        False, "Store documents as rows of --max-length tokens (default: a row is a token)."
+    pad: bool = _text_option(
+        False,
+        "Store each document as a row of --max-length tokens. (default: a row is a token)",
     )
     """Whether a row of the dataset is a document of `max_length` tokens; else a row is a token, and
     an episode is a document."""
-    separator: str | None = _option(
+    separator: str | None = _text_option(
         None, "Text between prompt and completion. (default: none)", metavar="TEXT"
     )
     """Text between prompt and completion; None: that of the preset, else nothing."""
-    keep_text: bool = _option(False, "Store the texts, too.")
+    keep_text: bool = _text_option(False, "Store the texts as well.")
     """Whether the texts are stored, too; the words of all documents are then held in memory."""
-    tokenizer_revision: str | None = _option(
+    tokenizer_revision: str | None = _text_option(
         None, "Commit, branch or tag of a tokenizer on the hub.", metavar="REV", below="tokenizer"
     )
     """Commit, branch or tag of a tokenizer on the hub."""
     tokenizer_sha256: str | None = None
     """Digest of the tokenizer, by which its content is known wherever it lies; see `pinned`."""
-    eos: Eos | None = _option(
+    eos: Eos | None = _text_option(
         "auto",
-        "Append the tokenizer's end-of-text token to each document. auto (default): if it names one "
-        "and does not append it by itself; not to conversations. Documents that are cut off get none.",
+        "Append the tokenizer's end-of-text token to each document. auto: if it has one and does not "
+        "append it itself, but not to conversations. Truncated documents get none. (default: auto)",
         below="separator",
     )
     """Whether the tokenizer's end-of-text token is appended to each document. `auto`: if it names one
@@ -312,15 +319,15 @@ class Options:
 
     layout: LayoutName | None = _option(
         None,
-        "compact (default): every observation stored once. ted: one file per leaf with "
-        "`next` stored too; opens with TensorDict.load_memmap.",
+        "Storage layout. compact stores each observation once; ted writes one file per leaf, `next` "
+        "included, which TensorDict.load_memmap opens. (default: compact)",
         place=1,
         recorded=False,
     )
     """None: that of an existing dataset, `compact` for a new one."""
     episodes: Range | None = _option(
         None,
-        "Only episodes A up to but excluding B, counted from 0 (0:10 = the first ten).",
+        "Only episodes A to B - 1, counted from 0. 0:10 takes the first ten.",
         metavar="A:B",
         parse=parse_range,
         place=2,
@@ -341,48 +348,51 @@ class Options:
     keep_raw: bool = _option(False, "Keep the raw files after conversion.", only="download")
     allow_changed: bool = _option(
         False,
-        "Accept raw files that are not as published: of another size, or checksum.",
+        "Accept raw files whose size or checksum is not as published.",
         only="download",
         place=7,
     )
     keep_episodes: bool = _option(
         False,
-        "Keep an episode whole where a next observation differs from the next row, and store both. "
-        "(default: end it there, truncated)",
+        "Keep episodes whole where a next observation differs from the next row, and store both. "
+        "(default: end the episode there, truncated)",
         place=5,
     )
     """With False an existing dataset of either kind is accepted."""
     skip_bad_episodes: bool = _option(
         False,
-        "Leave out episodes that cannot be read, and list them in the manifest (default: fail).",
+        "Skip episodes that cannot be read, and list them in the manifest. (default: fail)",
         place=6,
     )
     """An existing dataset of either kind is accepted."""
     checkpoints: Range | None = _option(
         None,
-        "For Atari DQN logs: only checkpoints A up to but excluding B, counted from 0.",
+        "Only checkpoints A to B - 1, counted from 0.",
         metavar="A:B",
+        sources=("atari_dqn",),
         parse=partial(parse_range, flag="--checkpoints"),
         place=3,
     )
     images: Literal["encoded", "raw"] | None = _option(
         None,
-        "raw: decode JPEG and PNG images and store pixels. encoded: keep the source's files and "
-        "decode them when sampled. (default: as the source has them)",
+        "How to store images. encoded keeps the JPEG or PNG files of the source and decodes them when "
+        "sampled; raw stores pixels. (default: as in the source)",
         place=4,
     )
     """None: as `encoded`, and an existing dataset of either kind is accepted."""
     video: Literal["keep", "png", "raw", "skip"] | None = _option(
         None,
-        "LeRobot's videos: keep (default): keep the mp4 files and decode frames when sampled. png: "
-        "store each frame as a PNG image. raw: store pixels. skip: leave them out.",
+        "How to store videos. keep: keep the mp4 files and decode frames when sampled; png: store "
+        "each frame as a PNG image; raw: store pixels; skip: omit videos. (default: keep)",
+        sources=("lerobot",),
         place=9,
     )
     """None: as `keep`, and an existing dataset of any kind is accepted."""
     only: str | None = _option(
         None,
-        "Only these features of LeRobot data, such as observation.state,observation.images; "
-        "actions, rewards, ends and tasks are kept.",
+        "Only these features, such as observation.state,observation.images. Actions, rewards, ends "
+        "and tasks are always included.",
+        sources=("lerobot",),
         metavar="NAME,NAME",
         place=10,
     )
@@ -390,21 +400,23 @@ class Options:
     """None: not text, and an existing dataset of any kind is accepted."""
     split: str | None = _option(
         None,
-        "Split to read of a folder that has several, or all as one dataset. "
-        "(default: ask; of text: train)",
+        "Split to read, if there are several. all reads them as one dataset. (default: ask; for "
+        "text: train)",
         metavar="NAME|all",
         only="convert",
     )
     """Not for text, which has its own."""
     alignment: Alignment | None = _option(
         None,
-        "For LIBERO files: raw: observations were recorded after the action of their row, as LIBERO's "
-        "script does. regenerated: before it. (default: decided by the movements)",
+        "When observations were recorded. raw: after the action of their row, as LIBERO's script "
+        "does; regenerated: before it. (default: detected from the movements)",
+        sources=("libero",),
         only="convert",
     )
     mapping: FileMapping | None = _option(
         None,
-        "Read PATH as this file says, which --inspect proposes: arrays by leaf, and ends of episodes.",
+        "Read PATH by this mapping. It names the array of each leaf and the ends of episodes; "
+        "--inspect proposes one.",
         metavar="FILE.toml",
         parse=read_mapping,
         only="convert",
@@ -413,13 +425,13 @@ class Options:
     """None: PATH has the format of a source."""
     strict: bool = _option(
         False,
-        "Fail if any field of the source cannot be stored (default: drop it and say so).",
+        "Fail if a field of the source cannot be stored. (default: drop and report it)",
         suggested=False,
     )
     audit: AuditMode = _option(
         DEFAULT_AUDIT,
-        "Rows to read back and compare with the source. auto: all of the first GiB, and 1 % of "
-        "the rows above.",
+        "Rows to read back and compare with the source. auto: all rows of the first GiB, and 1 % of "
+        "the rest.",
         metavar="auto|all|FRACTION|none",
         parse=parse_audit,
         suggested=False,

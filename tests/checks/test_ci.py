@@ -135,7 +135,7 @@ def _recording(runner: Runner, sync: str) -> None:
     program.chmod(0o755)
 
 
-REPORT = ["--output-format", "github", "--output", "offline-data.sarif"]
+REPORT = ["--output-format", "github", "--out", "offline-data.sarif"]
 
 
 def test_what_is_checked(project: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_terminal_has_80_columns_and_colours(terminal: Callable[..., Terminal]
 
 def test_files_beside_what_is_printed(cli: Cli, folder: Path) -> None:
     names = ("a.sarif", "b.xml", "c.md", "d.json", "e.txt")
-    outputs = [part for name in names for part in ("--output", f"out/{name}")]
+    outputs = [part for name in names for part in ("--out", f"out/{name}")]
     ran = cli("check", "bad", *ONLY, "--output-format", "github", *outputs)
     assert ran.code == 1
     assert ran.out.startswith("local:bad@1")  # e.txt is in the format of --output-format
@@ -97,18 +97,18 @@ def test_files_beside_what_is_printed(cli: Cli, folder: Path) -> None:
     assert texts["c.md"].startswith("**2 findings")
     assert json.loads(texts["d.json"])["findings"]
     assert texts["e.txt"].startswith("::error ")
-    ran = cli("check", "bad", *ONLY, "--output-format", "github", "--output", "out/a.sarif")
+    ran = cli("check", "bad", *ONLY, "--output-format", "github", "--out", "out/a.sarif")
     assert ran.out.startswith("::error ")
-    assert cli("check", "bad", "--output-format", "sarif", "--output", "x.json").code == 1
+    assert cli("check", "bad", "--output-format", "sarif", "--out", "x.json").code == 1
     assert json.loads((folder / "x.json").read_text())["runs"]
     (folder / "link").symlink_to("target")
     os.mkfifo(folder / "pipe")
     with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE, text=True) as reader:
-        outputs = ["--output", "link", "--output", "pipe", "--output-format", "markdown"]
+        outputs = ["--out", "link", "--out", "pipe", "--output-format", "markdown"]
         assert cli("check", "bad", *ONLY, *outputs).code == 1
         assert reader.communicate()[0] == (folder / "target").read_text() != ""
     assert (folder / "link").is_symlink()
-    ran = cli("check", "bad", *ONLY, "--output", "out")
+    ran = cli("check", "bad", *ONLY, "--out", "out")
     assert (ran.code, f"{folder / 'out'} cannot be written: " in ran.err) == (2, True)
 
 
@@ -191,7 +191,7 @@ def test_an_interrupted_run_writes_nothing(folder: Path, tmp_path: Path) -> None
         "import os, signal\nfrom offline_data.checks.rules.values import NonFiniteValues\n"
         "NonFiniteValues.measure = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
     )
-    arguments = ["check", "--all", *ONLY, "--output", "x.json", "--write-baseline", "y.json"]
+    arguments = ["check", "--all", *ONLY, "--out", "x.json", "--write-baseline", "y.json"]
     ended = subprocess.run(
         [sys.executable, "-c", code + RUN, *arguments], capture_output=True, text=True, check=False
     )

@@ -123,10 +123,17 @@ def test_usage_errors(cli: Cli, line: str, said: str) -> None:
     assert said in as_json.json["error"]["message"]
 
 
-def test_no_arguments_is_help_and_version(cli: Cli) -> None:
+def test_no_arguments_shows_first_steps_and_version(cli: Cli) -> None:
     ran = cli()
-    assert ran.code == 0
-    assert "Usage: offline-data" in ran.out
+    assert (ran.code, ran.err) == (0, "")
+    lines = [line.strip() for line in ran.out.splitlines() if line.startswith("  ")]
+    *commands, python = lines
+    assert [line.split()[:2] for line in commands] == [
+        ["offline-data", verb] for verb in ("search", "download", "info")
+    ]
+    assert cli(*commands[0].split()[1:]).code == cli(*commands[2].split()[1:]).code == 0
+    assert python.startswith(f'offline_data.load_dataset("{commands[2].split()[-1]}"')
+    assert cli("--json").code == 2
     version = environment.installed_version("offline-data")
     for arguments in (("--version",), ("list", "--version"), ("--version", "-q")):
         assert cli(*arguments).out == f"offline-data {version}\n"

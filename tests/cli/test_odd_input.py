@@ -62,7 +62,7 @@ PATHS = {
     "info hdf5 --json": 0,
     "info local:hdf5": 0,
     "list": 0,
-    "check hdf5 --output-format sarif --output {}/x.sarif --fail-on never": 0,
+    "check hdf5 --output-format sarif --out {}/x.sarif --fail-on never": 0,
     "verify {root}/local/toy/1": 0,
     "preprocess toy --step reward_clip:high=1 --out a": 0,
     "preprocess toy --fn {}/f.py:same --dest {}/b": 0,

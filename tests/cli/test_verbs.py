@@ -62,21 +62,6 @@ def test_values_at_their_bounds(cli: Cli) -> None:
     assert cli("browse", "--port", "65536").code == 2
 
 
-def test_short_help(cli: Cli) -> None:
-    shown = {line: cli(*line.split()).out for line in ("-h", "download -h", "check -h", "list -h")}
-    for line, text in shown.items():
-        assert len(text.splitlines()) <= 48, line
-        assert len(text) < len(cli(*line.replace("-h", "--help").split()).out)
-    assert "--layout" in shown["download -h"]
-    assert "--tokenizer" not in shown["download -h"]
-
-
-def test_help_of_a_verb(cli: Cli) -> None:
-    assert cli("help", "cache", "ls").out == cli("cache", "ls", "--help").out
-    assert cli("help").out == cli("--help").out
-    assert cli("help", "nothing").code == 2
-
-
 def test_head(toy: Path, cli: Cli) -> None:
     assert cli("head", "toy", "--tail", "--json").json == cli("tail", "toy", "--json").json
     drawn = cli("head", "toy", "--random", "4", "--seed", "1", "--json").json

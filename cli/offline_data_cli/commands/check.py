@@ -46,54 +46,55 @@ def check(
     datasets: SomeDatasets = None,
     all_: AllDatasets = False,
     files: Annotated[
-        bool, option("Compare files with their checksums instead; exits 5 if one differs.")
+        bool, option("Compare files with their checksums instead. Exits with 5 if one differs.")
     ] = False,
     select: Annotated[
         list[str] | None,
         option(
-            "Only rules of this code, beginning of a code (RL02) or name; may be repeated.",
+            "Run only these rules. A code, a prefix (RL02) or a name; may be repeated.",
             metavar="RULE",
             autocompletion=complete.rules,
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        option("Not these rules.", metavar="RULE", autocompletion=complete.rules),
+        option("Skip these rules.", metavar="RULE", autocompletion=complete.rules),
     ] = None,
     fail_on: Annotated[
         FailLevel | None,
-        option("Exit 1 from: error (default), warning, info or never.", metavar="SEVERITY"),
+        option("Lowest severity that fails. error, warning, info or never. (default: error)", metavar="SEVERITY"),
     ] = None,
     baseline: Annotated[
-        Path | None, option("Only findings that FILE does not have count.", metavar="FILE")
+        Path | None, option("Ignore the findings in FILE.", metavar="FILE")
     ] = None,
     write_baseline: Annotated[
         Path | None, option("Write the findings to FILE, for --baseline.", metavar="FILE")
     ] = None,
     output_format: Annotated[
         ReportFormat | None,
-        option("human (default), json, junit, sarif, github or markdown.", metavar="FORMAT"),
+        option("Format of the report. human, json, junit, sarif, github or markdown. (default: human)", metavar="FORMAT"),
     ] = None,
-    output: Annotated[
+    out: Annotated[
         list[Path] | None,
         option(
-            "Write the report to FILE: .json, .xml (junit), .sarif or .md, else in "
-            "--output-format; may be repeated.",
+            "Write the report to FILE; may be repeated. The suffix names the format: .json, .xml "
+            "(junit), .sarif or .md; others have --output-format.",
             metavar="FILE",
         ),
     ] = None,
+    output: Annotated[list[Path] | None, option("Old name of --out.", hidden=True)] = None,
     statistics: Annotated[bool, option("Count findings by rule instead of listing them.")] = False,
     config: Annotated[
         Path | None,
         option(
-            "Configuration. (default: offline-data.toml or pyproject.toml here or above)",
+            "Configuration file. (default: offline-data.toml or pyproject.toml here or above)",
             metavar="FILE",
         ),
     ] = None,
 ) -> Result:
-    """Check datasets for defects of data, as a linter does for code.
+    """Check datasets for defects, as a linter does for code.
 
-    Exits 1 if there are findings of --fail-on or above.
+    Exits with 1 if there are findings of --fail-on or above.
     """
     from offline_data.checks.baseline import compare, read_baseline
     from offline_data.checks.baseline import write_baseline as write
@@ -103,8 +104,9 @@ def check(
     from offline_data.checks.run import RULE_FAILED, run_checks
     from offline_data.files import is_file, write_user_file
 
+    outputs = [*(out or []), *(output or [])]
     if files:
-        if select or ignore or baseline or write_baseline or output_format or output:
+        if select or ignore or baseline or write_baseline or output_format or outputs:
             raise UsageError("--files runs no rules", hint="for both: check --select RL")
         return verify(context, datasets, all_)
     here = Path.cwd()
@@ -129,7 +131,7 @@ def check(
     compared = None if expected is None else compare(report, expected)
     outcome = CheckOutcome(report, level, compared, here)
     wanted = output_format.value if output_format else found.output_format
-    reports = {user_path(file, "--output"): _choose_format(file, wanted) for file in output or []}
+    reports = {user_path(file, "--out"): _choose_format(file, wanted) for file in outputs}
     for file, form in reports.items():
         write_user_file(file, render(outcome, form).encode())
     shown: Format = "human" if wanted in reports.values() else wanted

@@ -31,13 +31,13 @@ OutOrView = Annotated[
     str, option("Write the dataset local:NAME, or the view NAME.", "--out", metavar="NAME")
 ]
 AsView = Annotated[
-    bool, option("Save a view of ID, which has row numbers only, instead of a new dataset.")
+    bool, option("Save a view of ID, not a dataset. A view stores row numbers only.")
 ]
 """For `load_dataset(ID, view=NAME)` and `export --view NAME`."""
 
 
 def rename(context: Context, dataset: Dataset, name: NewName, force: Force = False) -> Result:
-    """Give a dataset another name: local:NAME. Nothing is copied."""
+    """Rename a dataset to local:NAME. Nothing is copied."""
     from offline_data.store.copies import rename_dataset
 
     old = entry_named(context, dataset, exact=True)
@@ -63,7 +63,7 @@ def filter_(
     context: Context,
     dataset: Dataset,
     where: Annotated[
-        str, argument("EXPRESSION", "Condition on episodes; `step filter` lists its fields.")
+        str, argument("EXPRESSION", "Condition on episodes; `explain filter` lists its fields.")
     ],
     out: OutOrView,
     view: AsView = False,
@@ -71,7 +71,7 @@ def filter_(
     workers: Workers = None,
     force: Force = False,
 ) -> Result:
-    """Make a new dataset of the episodes for which an expression is true."""
+    """Make a new dataset of the episodes that match an expression."""
     from offline_data.preprocess.subsets import filter_dataset
 
     parent = entry_named(context, dataset).path
@@ -88,16 +88,19 @@ def merge(
     datasets: Datasets,
     out: Out,
     common_leaves: Annotated[
-        bool, option("Drop leaves and columns of episodes that are not in all datasets.")
+        bool, option("Drop leaves and columns that are not in all datasets.")
     ] = False,
     cast: Annotated[
-        bool, option("Convert numbers of different types to one that has the values of all.")
+        bool, option("Convert numbers to a type that holds the values of all.")
     ] = False,
     layout: Layout = None,
     audit: Audit = str(DEFAULT_AUDIT),
     force: Force = False,
 ) -> Result:
-    """Make one dataset of the episodes of several; a column names the source of each."""
+    """Make one dataset of the episodes of several.
+
+    A column names the dataset that each episode comes from.
+    """
     from offline_data import api
     from offline_data.store.layout import parse_audit
 
@@ -121,12 +124,13 @@ def split(
     dataset: Dataset,
     parts: Annotated[
         list[str],
-        argument("PART=SHARE...", "Name and share of each part, together 1 at most: train=0.9."),
+        argument("PART=SHARE...", "Name and share of each part, such as train=0.9. At most 1 in total."),
     ],
     out: Annotated[
         str | None,
         option(
-            "Beginning of the names; a part is local:NAME-PART. (default: the name of ID; of views: none)"
+            "Prefix of the names, local:NAME-PART. (default: the name of ID; for views: none)",
+            metavar="NAME",
         ),
     ] = None,
     seed: Annotated[int, option("Seed of the shuffle.", metavar="N")] = 0,
@@ -135,7 +139,7 @@ def split(
     workers: Workers = None,
     force: Force = False,
 ) -> Result:
-    """Make a new dataset of each part of a random split of the episodes."""
+    """Split the episodes of a dataset at random into new datasets."""
     from offline_data.preprocess.subsets import split_dataset, split_steps
 
     shares: dict[str, float] = {}

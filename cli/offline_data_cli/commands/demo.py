@@ -28,7 +28,7 @@ RECORDED = "demo/cartpole-v0"
 def demo(
     context: Context, keep: Annotated[bool, option(f"Keep the dataset as local:{NAME}.")] = False
 ) -> Result:
-    """Record, convert, verify and sample a tiny dataset. Works offline."""
+    """Record, convert, verify and sample a tiny dataset; works offline."""
     import tempfile
 
     from offline_data import api

@@ -48,7 +48,7 @@ def download(
         list[str],
         argument(
             "ID...",
-            "Ids or names that `search` and `list` show, or addresses of `push`.",
+            "Ids or names that `search` shows, or addresses of `push`.",
             autocompletion=complete.all_ids,
         ),
     ],
@@ -56,23 +56,23 @@ def download(
     given: Annotated[Given, ConversionOptions("download")],
     dry_run: DryRun = False,
     jobs: Annotated[
-        int | None, _transfer("Files to fetch at the same time. (default: 8)", metavar="N", min=1)
+        int | None, _transfer("Number of parallel downloads. (default: 8)", metavar="N", min=1)
     ] = None,
     limit_rate: Annotated[
         str | None,
-        _transfer("Bytes per second of each process, as in 5MB. (default: none)", metavar="RATE"),
+        _transfer("Maximum bytes per second, such as 5MB. (default: none)", metavar="RATE"),
     ] = None,
     timeout: Annotated[
         float | None,
         _transfer(
-            "Wait S seconds for a connection, or for a byte. (default: 10 and 30)",
+            "Seconds to wait for a connection, and for data. (default: 10 and 30)",
             metavar="S",
             min=0.001,
         ),
     ] = None,
     retries: Annotated[
         int | None,
-        _transfer("Try again N times in a row without progress. (default: 4)", metavar="N", min=0),
+        _transfer("Retries in a row without progress. (default: 4)", metavar="N", min=0),
     ] = None,
     workers: Workers = None,
     engine: RunsOn = Engine.local,
@@ -80,7 +80,10 @@ def download(
     plan_only: PlanOnly = False,
     plan: Plan = None,
 ) -> Result:
-    """Download and convert datasets. Datasets already on this disk are left alone."""
+    """Download datasets and convert them.
+
+    Datasets that are already on this disk are not changed.
+    """
     from offline_data import ingest
 
     options = parse_options(context, given)
@@ -162,7 +165,7 @@ def _download_plan_result(plan: "ingest.DownloadPlan") -> Result:
 
 def convert(
     context: Context,
-    path: Annotated[Path, argument("PATH", "File or folder of a source's format, or of your own.")],
+    path: Annotated[Path, argument("PATH", "File or folder, in the format of a source or your own.")],
     name: Annotated[
         str | None,
         argument("NAME", "Name of the dataset; its id is local:NAME.", show_default=False),
@@ -170,7 +173,7 @@ def convert(
     source: Annotated[
         str | None,
         option(
-            "Source whose format PATH has; `sources` lists them. (default: detected)",
+            "Source whose format PATH has. `env` lists all. (default: detected)",
             "--from",
             metavar="SOURCE",
             autocompletion=complete.sources,
@@ -180,11 +183,15 @@ def convert(
     inspect: Annotated[
         bool,
         option(
-            "List the arrays of PATH, and print a mapping for --mapping to edit; convert nothing."
+            "Only list the arrays of PATH. Prints a mapping to edit, for --mapping."
         ),
     ] = False,
     out: Annotated[
-        Path | None, option("With --inspect: write the mapping to this file.", metavar="FILE")
+        str | None,
+        option(
+            "Name of the dataset, like NAME. With --inspect: file to write the mapping to.",
+            metavar="NAME|FILE",
+        ),
     ] = None,
     given: Annotated[Given, ConversionOptions("convert")],
     dry_run: DryRun = False,
@@ -194,16 +201,20 @@ def convert(
     plan_only: PlanOnly = False,
     plan: Plan = None,
 ) -> Result:
-    """Convert a local file or folder to a dataset. The source is never changed."""
+    """Convert a local file or folder to a dataset.
+
+    The source is never changed.
+    """
     from offline_data import ingest
 
     if inspect:
         return _inspection_result(ingest.inspect_files(user_path(path, "PATH")), out)
-    if name is None or out is not None:
+    if (name is None) == (out is None):
         raise UsageError(
-            "Missing argument 'NAME'" if name is None else "--out is for --inspect",
+            "Missing argument 'NAME'" if name is None else "Give either NAME or --out NAME",
             hint="`offline-data convert PATH --inspect` lists what is in PATH",
         )
+    name = name or out or ""
     text_has_splits = bool(given["tokenizer"]) or source in {"hf", "text"}
     options = parse_options(context, given, split_of_text=text_has_splits)
     executor = executor_of(engine, address, workers, plan)
@@ -260,7 +271,7 @@ def convert(
         return ask_for_split(by_name[chosen])
 
 
-def _inspection_result(found: "Inspection", out: Path | None) -> Result:
+def _inspection_result(found: "Inspection", out: str | None) -> Result:
     """Return arrays as a table if the mapping goes to a file, else the mapping, with them as comments."""
     questions = [
         {"place": each.place, "why": each.why, "choices": each.choices} for each in found.questions

@@ -108,11 +108,13 @@ def completion(
 ) -> Result:
     """Print the script that makes a shell complete verbs, options, ids, sources and steps.
 
-    bash, in ~/.bashrc: eval "$(offline-data completion bash)"
-
-    zsh, in ~/.zshrc after compinit: eval "$(offline-data completion zsh)"
-
-    fish, once: offline-data completion fish > ~/.config/fish/completions/offline-data.fish
+    \b
+    bash, in ~/.bashrc:
+      eval "$(offline-data completion bash)"
+    zsh, in ~/.zshrc after compinit:
+      eval "$(offline-data completion zsh)"
+    fish, once:
+      offline-data completion fish > ~/.config/fish/completions/offline-data.fish
     """
     script = SCRIPTS[shell.value]
     return Result({"shell": shell.value, "script": script}, (script.rstrip("\n"),), (script,))

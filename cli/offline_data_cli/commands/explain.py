@@ -22,12 +22,12 @@ def explain(
         list[str] | None,
         argument(
             "NAME...",
-            "Code or name of a rule, or name of a step.",
+            "Codes or names of rules, or names of steps.",
             autocompletion=complete.explained,
         ),
     ] = None,
 ) -> Result:
-    """Explain a rule of `check` or a step of `preprocess`; without a name, list all."""
+    """Explain a rule of `check` or a step of `preprocess`, or list all."""
     from offline_data.preprocess.steps.registry import describe_step, step_names
 
     steps = step_names()

@@ -4,6 +4,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
+from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data_cli.names import entry_named
@@ -30,21 +31,30 @@ def export(
     context: Context,
     dataset: Dataset,
     dest: Annotated[
-        Path, argument("DEST", "File or folder to write: new, empty, or of an earlier export.")
-    ],
+        Path | None, argument("DEST", "File or folder, like --out.", hidden=True)
+    ] = None,
+    *,
     to: Annotated[
         str,
         option(
-            "minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, d3rlpy or ted.",
+            "Format to write. One of minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, "
+            "d3rlpy and ted.",
             metavar="FORMAT",
         ),
     ],
+    out: Annotated[
+        Path | None,
+        option(
+            "File or folder to write (required). New, empty, or of an earlier export.",
+            metavar="PATH",
+        ),
+    ] = None,
     view: Annotated[
-        str | None, option("Export only the rows of a saved view.", metavar="NAME")
+        str | None, option("Export only the rows of this view.", metavar="NAME")
     ] = None,
     observation: Annotated[
         str | None,
-        option("Observation to write, for formats that hold one: d4rl, d3rlpy.", metavar="LEAF"),
+        option("d4rl, d3rlpy: the observation to write.", metavar="LEAF"),
     ] = None,
     fps: Annotated[
         float | None,
@@ -56,21 +66,24 @@ def export(
     format_version: Annotated[FormatVersion, option("lerobot: version of the format.")] = (
         FormatVersion.v3_0
     ),
-    strict: Annotated[bool, option("Fail if anything would be lost; nothing is written.")] = False,
+    strict: Annotated[bool, option("Write nothing and fail if anything would be lost.")] = False,
     dry_run: DryRun = False,
     force: Annotated[bool, option("Replace a file that was not written by `export`.")] = False,
 ) -> Result:
-    """Write a dataset as files of another format, read them back, and compare every value.
+    """Write a dataset in another format, and verify every value.
 
-    First, all that the format cannot hold is listed: --dry-run shows only this list. A receipt with
-    the origin of the data, the list and the checksums of all files is written as export.json.
+    Lists what the format cannot hold; --dry-run shows only this list. The receipt, export.json, has
+    the origin of the data, this list, and the checksums of all files.
     """
     from offline_data import api
 
+    place = out if dest is None else dest
+    if place is None or (out is not None and dest is not None):
+        raise UsageError("Give --out PATH, the file or folder to write", hint="add --out PATH")
     entry = entry_named(context, dataset)
     done = api.export(
         entry.path,
-        dest,
+        place,
         to=to,
         view=view,
         observation=observation,

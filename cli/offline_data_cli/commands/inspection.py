@@ -27,7 +27,7 @@ _LONGEST = 60
 """Maximum length of a parameter's value in characters; `--json` has statistics in full."""
 
 Rows = Annotated[int, count("Number of transitions.", "-n")]
-Seed = Annotated[int | None, option("Draw the same rows each time.", metavar="N", min=0)]
+Seed = Annotated[int | None, option("Seed of the random rows.", metavar="N", min=0)]
 OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
 
 _UNSET = (None, False, "auto")
@@ -286,7 +286,7 @@ def sample(
     slices: Annotated[
         int | None,
         option(
-            "Sample slices of L consecutive steps instead of single transitions.",
+            "Sample slices of L consecutive steps, not single transitions.",
             metavar="L",
             min=1,
             max=_MOST,
@@ -337,10 +337,10 @@ def stats(
     context: Context,
     dataset: Dataset,
     features: Annotated[
-        bool, option("Show each number of a row, such as action[0], in a line of its own, too.")
+        bool, option("Also show each element, such as action[0].")
     ] = False,
     quantiles: Annotated[
-        bool, option("Show the 5, 25, 50, 75 and 95 % quantiles of each number of a row, too.")
+        bool, option("Also show the 5, 25, 50, 75 and 95 % quantiles of each element.")
     ] = False,
 ) -> Result:
     """Show statistics of every leaf and of the episodes."""

@@ -41,11 +41,11 @@ def list_(
         str | None,
         argument("SOURCE", "Only datasets of this source.", autocompletion=complete.sources),
     ] = None,
-    remote: Annotated[bool, option("List the datasets that sources offer.")] = False,
-    prefix: Annotated[str, option("Only ids or names that start with P.", metavar="P")] = "",
+    remote: Annotated[bool, option("List the datasets of all sources, or of SOURCE.")] = False,
+    prefix: Annotated[str, option("Only ids or names that start with PREFIX.", metavar="PREFIX")] = "",
     sort: Annotated[Sort, option("Sort by size (largest first) or by id.")] = Sort.name,
 ) -> Result:
-    """List the datasets on this disk or, with --remote, those that sources offer."""
+    """List datasets on this disk; with --remote, those of all sources."""
     from offline_data import api
 
     settings = context.settings
@@ -66,16 +66,19 @@ def search(
     context: Context,
     query: Annotated[
         list[str] | None,
-        argument("QUERY", "Words, all of which must match; or globs for ids: '*door*'."),
+        argument("QUERY", "Words, all of which must match; or patterns of ids: '*door*'."),
     ] = None,
     limit: Annotated[int | None, count("Show at most N datasets.")] = None,
-    min_size: Annotated[str | None, _bytes("Only downloads of at least SIZE, as in 500MB.")] = None,
+    min_size: Annotated[str | None, _bytes("Only downloads of at least SIZE (500MB).")] = None,
     max_size: Annotated[str | None, _bytes("Only downloads of at most SIZE.")] = None,
     min_episodes: Annotated[int | None, count("Only datasets of at least N episodes.")] = None,
     max_episodes: Annotated[int | None, count("Only datasets of at most N episodes.")] = None,
-    action: Annotated[Action | None, option("Only datasets with such actions.")] = None,
+    action: Annotated[Action | None, option("Only datasets with actions of this kind.")] = None,
 ) -> Result:
-    """Search the catalogues of all sources. Works offline. Exits with 3 if nothing matches."""
+    """Search the catalogues of all sources; works offline.
+
+    Exits with 3 if nothing matches.
+    """
     from offline_data import api
     from offline_data.files import parse_bytes
 
@@ -120,7 +123,10 @@ def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a
 
 
 def env(context: Context) -> Result:
-    """Show versions, settings, sources and paths for a bug report, without secrets."""
+    """Show versions, settings, sources and paths, for bug reports.
+
+    Passwords and tokens are not shown.
+    """
     from offline_data.reports.environment import environment
 
     found = environment(context.settings)

@@ -1,4 +1,4 @@
-"""`lock`, `sync` and `diff`: the datasets of a project, and what differs between two."""
+"""`lock`, `sync` and `diff`: the datasets of a project, and the differences between two."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,23 +15,23 @@ _MOST_RUNS = 8
 """Runs of episodes that are named; `--json` has all."""
 
 File = Annotated[
-    Path, option("File with the table `datasets`; the lock file is beside it.", metavar="FILE")
+    Path, option("File with the table `datasets`. The lock file is written next to it.", metavar="FILE")
 ]
 _TOML = Path("datasets.toml")
-_WHICH = "Dataset id, with or without @revision, path of a dataset directory, or name."
+_WHICH = "Id (or id@revision), path or unique name of a dataset."
 
 
 def lock(
     context: Context,
     names: Annotated[list[str] | None, argument("NAME...", "Names to upgrade.")] = None,
     file: File = _TOML,
-    upgrade: Annotated[bool, option("Lock the newest revisions, of NAMEs or of all.")] = False,
+    upgrade: Annotated[bool, option("Lock the newest revisions of NAMEs, or of all datasets.")] = False,
     check: Annotated[bool, option("Only report whether the lock file is up to date.")] = False,
 ) -> Result:
-    """Write datasets.lock: revisions, files and content of the datasets in datasets.toml.
+    """Lock the datasets of datasets.toml: revisions and checksums.
 
-    Locked revisions are kept. A dataset that is not on this disk is downloaded
-    and converted, since only that tells its content.
+    Writes datasets.lock. Revisions that are already locked are kept. Datasets that are not on this
+    disk are downloaded and converted, to compute their checksums.
     """
     from offline_data import api
 
@@ -61,13 +61,14 @@ def sync(
     context: Context,
     file: File = _TOML,
     locked: Annotated[
-        bool, option("Fail if the lock file is not up to date with datasets.toml.")
+        bool, option("Fail if the lock file is not up to date.")
     ] = False,
     dry_run: DryRun = False,
 ) -> Result:
-    """Make this disk hold the datasets of datasets.lock; others are left alone.
+    """Download the datasets of datasets.lock.
 
-    Without --locked, the lock file is updated first if datasets.toml has changed.
+    Other datasets are not changed. Without --locked, the lock file is updated first if
+    datasets.toml has changed.
     """
     from offline_data import api
 
@@ -88,9 +89,9 @@ def diff(
     a: Annotated[str, argument("A", _WHICH, autocompletion=complete.ids_here)],
     b: Annotated[str, argument("B", _WHICH, autocompletion=complete.ids_here)],
 ) -> Result:
-    """Compare two datasets on this disk: schema, episodes, values and statistics.
+    """Compare two datasets: schema, episodes, values and statistics.
 
-    The exit code is 0 if they are equal and 1 if they differ.
+    Exits with 0 if they are equal, and with 1 if they differ.
     """
     from offline_data import api
 

@@ -24,14 +24,14 @@ def report(
     datasets: Datasets,
     out: Annotated[
         str | None,
-        option("File to write. (default: NAME.html in this folder; --card prints)", metavar="FILE"),
+        option("File to write. (default: NAME.html in this folder)", metavar="FILE"),
     ] = None,
     card: Annotated[
-        bool, option("A dataset card instead: README.md in the Hugging Face Hub's format.")
+        bool, option("Print a dataset card instead. It is README.md for the Hugging Face Hub.")
     ] = False,
     force: Replace = False,
 ) -> Result:
-    """Write an HTML page about a dataset, or about several side by side."""
+    """Write an HTML page about a dataset, or comparing several."""
     from offline_data import api
 
     named = [entry_named(context, dataset) for dataset in datasets]
@@ -84,13 +84,23 @@ def card(
 def browse(
     context: Context,
     port: Annotated[
-        int, option("Port of the loopback address. (default: any free one)", min=0, max=65535)
+        int,
+        option(
+            "Port to listen on. (default: any free port)",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            show_default=False,
+        ),
     ] = 0,
     no_open: Annotated[
-        bool, option("Do not open the page in a browser. (default: open it, in a terminal)")
+        bool, option("Do not open the browser.")
     ] = False,
 ) -> Result:
-    """Serve a read-only page about all datasets on this disk, to this machine only."""
+    """Browse the datasets on this disk in a web browser.
+
+    Serves read-only pages, to this machine only.
+    """
     import typer
 
     from offline_data.pages.browse import DatasetServer

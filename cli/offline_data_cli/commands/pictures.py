@@ -16,14 +16,13 @@ def plot(
     out: Annotated[
         str | None,
         option(
-            "Write a figure as .png, .svg or .pdf, or the page of `report` as .html. "
-            "(default: draw here)",
+            "Write a .png, .svg or .pdf figure, or an .html report. (default: draw in the terminal)",
             metavar="FILE",
         ),
     ] = None,
     force: Replace = False,
 ) -> Result:
-    """Draw returns, lengths, rewards, actions, observations, episodes and coverage."""
+    """Plot returns, lengths, rewards, actions, coverage and more."""
     if out is not None and out.lower().endswith(".html"):
         return report(context, [dataset], out, force)
     from offline_data.reports import figure
@@ -50,21 +49,21 @@ def view(
     out: Annotated[
         str | None,
         option(
-            "Write a film as .mp4 or .gif. (default: NAME-EPISODE.mp4 in this folder)",
+            "Write an .mp4 or .gif file. (default: NAME-EPISODE.mp4 here)",
             metavar="FILE",
         ),
     ] = None,
     leaf: Annotated[
-        str | None, option("Leaf of images to show. (default: the first one)", metavar="KEY")
+        str | None, option("Image leaf to show. (default: the first)", metavar="KEY")
     ] = None,
     fps: Annotated[
         float | None,
-        option("Frames a second. (default: those of the dataset, if known; else 30)", metavar="N"),
+        option("Frames per second. (default: as the dataset states, else 30)", metavar="N"),
     ] = None,
-    rerun: Annotated[bool, option("Open rerun's viewer instead of writing a file.")] = False,
+    rerun: Annotated[bool, option("Open the Rerun viewer instead of writing a file.")] = False,
     force: Replace = False,
 ) -> Result:
-    """Write the images of an episode as a film, or open them in rerun."""
+    """Write the images of an episode as a video, or open them in Rerun."""
     from offline_data.episodes.fields import REWARD
     from offline_data.reports import video
     from offline_data.reports.frames import film
@@ -72,7 +71,7 @@ def view(
     from offline_data.store.reader import open_reader
 
     if rerun and out is not None:
-        raise UsageError("--rerun opens a viewer and writes no file; leave out --out or --rerun")
+        raise UsageError("--rerun writes no file; remove --out or --rerun")
     entry = entry_named(context, dataset)
     reader = open_reader(entry.path)
     shown = film(reader, episode, leaf)

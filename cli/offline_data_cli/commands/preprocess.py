@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import OfflineDataError, UsageError
+from offline_data.ids import looks_like_path
 from offline_data.plurals import plural
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data_cli import complete
@@ -25,6 +26,7 @@ from offline_data_cli.conversion import Audit, Layout
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
     RUNNING,
+    WHICH,
     Address,
     Context,
     DryRun,
@@ -70,33 +72,37 @@ def preprocess(
     context: Context,
     dataset: Annotated[
         str | None,
-        argument("ID", "Dataset id, path or name.", autocompletion=complete.ids_here),
+        argument("ID", WHICH, autocompletion=complete.ids_here),
     ] = None,
     fn: Annotated[
         str | None,
-        option("Python function to apply before any --step.", metavar="FILE.py:FN|pkg.mod:FN"),
+        option("Apply a Python function first. package.module:FN works, too.", metavar="FILE.py:FN"),
     ] = None,
     steps: Annotated[
         list[str] | None,
         option(
-            "Step to apply; repeatable. fn:FILE.py:FN applies a function.",
+            "Apply a step; may be repeated. fn:FILE.py:FN applies a function.",
             "--step",
             metavar="NAME[:ARGS]",
             autocompletion=complete.steps,
         ),
     ] = None,
     list_steps: Annotated[bool, option("List all steps with examples.")] = False,
-    out: Annotated[str | None, option("Write the dataset local:NAME.", metavar="NAME")] = None,
-    view: AsView = False,
-    dest: Annotated[
-        Path | None, option("Write to this directory instead of the root.", metavar="DIR")
+    out: Annotated[
+        str | None,
+        option(
+            "Write the dataset local:NAME. A path (./new, /data/new) names a directory.",
+            metavar="NAME|DIR",
+        ),
     ] = None,
+    view: AsView = False,
+    dest: Annotated[Path | None, option("Directory, like --out.", hidden=True)] = None,
     num_frames: Annotated[int | None, count("Use only the first N transitions.")] = None,
     layout: Layout = None,
     audit: Audit = str(DEFAULT_AUDIT),
     resume: Annotated[bool, option("Continue an interrupted run.")] = False,
     force: Annotated[
-        bool, option("Replace an existing dataset; discard interrupted runs.")
+        bool, option("Replace an existing dataset. Discards interrupted runs.")
     ] = False,
     dry_run: DryRun = False,
     batched: Annotated[
@@ -121,7 +127,7 @@ def preprocess(
     plan_only: PlanOnly = False,
     plan: Plan = None,
 ) -> Result:
-    """Make a new dataset by applying functions and steps to an existing one.
+    """Make a new dataset by applying functions and steps to another.
 
     A function takes one transition, a TensorDict in TED, and returns one.
     """
@@ -140,6 +146,8 @@ def preprocess(
         "--seed": seed is not None,
     }
     _check(stages, [name for name, is_given in given.items() if is_given], out, dest)
+    if out is not None and looks_like_path(out) and not view:
+        out, dest = None, Path(out)
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
     if view:
         if fn or out is None or dry_run or plan is not None or num_frames is not None:
@@ -192,7 +200,7 @@ def _check(stages: tuple[str, ...], calls: list[str], out: str | None, dest: Pat
         )
     if (out is None) == (dest is None):
         raise UsageError(
-            "Give either --out NAME or --dest DIR", hint="--out NAME writes the dataset local:NAME"
+            "Give --out NAME, or --out DIR as a path", hint="--out NAME writes the dataset local:NAME"
         )
     if calls and not any(stage.startswith("fn:") for stage in stages):
         raise UsageError(
@@ -203,21 +211,20 @@ def _check(stages: tuple[str, ...], calls: list[str], out: str | None, dest: Pat
 
 def worker(
     context: Context,
-    plan: Annotated[Path, option("Plan written by `--plan-only --plan FILE`.", metavar="FILE")],
+    plan: Annotated[Path, option("Plan that --plan-only --plan FILE wrote.", metavar="FILE")],
     rank: Annotated[int | None, option("Index of this worker, from 0.", metavar="I")] = None,
     world: Annotated[int | None, count("Total number of workers. (default: one per task)")] = None,
     finish: Annotated[
-        bool, option("Run no task; publish the dataset if all are finished.")
+        bool, option("Only publish the dataset, if all tasks are finished.")
     ] = False,
 ) -> Result:
-    """Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.
+    """Run one worker's share of a plan: tasks I, I + N, I + 2N and so on.
 
-    Finished tasks are skipped. The last worker to finish publishes the dataset.
+    Finished tasks are skipped. The last worker to finish publishes the dataset. As a Slurm array:
 
-    As a Slurm array, after `preprocess`, `download` or `convert` with --plan-only --plan FILE:
-
+    \b
     sbatch --array=0-7 --wrap 'offline-data worker --plan FILE
-    --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT'
+      --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT'
     """
     if finish == (rank is not None) or (finish and world is not None):
         raise UsageError(

@@ -15,20 +15,21 @@ def push(
     context: Context,
     dataset: Dataset,
     to: Annotated[
-        str, argument("TO", "hf://OWNER/NAME, or a folder that is new, empty, or of a push.")
+        str, argument("TO", "hf://OWNER/NAME, or a folder: new, empty, or of an earlier push.")
     ],
     public: Annotated[
         bool,
-        option("Let everybody read it on the hub. Asks first. (default: a private repository)"),
+        option("Make the repository public; asks first. (default: private)"),
     ] = False,
     licence: Annotated[
-        str | None, option("Licence of a dataset whose source states none.", metavar="NAME")
+        str | None, option("Licence, if the source states none.", metavar="NAME")
     ] = None,
     dry_run: DryRun = False,
 ) -> Result:
-    """Push a dataset to the Hugging Face hub or to a folder, from which `download` copies it.
+    """Push a dataset to the Hugging Face hub or to a folder.
 
-    Files that are there already are not sent again. The hub's token is that of `hf auth login` or HF_TOKEN.
+    `download` copies it from there. Files that already exist there are not sent again. The token
+    for the hub comes from HF_TOKEN or `hf auth login`.
     """
     from offline_data.share.push import check_redistributable, push_dataset
 
