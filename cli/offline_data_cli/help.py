@@ -264,9 +264,7 @@ class _Help:
             with formatter.section("Exit codes"):
                 formatter.write_dl(list(CODES.items()))
         elif topic == _FULL and (sources := self._sources(ctx)):
-            formatter.write(
-                f"\nOptions for {', '.join(sources)}: {ctx.info_name} --help SOURCE\n"
-            )
+            formatter.write(f"\nOptions for {', '.join(sources)}: {ctx.info_name} --help SOURCE\n")
 
     def _is_shown(self, param: Any, panel: str, ctx: Any) -> bool:
         """Return True if the requested help has a parameter."""

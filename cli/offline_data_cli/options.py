@@ -90,7 +90,9 @@ class Globals:
         OutputFormat | None,
         _global("Format of the output. (default: table in a terminal, tsv in a pipe)"),
     ] = None
-    no_truncate: Annotated[bool, _global("Do not truncate tables to the width of the terminal.")] = False
+    no_truncate: Annotated[
+        bool, _global("Do not truncate tables to the width of the terminal.")
+    ] = False
     version: Annotated[
         bool,
         _global("Show the version and exit.", "--version", "-V", callback=_version, is_eager=True),

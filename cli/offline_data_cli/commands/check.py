@@ -62,17 +62,21 @@ def check(
     ] = None,
     fail_on: Annotated[
         FailLevel | None,
-        option("Lowest severity that fails. error, warning, info or never. (default: error)", metavar="SEVERITY"),
+        option(
+            "Lowest severity that fails. error, warning, info or never. (default: error)",
+            metavar="SEVERITY",
+        ),
     ] = None,
-    baseline: Annotated[
-        Path | None, option("Ignore the findings in FILE.", metavar="FILE")
-    ] = None,
+    baseline: Annotated[Path | None, option("Ignore the findings in FILE.", metavar="FILE")] = None,
     write_baseline: Annotated[
         Path | None, option("Write the findings to FILE, for --baseline.", metavar="FILE")
     ] = None,
     output_format: Annotated[
         ReportFormat | None,
-        option("Format of the report. human, json, junit, sarif, github or markdown. (default: human)", metavar="FORMAT"),
+        option(
+            "Format of the report. human, json, junit, sarif, github or markdown. (default: human)",
+            metavar="FORMAT",
+        ),
     ] = None,
     out: Annotated[
         list[Path] | None,

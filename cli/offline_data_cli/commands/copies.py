@@ -124,7 +124,9 @@ def split(
     dataset: Dataset,
     parts: Annotated[
         list[str],
-        argument("PART=SHARE...", "Name and share of each part, such as train=0.9. At most 1 in total."),
+        argument(
+            "PART=SHARE...", "Name and share of each part, such as train=0.9. At most 1 in total."
+        ),
     ],
     out: Annotated[
         str | None,

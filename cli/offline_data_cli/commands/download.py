@@ -165,7 +165,9 @@ def _download_plan_result(plan: "ingest.DownloadPlan") -> Result:
 
 def convert(
     context: Context,
-    path: Annotated[Path, argument("PATH", "File or folder, in the format of a source or your own.")],
+    path: Annotated[
+        Path, argument("PATH", "File or folder, in the format of a source or your own.")
+    ],
     name: Annotated[
         str | None,
         argument("NAME", "Name of the dataset; its id is local:NAME.", show_default=False),
@@ -182,9 +184,7 @@ def convert(
     *,
     inspect: Annotated[
         bool,
-        option(
-            "Only list the arrays of PATH. Prints a mapping to edit, for --mapping."
-        ),
+        option("Only list the arrays of PATH. Prints a mapping to edit, for --mapping."),
     ] = False,
     out: Annotated[
         str | None,

@@ -106,7 +106,7 @@ def completion(
         Shell, argument("SHELL", "bash, zsh or fish.", autocompletion=complete.shells)
     ],
 ) -> Result:
-    """Print the script that makes a shell complete verbs, options, ids, sources and steps.
+    r"""Print the script that makes a shell complete verbs, options, ids, sources and steps.
 
     \b
     bash, in ~/.bashrc:

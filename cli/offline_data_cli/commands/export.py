@@ -37,8 +37,8 @@ def export(
     to: Annotated[
         str,
         option(
-            "Format to write. One of minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, "
-            "d3rlpy and ted.",
+            "Format to write. minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, d3rlpy "
+            "or ted.",
             metavar="FORMAT",
         ),
     ],

@@ -336,9 +336,7 @@ def sample_result(
 def stats(
     context: Context,
     dataset: Dataset,
-    features: Annotated[
-        bool, option("Also show each element, such as action[0].")
-    ] = False,
+    features: Annotated[bool, option("Also show each element, such as action[0].")] = False,
     quantiles: Annotated[
         bool, option("Also show the 5, 25, 50, 75 and 95 % quantiles of each element.")
     ] = False,

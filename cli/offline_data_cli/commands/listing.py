@@ -42,7 +42,9 @@ def list_(
         argument("SOURCE", "Only datasets of this source.", autocompletion=complete.sources),
     ] = None,
     remote: Annotated[bool, option("List the datasets of all sources, or of SOURCE.")] = False,
-    prefix: Annotated[str, option("Only ids or names that start with PREFIX.", metavar="PREFIX")] = "",
+    prefix: Annotated[
+        str, option("Only ids or names that start with PREFIX.", metavar="PREFIX")
+    ] = "",
     sort: Annotated[Sort, option("Sort by size (largest first) or by id.")] = Sort.name,
 ) -> Result:
     """List datasets on this disk; with --remote, those of all sources."""

@@ -15,7 +15,8 @@ _MOST_RUNS = 8
 """Runs of episodes that are named; `--json` has all."""
 
 File = Annotated[
-    Path, option("File with the table `datasets`. The lock file is written next to it.", metavar="FILE")
+    Path,
+    option("File with the table `datasets`. The lock file is written next to it.", metavar="FILE"),
 ]
 _TOML = Path("datasets.toml")
 _WHICH = "Id (or id@revision), path or unique name of a dataset."
@@ -25,7 +26,9 @@ def lock(
     context: Context,
     names: Annotated[list[str] | None, argument("NAME...", "Names to upgrade.")] = None,
     file: File = _TOML,
-    upgrade: Annotated[bool, option("Lock the newest revisions of NAMEs, or of all datasets.")] = False,
+    upgrade: Annotated[
+        bool, option("Lock the newest revisions of NAMEs, or of all datasets.")
+    ] = False,
     check: Annotated[bool, option("Only report whether the lock file is up to date.")] = False,
 ) -> Result:
     """Lock the datasets of datasets.toml: revisions and checksums.
@@ -60,9 +63,7 @@ def lock(
 def sync(
     context: Context,
     file: File = _TOML,
-    locked: Annotated[
-        bool, option("Fail if the lock file is not up to date.")
-    ] = False,
+    locked: Annotated[bool, option("Fail if the lock file is not up to date.")] = False,
     dry_run: DryRun = False,
 ) -> Result:
     """Download the datasets of datasets.lock.

@@ -93,9 +93,7 @@ def browse(
             show_default=False,
         ),
     ] = 0,
-    no_open: Annotated[
-        bool, option("Do not open the browser.")
-    ] = False,
+    no_open: Annotated[bool, option("Do not open the browser.")] = False,
 ) -> Result:
     """Browse the datasets on this disk in a web browser.
 

@@ -76,7 +76,9 @@ def preprocess(
     ] = None,
     fn: Annotated[
         str | None,
-        option("Apply a Python function first. package.module:FN works, too.", metavar="FILE.py:FN"),
+        option(
+            "Apply a Python function first. package.module:FN works, too.", metavar="FILE.py:FN"
+        ),
     ] = None,
     steps: Annotated[
         list[str] | None,
@@ -147,7 +149,8 @@ def preprocess(
     }
     _check(stages, [name for name, is_given in given.items() if is_given], out, dest)
     if out is not None and looks_like_path(out) and not view:
-        out, dest = None, Path(out)
+        dest = Path(out)
+        out = None
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
     if view:
         if fn or out is None or dry_run or plan is not None or num_frames is not None:
@@ -200,7 +203,8 @@ def _check(stages: tuple[str, ...], calls: list[str], out: str | None, dest: Pat
         )
     if (out is None) == (dest is None):
         raise UsageError(
-            "Give --out NAME, or --out DIR as a path", hint="--out NAME writes the dataset local:NAME"
+            "Give one output: --out NAME or --out ./DIR",
+            hint="--out NAME writes the dataset local:NAME",
         )
     if calls and not any(stage.startswith("fn:") for stage in stages):
         raise UsageError(
@@ -214,11 +218,9 @@ def worker(
     plan: Annotated[Path, option("Plan that --plan-only --plan FILE wrote.", metavar="FILE")],
     rank: Annotated[int | None, option("Index of this worker, from 0.", metavar="I")] = None,
     world: Annotated[int | None, count("Total number of workers. (default: one per task)")] = None,
-    finish: Annotated[
-        bool, option("Only publish the dataset, if all tasks are finished.")
-    ] = False,
+    finish: Annotated[bool, option("Only publish the dataset, if all tasks are finished.")] = False,
 ) -> Result:
-    """Run one worker's share of a plan: tasks I, I + N, I + 2N and so on.
+    r"""Run one worker's share of a plan: tasks I, I + N, I + 2N and so on.
 
     Finished tasks are skipped. The last worker to finish publishes the dataset. As a Slurm array:
 
