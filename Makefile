@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 OLDEST ?= .venv-oldest
+DOCS ?= .venv-docs
 OLDEST_PYTHON ?= PYENV_VERSION=3.10 python3.10
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types unit slow test-oldest fuzz benchmark clean
+.PHONY: demo test lint types unit slow test-oldest fuzz benchmark docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/offline-data demo
@@ -44,8 +45,12 @@ fuzz: $(VENV)/.test
 benchmark: $(VENV)/.test
 	$(BIN)/python -W ignore -m benchmarks --threads 1
 
+# The site, in build/site: its pages need no torch, so that its environment is small.
+docs: $(DOCS)/.docs
+	$(DOCS)/bin/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(DOCS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(BIN)/python:
 	@echo "Creating the virtual environment $(VENV)"
@@ -78,4 +83,10 @@ $(OLDEST)/.test: $(BUILT_FROM) constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet uv
 	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct \
 		--constraint constraints.txt --editable ".[all]" --group dev
+	@touch $@
+
+$(DOCS)/.docs: pyproject.toml
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet uv
+	$(DOCS)/bin/uv pip install --quiet --python $(DOCS)/bin/python --group docs
 	@touch $@

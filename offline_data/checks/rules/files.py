@@ -138,9 +138,10 @@ class Advisory:
         own = f"{manifest.source}:{manifest.name}@{manifest.revision}"
         version = manifest.converter.get("version")
         fixed = self.before and _numbers(version) >= _numbers(self.before)
-        return not fixed and any(self._names(dataset) for dataset in (own, *manifest.parents))
+        return not fixed and any(self.names(dataset) for dataset in (own, *manifest.parents))
 
-    def _names(self, dataset: str) -> bool:
+    def names(self, dataset: str) -> bool:
+        """Return True if the defect is of `source:name[@revision]`."""
         name, _, revision = dataset.partition("@")
         return (
             _matches(name, self.datasets)

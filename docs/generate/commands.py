@@ -1,0 +1,126 @@
+"""The reference of the command, made of the command itself: every verb with its options and examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from docs.generate.text import code, page, plain, table
+from offline_data_cli import help as texts
+from offline_data_cli.app import command_tree
+from offline_data_cli.options import Globals
+from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
+
+PROGRAM = "offline-data"
+GLOBALS = {field.name for field in fields(Globals)}
+EXIT_CODES = {
+    0: "fine",
+    1: "findings, a part failed, or the answer was no",
+    2: "usage: an unknown option or verb, a value or an id of a wrong form, a folder that may not be used",
+    3: "not found: a dataset, source, revision, split, episode, leaf, rule, step, setting, function or file; a search without a result",
+    4: "no access",
+    5: "integrity: damaged, or not what was published",
+    6: "network, or offline",
+    7: "disk full",
+    130: "interrupted: Ctrl-C, SIGTERM or SIGHUP",
+}
+
+
+def panels() -> dict[str, dict[str, str]]:
+    """Return the verbs by panel of `--help`, with a line about each; hidden ones are under More."""
+    found = {
+        panel: {name: text for name, (_, text) in verbs.items()} for panel, verbs in VERBS.items()
+    }
+    for name, (panel, text, _) in GROUPS.items():
+        found[panel][name] = text
+    return found | {"More": {name: text for name, (_, text) in HIDDEN.items()}}
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by their path in docs/."""
+    verbs = [name for panel in panels().values() for name in panel]
+    return {"commands/index.md": _index(), **{f"commands/{name}.md": _verb(name) for name in verbs}}
+
+
+def _index() -> str:
+    tree = command_tree()
+    shared = [param for param in _context(tree, PROGRAM).command.params if param.name in GLOBALS]
+    parts = []
+    for panel, verbs in panels().items():
+        rows = [[f"[`{name}`]({name}.md)", plain(text)] for name, text in verbs.items()]
+        about = (
+            "Verbs that `--help` does not list; others have their output."
+            if panel == "More"
+            else ""
+        )
+        parts += [f"## {panel}", about, table(["command", "what it does"], rows)]
+    return page(
+        "# Commands",
+        "These pages are made of the command itself. `offline-data VERB --help` prints the same, `-h` in short.",
+        *parts,
+        "## Global options",
+        "They are taken before or after the command.",
+        table(["option", "meaning"], (_option(p, _context(tree, PROGRAM)) for p in shared)),
+        "## Exit codes",
+        table(["code", "meaning"], ([number, text] for number, text in EXIT_CODES.items())),
+        "Data go to standard output, and everything else (progress, warnings, hints) to standard error. "
+        'With `--json`, an error is `{"error": {"code", "message", "hint"}}`.',
+    )
+
+
+def _verb(name: str) -> str:
+    tree = command_tree()
+    return page(
+        f"# offline-data {name}", *_about(tree.commands[name], _context(tree, PROGRAM), name, "##")
+    )
+
+
+def _about(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
+    context = _context(command, name.rpartition(" ")[2], parent)
+    yield plain(command.help or command.callback.__doc__ or "").split("\f")[0].strip()
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    yield f"```console\n$ {usage}\n```"
+    params = [param for param in command.params if param.name not in GLOBALS]
+    arguments = [param for param in params if param.param_type_name == "argument"]
+    if arguments:
+        yield f"{level} Arguments"
+        yield table(["argument", "meaning"], ([code(p.metavar), plain(p.help)] for p in arguments))
+    options: dict[str, list[Any]] = {}
+    for param in params:
+        if param not in arguments:
+            options.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(
+                param
+            )
+    for panel, some in options.items():
+        yield f"{level} {panel}"
+        yield table(["option", "meaning"], (_option(p, context) for p in some))
+    if hasattr(command, "commands"):
+        for inner in command.commands:
+            yield f"{level} {name} {inner}"
+            yield from _about(command.commands[inner], context, f"{name} {inner}", f"{level}#")
+    else:
+        yield "[Global options](index.md#global-options) are taken, too."
+    if examples := texts.EXAMPLES.get(name):
+        lines = [one if one.startswith("eval") else f"{PROGRAM} {one}" for one in examples]
+        yield f"{level} Examples"
+        yield "```console\n" + "\n".join(f"$ {line}" for line in lines) + "\n```"
+
+
+def _context(command: Any, name: str, parent: Any = None) -> Any:
+    return command.context_class(command, info_name=name, parent=parent)
+
+
+def _option(param: Any, context: Any) -> list[str]:
+    """Return the names of an option with its value, and its text with the default."""
+    hidden, param.hidden = param.hidden, False
+    usage, text = param.get_help_record(context)
+    param.hidden = hidden
+    value = "" if param.is_flag else usage.removeprefix(", ".join(param.opts))
+    default = re.search(r"  \[.*?(default: [^;\]]*).*\]$", text)
+    names = ", ".join(sorted(param.opts, key=len))
+    return [
+        code(names + value),
+        plain(param.help or "") + (f" {plain(f'({default[1]})')}" if default else ""),
+    ]

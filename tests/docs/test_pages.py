@@ -1,0 +1,111 @@
+"""The pages that docs/generate makes: everything has its place, and links lead to the page on the site."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.generate import commands, hook, reference, rules, sources
+from offline_data.checks.reference import rule_texts
+from offline_data.checks.rules.files import advisories
+from offline_data.sources.registry import iter_catalogs, source_names
+from offline_data_cli.app import command_tree
+from offline_data_cli.help import EXAMPLES
+from offline_data_cli.main import EXIT_CODES
+
+ROOT = Path(__file__).parents[2]
+LARGEST = 400_000
+"""Bytes of Markdown of a page, which is about a third of its HTML."""
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return hook.generated()
+
+
+def test_every_source_and_dataset(pages: dict[str, str]) -> None:
+    for name in source_names():
+        assert f"# {name}\n" in pages[f"sources/{name}.md"]
+        assert f"({name}.md)" in pages["sources/index.md"]
+    for catalog in iter_catalogs():
+        page = pages[f"sources/{catalog.name}-datasets.md"]
+        for entry in catalog.catalog():
+            assert f'load_dataset("{catalog.name}:{entry.name}"' in page
+            assert f"(#{sources.anchor(entry.name)})" in page
+        anchors = re.findall(r"\{ #(\S+) \}", page)
+        assert len(anchors) == len(set(anchors)) == len(catalog.catalog())
+
+
+def test_published_defects_are_beside_the_datasets_that_have_them(pages: dict[str, str]) -> None:
+    sections = pages["sources/d4rl-datasets.md"].split("\n### ")
+    (maze,) = [one for one in sections if one.startswith("<code>maze2d-umaze-v1</code>")]
+    (hopper,) = [one for one in sections if one.startswith("<code>hopper-medium-v2</code>")]
+    assert maze.count("**Defect**") == 2
+    assert "**Defect**" not in hopper
+    assert all(one.links[0] in pages["rules/RL004.md"] for one in advisories())
+
+
+def test_every_verb_with_every_option_and_example(pages: dict[str, str]) -> None:
+    tree = command_tree()
+    for name in tree.commands:
+        command, page = tree.commands[name], pages[f"commands/{name}.md"]
+        assert f"({name}.md)" in pages["commands/index.md"]
+        for one in [command, *getattr(command, "commands", {}).values()]:
+            for param in one.params:
+                names = param.opts if param.param_type_name == "option" else [param.metavar]
+                place = "commands/index.md" if param.name in commands.GLOBALS else ""
+                shown = re.sub(r"<[^>]+>", "", pages[place] if place else page)
+                for text in names:
+                    assert text.replace("|", "&#124;").replace("<", "&lt;") in shown, (name, text)
+        for example in EXAMPLES.get(name, ()):
+            assert f"$ offline-data {example}" in page or f"$ {example}" in page
+    assert {code for _, code in EXIT_CODES} <= set(commands.EXIT_CODES)
+
+
+def test_every_rule_with_bad_and_good_data(pages: dict[str, str]) -> None:
+    assert rules.EXAMPLES.keys() == rule_texts().keys()
+    for code, text in rule_texts().items():
+        assert rules.EXAMPLES[code]["bad"] != rules.EXAMPLES[code]["good"]
+        assert text.summary in pages[f"rules/{code}.md"]
+        assert f"#{code.lower()}-{text.name}" in (ROOT / "docs" / "rules.md").read_text("utf-8")
+
+
+def test_every_public_name_once(pages: dict[str, str]) -> None:
+    listed = [name for group in reference.GROUPS.values() for name in group["names"].split()]
+    assert sorted(listed) == sorted(reference.public_names())
+    text = "".join(page for path, page in pages.items() if path.startswith("python/"))
+    assert all(f"\n::: offline_data.{name}\n" in text for name in listed)
+
+
+def test_the_navigation_has_every_page_and_no_other(pages: dict[str, str]) -> None:
+    placed = re.findall(r"[\w/.-]+\.md", str(hook.navigation()))
+    own = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert len(placed) == len(set(placed))
+    assert set(placed) == own | set(pages)
+
+
+def test_pages_are_not_huge(pages: dict[str, str]) -> None:
+    assert {path for path, text in pages.items() if len(text.encode()) > LARGEST} == set()
+
+
+@pytest.mark.parametrize(
+    ("link", "origin", "page", "expected"),
+    [
+        ("[a](../cache_layout.md#x)", "docs/share.md", "share.md", "[a](on-disk-layout.md#x)"),
+        ("[a](docs/share.md)", "CHANGELOG.md", "changelog.md", "[a](share.md)"),
+        ("[a](../share.md)", "docs/recipes/iql.md", "recipes/iql.md", "[a](../share.md)"),
+        ("[a](../README.md)", "docs/share.md", "share.md", "[a](R/blob/main/README.md)"),
+        ("[a](../benchmarks)", "docs/share.md", "share.md", "[a](R/tree/main/benchmarks)"),
+        ("[a](https://x.example/y.md)", "docs/share.md", "share.md", None),
+        ("[a](#below)", "docs/share.md", "share.md", None),
+        ("`[a](../README.md)`", "docs/share.md", "share.md", None),
+        ("```\n[a](../README.md)\n```", "docs/share.md", "share.md", None),
+    ],
+)
+def test_links(
+    link: str, origin: str, page: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "REPOSITORY", "R")
+    assert hook.rewrite(link, origin, page) == (expected or link)
