@@ -76,6 +76,7 @@ def test_the_terminal_shows_the_commands() -> None:
         for command in terminal.COMMANDS:
             assert f"offline-data {command}" in words
         assert "no findings" in words
+        assert "1 error, 1 warning" in words
         assert not re.search(r"@font-face|url\(\"?http", drawn)
 
 

@@ -32,7 +32,7 @@ COLOURS = {
     "light": {"text": "#1f2328", "soft": "#59636e", "bars": ("#00796b", "#8c959f", "#c4622d")},
     "dark": {"text": "#e6edf3", "soft": "#9198a1", "bars": ("#4db6ac", "#6e7681", "#e08a57")},
 }
-WIDTH, LEFT, BAR, GAP = 760, 220, 15, 18
+WIDTH, LEFT, BAR, GAP = 760, 190, 15, 18
 
 
 def measure() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def measure() -> dict[str, Any]:
     for row in rows:
         if row.case in CASES and row.job in JOBS:
             found[row.case][row.job] = float(re.match(r"[\d.]+", row.note)[0])  # type: ignore[index]
-    return {"setting": sampling.setting(), "microseconds": found}
+    return {"setting": f"torch {torch.__version__}, 1 thread", "microseconds": found}
 
 
 def draw(figures: dict[str, Any], theme: str) -> str:
@@ -56,14 +56,14 @@ def draw(figures: dict[str, Any], theme: str) -> str:
     colours = COLOURS[theme]
     parts, top = [], 34
     for number, (name, colour) in enumerate(zip(JOBS.values(), colours["bars"], strict=True)):
-        at = LEFT + 180 * number
+        at = LEFT + (0, 120, 330)[number]
         parts.append(f'<rect x="{at}" y="8" width="11" height="11" fill="{colour}"/>')
         parts.append(_text(at + 17, 18, name, colours["text"]))
     for case, title in CASES.items():
         times = figures["microseconds"][case]
         parts.append(_text(LEFT - 12, top + 2 * BAR - 3, title, colours["text"], "end"))
         for job, colour in zip(JOBS, colours["bars"], strict=True):
-            length = (WIDTH - LEFT - 90) * times[job] / max(times.values())
+            length = (WIDTH - LEFT - 125) * times[job] / max(times.values())
             parts.append(
                 f'<rect x="{LEFT}" y="{top}" width="{length:.1f}" height="{BAR - 3}" fill="{colour}"/>'
             )
