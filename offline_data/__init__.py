@@ -13,6 +13,12 @@ from typing import Any
 
 import lazy_loader
 
+if sys.platform == "win32":
+    raise ImportError(
+        "offline-data needs Linux or macOS; on Windows, install it in WSL 2 "
+        "(https://learn.microsoft.com/windows/wsl/install)"
+    )
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 if find_spec("torchrl") is None:
     for _name in (

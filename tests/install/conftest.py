@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+import setuptools
 
 from tests.install import tour
 from tests.stories.conftest import D4RL_HOST, PEN_FILE, Shell
@@ -54,6 +56,15 @@ def take_tour(tmp_path: Path) -> Iterator[Tour]:
             return dict(json.loads(result.read_text("utf-8")))
 
         yield take
+
+
+def setup_options(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what setup.py gives to setuptools, run in a folder."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(ROOT / "setup.py"))
+    return given
 
 
 @pytest.fixture(scope="session")

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import setuptools
 from packaging.requirements import Requirement
 
 from offline_data.sources.registry import iter_catalogs
+from tests.install.conftest import ROOT, setup_options
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 REPOSITORY: str = PROJECT["urls"]["Repository"]
@@ -99,7 +98,7 @@ def test_links_of_the_readme_are_complete_on_pypi(
     blob, raw = f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/raw/main/"
     (tmp_path / "README.md").write_text(TEXT)
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
-    shown = _published(tmp_path, monkeypatch)
+    shown = setup_options(tmp_path, monkeypatch)["long_description"]
     assert shown == (
         TEXT.replace("](docs/pictures/", f"]({raw}docs/pictures/")
         .replace("](docs/index", f"]({blob}docs/index")
@@ -113,7 +112,7 @@ def test_links_of_the_readme_are_complete_on_pypi(
 
 def test_what_the_readme_links_to_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    shown = _published(ROOT, monkeypatch)
+    shown = setup_options(ROOT, monkeypatch)["long_description"]
     code = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
     assert code.findall(shown) == code.findall(text)
     paths = re.findall(rf"{REPOSITORY}/(?:raw|blob)/main/([^)#\"]+)", shown)
@@ -122,10 +121,12 @@ def test_what_the_readme_links_to_exists(monkeypatch: pytest.MonkeyPatch) -> Non
     assert re.findall(r"\]\((?!https?:|#)[^)]*|(?:src|srcset|href)=\"(?!https?:|#)", shown) == []
 
 
-def _published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the description that setup.py gives to a project with this README.md."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
-    monkeypatch.chdir(folder)
-    runpy.run_path(str(ROOT / "setup.py"))
-    return str(given["long_description"])
+@pytest.mark.parametrize("module", ["offline_data", "offline_data_cli.main"])
+def test_importing_on_windows_says_that_it_is_not_supported(module: str) -> None:
+    code = f"import sys; sys.platform = 'win32'; import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: offline-data needs Linux or macOS; on Windows, install it in WSL 2 "
+        "(https://learn.microsoft.com/windows/wsl/install)"
+    )

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.install import tour
 from tests.install.conftest import ROOT, Tour
@@ -25,22 +21,6 @@ def test_the_tour_where_torch_cannot_be_imported(tmp_path: Path, take_tour: Tour
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HIDDEN)
     check_tour(take_tour(PYTHONPATH=f"{tmp_path / 'site'}:{ROOT}:{ROOT / 'cli'}"))
-
-
-@pytest.mark.slow
-def test_the_tour_in_an_environment_of_the_requirements(
-    tmp_path: Path, take_tour: Tour, wheel: Path
-) -> None:
-    """Made as the file says, but for the wheel's place."""
-    python = tmp_path / "environment" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
-    commands = re.findall(r"^# +pip (install .+)$", FILE.read_text("utf-8"), re.MULTILINE)
-    assert len(commands) == 2
-    for command in commands:
-        line = command.replace("requirements-without", str(FILE.parent / "requirements-without"))
-        line = line.replace("offline-data", str(wheel)) if "--no-deps" in line else line
-        subprocess.run([python, "-m", "pip", *line.split(), "--quiet"], check=True)
-    check_tour(take_tour(python, PYTHONPATH=""))
 
 
 def check_tour(done: dict[str, Any]) -> None:

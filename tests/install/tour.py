@@ -1,19 +1,18 @@
 """What an installation does without torch: `python tour.py RESULT` writes what each command did.
 
 Run by the Python of an environment that may lack torch, tests and compilers, in a folder with
-`recorded.hdf5` and `double.py`.
+`recorded.hdf5` and `double.py`. Without RESULT it only loads the compiled parts, and needs no package.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import json
 import shlex
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
-from importlib.util import module_from_spec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,7 @@ def arrays() -> dict[str, list[int]]:
 
 def compiled() -> list[str]:
     """Load the compiled parts, which need no torch themselves; returns their paths in the package."""
-    package = Path(str(importlib.import_module("offline_data").__file__)).parent
+    package = Path(str(find_spec("offline_data").origin)).parent  # type: ignore[union-attr]
     found = []
     for name in ("buffers/gather/_gather", "buffers/_sum_tree"):
         (file,) = package.glob(f"{name}.*so")
@@ -130,6 +129,9 @@ def compiled() -> list[str]:
 
 def main() -> None:
     """Do all, in order."""
+    if not sys.argv[1:]:
+        compiled()
+        return
     Path("datasets.toml").write_text(PROJECT, encoding="utf-8")
     lines = [line for line in (WITHOUT_TORCH + NEEDS_PILLOW + NEED_TORCH).splitlines() if line]
     done = {line: run(line) for line in lines}

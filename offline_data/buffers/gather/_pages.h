@@ -52,8 +52,16 @@ static int populate(uint8_t *at, size_t size, int64_t deadline)
     return 1;
 }
 #else
-#define microseconds() 0
-#define populate(at, size, deadline) 0
+static int64_t microseconds(void)
+{
+    return 0;
+}
+
+static int populate(uint8_t *at, size_t size, int64_t deadline)
+{
+    (void)at, (void)size, (void)deadline;
+    return 0;
+}
 #endif
 
 /* settle(address of count pairs as for `ask`, count, microseconds that it may take)
