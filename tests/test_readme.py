@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from docs.generate import sampling, terminal
+from offline_data.checks.registry import all_rules
+from offline_data.sources.registry import get_catalog, source_names
 from tests.documented import ROOT, follow, read
 from tests.stories.conftest import Shell
 from tests.toys.hosts import published
@@ -40,6 +42,20 @@ def test_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             env=Shell(tmp_path, hosts).environ,
             check=True,
         )
+
+
+def test_its_numbers() -> None:
+    sources = README.split("\n## Sources\n")[1].split("\n## ")[0]
+    assert set(source_names()) <= set(re.findall(r"`(\w+)`", sources))
+    for page in (README, read("docs/index.md"), read("docs/comparison.md")):
+        (count,) = re.findall(r"(\d+)(?: other sources\]| sources\]| \[sources\])", page)
+        assert int(count) == len(source_names()) - 4 * (page is README)  # it names four before
+    counts = dict(re.findall(r"`(\w+)` \((\d+)(?: datasets)?\)", sources))
+    assert len(counts) == 4
+    for name, count in counts.items():
+        assert len(get_catalog(name).catalog()) == int(count)
+    for page in (README, read("docs/guides/checks.md")):
+        assert f"{len(all_rules())} [rules]" in page
 
 
 def test_make_has_its_commands() -> None:
