@@ -36,6 +36,12 @@ def commands(path: Path) -> Iterator[list[str]]:
             yield shlex.split(line)
 
 
+def make_targets() -> set[str]:
+    """Return the targets that `.PHONY` lists."""
+    (line,) = re.findall(r"^\.PHONY: (.+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    return set(line.split())
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflow_is_limited(path: Path) -> None:
     workflow = load(path)
@@ -70,7 +76,7 @@ def test_an_action_has_one_version() -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_commands_exist(path: Path) -> None:
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    targets = make_targets()
     extras = PROJECT["optional-dependencies"]
     for first, *rest in commands(path):
         assert first in KNOWN_COMMANDS
@@ -116,3 +122,16 @@ def test_other_files_parse() -> None:
     updates = load(ROOT / ".github" / "dependabot.yml")["updates"]
     assert [one["package-ecosystem"] for one in updates] == ["github-actions"]
     assert load(ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml")["contact_links"]
+
+
+def test_the_checklist_names_what_exists() -> None:
+    page = (ROOT / "docs" / "releasing.md").read_text("utf-8")
+    targets = make_targets()
+    for words in re.findall(r"\$ make (.+)", page):
+        assert {word for word in words.split() if "=" not in word} <= targets
+    for script in re.findall(r"\.ci/\w+\.py", page):
+        assert (ROOT / script).is_file()
+    for name in re.findall(r"(?:workflow run |workflow )`?([\w-]+)\b", page):
+        assert (ROOT / ".github" / "workflows" / f"{name}.yml").is_file()
+    labels = {label for path in FORMS for label in load(path)["labels"]}
+    assert all(f"`{label}`" in page for label in labels)
