@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,6 +36,18 @@ def _signals_are_not_ignored() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waits_for_the_disk() -> Iterator[None]:
+    """Skip `os.fsync` in this process: only a cut of power would show that it was called.
+
+    Tests of what is synced, and of disks that fail, replace it themselves; commands in processes of
+    their own call the real one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(autouse=True)
