@@ -46,6 +46,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python -W ignore -m benchmarks --threads 1
 
 # The site, in build/site: its pages need no torch, so that its environment is small.
+docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DOCS)/.docs
 	$(DOCS)/bin/mkdocs build --strict --quiet
 

@@ -135,6 +135,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     """Rewrite the links of a page."""
     path = page.file.src_uri
     origins = {page: file for file, page in OUTSIDE.items()}
+    if path == "rules.md":  # a file of the repository, which knows no pages of rules
+        markdown = re.sub(
+            r"(?m)^## (RL\d+) .*$", r"\g<0>\n\n[Bad and good data](rules/\1.md)", markdown
+        )
     return rewrite(markdown, origins.get(path, f"docs/{path}"), path)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from docs.generate.text import code, page, plain, table
+from docs.generate.text import code, links, page, plain, table
 from offline_data.checks.reference import RuleText, rule_texts
 from offline_data.checks.rules.files import advisories
 
@@ -46,10 +46,10 @@ def _rule(text: RuleText) -> str:
 def _defects() -> str:
     rows = [
         [
-            ", ".join(map(code, one.datasets)),
+            "<br>".join(map(code, one.datasets)),
             one.severity,
             plain(one.summary),
-            " ".join(f"<{link}>" for link in one.links),
+            links(one.links),
         ]
         for one in advisories()
     ]

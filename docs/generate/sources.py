@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from docs.generate.text import bullets, code, page, plain, table
+from docs.generate.text import bullets, code, links, page, plain, table
 from offline_data.checks.rules.files import advisories
 from offline_data.files import human_bytes
 from offline_data.sources.catalogs import Catalog, CatalogEntry, read_catalog
@@ -98,11 +98,11 @@ def _notes(source: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
         for note in entry.notes:
             about.setdefault(note, []).append(entry.name)
     for note, names in sorted(about.items()):
-        links = [
+        some = [
             f"[{code(name)}]({source}-datasets.md#{anchor(name)})" for name in names[:MOST_NAMED]
         ]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        yield plain(note) + (f" ({', '.join(links)}{more})" if len(names) < len(entries) else "")
+        yield plain(note) + (f" ({', '.join(some)}{more})" if len(names) < len(entries) else "")
 
 
 # ---- alignment ---------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def _section(source: Catalog, entry: CatalogEntry, row: Mapping[str, str]) -> st
     ]
     defects = [
         f"**Defect** ({one.severity}): {plain(one.summary)}. {plain(one.instead[:1].upper() + one.instead[1:])}. "
-        + " ".join(f"<{link}>" for link in one.links)
+        + links(one.links)
         for one in advisories()
         if one.names(id_)
     ]

@@ -44,3 +44,17 @@ def bullets(items: Iterable[object]) -> str:
 def page(*parts: str) -> str:
     """Join the blocks of a page; empty ones are left out."""
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def links(addresses: Iterable[str]) -> str:
+    """Return links, those to issues by repository and number.
+
+    Example:
+        >>> links(["https://github.com/pytorch/rl/issues/7"])
+        '[rl 7](https://github.com/pytorch/rl/issues/7)'
+    """
+    issue = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+)")
+    return ", ".join(
+        f"[{found[1]} {found[2]}]({one})" if (found := issue.fullmatch(one)) else f"<{one}>"
+        for one in addresses
+    )
