@@ -15,17 +15,6 @@ from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
 
 PROGRAM = "offline-data"
 GLOBALS = {field.name for field in fields(Globals)}
-EXIT_CODES = {
-    0: "fine",
-    1: "findings, a part failed, or the answer was no",
-    2: "usage: an unknown option or verb, a value or an id of a wrong form, a folder that may not be used",
-    3: "not found: a dataset, source, revision, split, episode, leaf, rule, step, setting, function or file; a search without a result",
-    4: "no access",
-    5: "integrity: damaged, or not what was published",
-    6: "network, or offline",
-    7: "disk full",
-    130: "interrupted: Ctrl-C, SIGTERM or SIGHUP",
-}
 
 
 def panels() -> dict[str, dict[str, str]]:
@@ -64,7 +53,7 @@ def _index() -> str:
         "They are taken before or after the command.",
         table(["option", "meaning"], (_option(p, _context(tree, PROGRAM)) for p in shared)),
         "## Exit codes",
-        table(["code", "meaning"], ([number, text] for number, text in EXIT_CODES.items())),
+        table(["code", "meaning"], texts.CODES.items()),
         "Data go to standard output, and everything else (progress, warnings, hints) to standard error. "
         'With `--json`, an error is `{"error": {"code", "message", "hint"}}`.',
     )

@@ -105,9 +105,6 @@ def _notes(source: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
         yield plain(note) + (f" ({', '.join(some)}{more})" if len(names) < len(entries) else "")
 
 
-# ---- alignment ---------------------------------------------------------------------------------
-
-
 def files_of(name: str) -> list[dict[str, Any]]:
     """Return the declared files of a source; those of another one, if it says so."""
     files = FACTS[name].get("files", [])
@@ -176,45 +173,27 @@ def _cell(cell: str, row: int | None = None) -> str:
 
 def _differs(name: str) -> str:
     """Return the paragraphs of a class's docstring that compare it with TorchRL's, and its import."""
-    for path in (ROOT / "offline_data/buffers").glob("*replay.py"):
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                text = ast.get_docstring(node) or ""
-                chosen = [
-                    one
-                    for one in text.split("\n\n")
-                    if "TorchRL" in one and not one.startswith("Args:")
-                ]
-                return page(
-                    f"TorchRL's class has this name here, too: `from offline_data import {name}`.",
-                    *(" ".join(one.split()) for one in chosen),
-                )
-    raise LookupError(name)
-
-
-# ---- datasets ----------------------------------------------------------------------------------
+    trees = (
+        ast.parse(path.read_text("utf-8"))
+        for path in (ROOT / "offline_data/buffers").glob("*replay.py")
+    )
+    nodes = {getattr(node, "name", ""): node for tree in trees for node in tree.body}
+    text = ast.get_docstring(nodes[name]) or ""  # type: ignore[arg-type] # a class
+    chosen = [one for one in text.split("\n\n") if "TorchRL" in one and not one.startswith("Args:")]
+    head = f"TorchRL's class has this name here, too: `from offline_data import {name}`."
+    return page(head, *(" ".join(one.split()) for one in chosen)).rstrip()
 
 
 def _datasets(source: Catalog) -> str:
-    entries = source.catalog()
-    tables = _rows(source.name)
-    shown = [
-        ("steps", [e.transitions for e in entries], "{:,}"),
-        ("episodes", [e.episodes for e in entries], "{:,}"),
-    ]
-    head = ["dataset", *(name for name, values, _ in shown if any(values))]
-    sizes, summaries = any(e.bytes for e in entries), any(e.summary for e in entries)
-    head += ["download"] * sizes + ["about"] * summaries
-    rows = []
-    for entry in entries:
-        row = [f"[{code(entry.name)}](#{anchor(entry.name)})"]
-        for _, values, form in shown:
-            if any(values):
-                value = values[entries.index(entry)]
-                row.append("" if value is None else form.format(value))
-        row += [human_bytes(entry.bytes) if entry.bytes else ""] * sizes
-        row += [plain(entry.summary)] * summaries
-        rows.append(row)
+    entries, facts = source.catalog(), _rows(source.name)
+    columns = {
+        "dataset": [f"[{code(one.name)}](#{anchor(one.name)})" for one in entries],
+        "steps": [_number(one.transitions) for one in entries],
+        "episodes": [_number(one.episodes) for one in entries],
+        "download": [human_bytes(one.bytes) if one.bytes else "" for one in entries],
+        "about": [plain(one.summary) for one in entries],
+    }
+    shown = {name: cells for name, cells in columns.items() if any(cells)}
     return page(
         "---\nhide: [toc]\n---",
         f"# Datasets of {source.name}",
@@ -223,9 +202,13 @@ def _datasets(source: Catalog) -> str:
         "host publishes none.",
         f"Licence of the datasets: {source.licence}." if source.licence else "",
         f"To cite: {plain(source.citation)}" if source.citation else "",
-        table(head, rows),
-        *(_section(source, entry, tables.get(entry.name, {})) for entry in entries),
+        table(list(shown), zip(*shown.values(), strict=True)),
+        *(_section(source, entry, facts.get(entry.name, {})) for entry in entries),
     )
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
 
 
 def _rows(name: str) -> dict[str, dict[str, str]]:
@@ -239,11 +222,9 @@ def _rows(name: str) -> dict[str, dict[str, str]]:
 def _section(source: Catalog, entry: CatalogEntry, row: Mapping[str, str]) -> str:
     id_ = f"{source.name}:{entry.name}"
     facts = [
-        plain(entry.summary[:1].upper() + entry.summary[1:])
-        if entry.summary and "observation" not in row
-        else "",
-        f"{entry.transitions:,} steps" if entry.transitions is not None else "",
-        f"{entry.episodes:,} episodes" if entry.episodes is not None else "",
+        "" if "observation" in row else plain(entry.summary[:1].upper() + entry.summary[1:]),
+        f"{_number(entry.transitions)} steps" if entry.transitions else "",
+        f"{_number(entry.episodes)} episodes" if entry.episodes else "",
         f"{human_bytes(entry.bytes)} to download" if entry.bytes else "",
         f"{entry.action or source.action} actions" if entry.action or source.action else "",
         f"licence {source.licence}" if source.licence else "",

@@ -10,12 +10,7 @@ NUMBERS = {"steps", "episodes", "download", "datasets", "default"}
 
 
 def plain(text: object) -> str:
-    """Escape text for a paragraph or a cell of a table; spans in backquotes stay as they are.
-
-    Example:
-        >>> plain("a|b <c> `d<e>`")
-        'a&#124;b &lt;c&gt; `d<e>`'
-    """
+    """Escape text for a paragraph or a cell of a table; spans in backquotes stay as they are."""
     parts = re.split(r"(`[^`]+`)", str(text).replace("|", "&#124;"))
     for place in range(0, len(parts), 2):
         parts[place] = re.sub(
@@ -47,12 +42,7 @@ def page(*parts: str) -> str:
 
 
 def links(addresses: Iterable[str]) -> str:
-    """Return links, those to issues by repository and number.
-
-    Example:
-        >>> links(["https://github.com/pytorch/rl/issues/7"])
-        '[rl 7](https://github.com/pytorch/rl/issues/7)'
-    """
+    """Return links, those to issues by repository and number: `[rl 7](…)`."""
     issue = re.compile(r"https://github\.com/[^/]+/([^/]+)/(?:issues|pull)/(\d+)")
     return ", ".join(
         f"[{found[1]} {found[2]}]({one})" if (found := issue.fullmatch(one)) else f"<{one}>"
