@@ -90,9 +90,9 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 def _show_warning(message: Warning | str, *_place: object) -> None:
     """Print a library's warning as one sentence, without its line of code."""
-    from offline_data_cli.render import say
+    from offline_data_cli.render import show_warning
 
-    say(f"warning: {' '.join(str(message).split())}")
+    show_warning(str(message))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -105,13 +105,25 @@ def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> N
         _print_json({"error": {"code": code, "message": message, "hint": hint}})
         sys.stdout.flush()
         return
-    lines = [line.rstrip() for line in message.splitlines()]
-    console = error_console()
-    for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):
-        if any(text):
-            console.print(f"{word}:", style=style, end=" ", markup=False, highlight=False)
-            shown = "\n  ".join(filter(None, text))
-            console.print(shown, markup=False, highlight=False, soft_wrap=True)
+    _print_labelled("error", message)
+    _print_labelled("hint", hint or "")
+
+
+def show_warning(message: str) -> None:
+    """Print a warning as one line on stderr."""
+    _print_labelled("warning", redact(" ".join(message.split())))
+
+
+def _print_labelled(word: str, text: str) -> None:
+    """Print a text on stderr after a word in its colour, unless it is empty."""
+    from rich.text import Text
+
+    lines = [line.rstrip() for line in text.splitlines()]
+    if any(lines):
+        shown = Text("\n  ".join(filter(None, lines)))
+        error_console().print(
+            Text.assemble((f"{word}:", _STYLES[word]), " ", shown), soft_wrap=True
+        )
 
 
 def show_traceback(error: BaseException) -> None:
@@ -236,18 +248,27 @@ def number(value: float) -> str:
 
 
 def format_nested(value: Any) -> str:
-    """Format nested values on one line; a list of equal items as `N × item`."""
+    """Format nested values on one line, without empty ones; a list of equal items as `N × item`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_in_braces(item)}" for key, item in value.items())
+        return ", ".join(
+            f"{key}: {_in_brackets(item)}" for key, item in value.items() if not is_empty(item)
+        )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if not isinstance(value, (list, tuple)):
-        return str(value)
+        return "none" if value is None else str(value)
     if len(value) > _REPEATED and all(item == value[0] for item in value):
-        return f"{len(value)} × {_in_braces(value[0])}"
-    return f"[{', '.join(map(_in_braces, value))}]"
+        return f"{len(value)} × {_in_brackets(value[0])}"
+    return f"[{', '.join(map(_in_brackets, value))}]"
 
 
-def _in_braces(value: Any) -> str:
-    return f"{{{format_nested(value)}}}" if isinstance(value, Mapping) else format_nested(value)
+def is_empty(value: Any) -> bool:
+    """Return True for None, and texts and collections without content."""
+    return value is None or (isinstance(value, (str, Mapping, list, tuple)) and not value)
+
+
+def _in_brackets(value: Any) -> str:
+    return f"({format_nested(value)})" if isinstance(value, Mapping) else format_nested(value)
 
 
 def clean(text: str) -> str:

@@ -128,7 +128,11 @@ def human_lines(findings: Sequence[Finding], summary: str) -> Iterator[Line]:
             severity = (one.severity.ljust(width), one.severity)
             yield [(f"  {one_line(one.code)} ", ""), severity, (f" {_with_place(one)}", "")]
         yield []
-    hints = {one.code: f" {one.code} {one.rule}: {one.hint}" for one in findings if one.hint}
+    hints = {
+        one.code: f" {one.code} {one.rule}: {one.hint}"
+        for one in findings
+        if one.hint and one.severity != "info"
+    }
     for _, hint in sorted(hints.items()):
         yield [("hint:", "hint"), (f" {one_line(hint)}", "")]
     yield [(summary, "")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import pytest
 
 from offline_data.errors import NotFoundError
 from offline_data.testing.toy import toy_batch
+from tests.toys.lerobot import write_lerobot
 from tests.toys.stored import write_stored
 
 if TYPE_CHECKING:
@@ -57,10 +59,39 @@ def test_info_hides_passwords_and_counts_many_files(cli: Cli, toy: Path) -> None
     assert len(as_json.json["files"]) == 9
 
 
+def test_info_has_options_as_on_the_command_line_and_units(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lerobot(tmp_path / "raw")
+    assert cli("convert", "raw", "plain").code == 0
+    given = ("--episodes", "0:2", "--keep-episodes", "--only", "observation.state")
+    made = cli("convert", "raw", "--out", "some", *given, "--json").json[0]["id"]
+    rows = cli("info", made).rows
+    assert [row[1] for row in rows if row[0] == "options"] == [
+        "--episodes 0:2", "--keep-episodes", "--only observation.state",
+    ]  # fmt: skip
+    assert ["fps", "10 Hz"] in rows
+    assert ["features", "next.done (dtype: bool, shape: [1])"] in rows
+    plain = cli("info", "plain")
+    assert [row for row in plain.rows if row[0] in {"options", "values"}] == []
+    steps = ("--step", "reward_scale:scale=2", "--step", "normalize:action,eps=0.5")
+    assert cli("preprocess", "plain", *steps, "--out", "new").code == 0
+    shown = cli("info", "new")
+    assert [row[1] for row in shown.rows if row[0] == "made by"] == [
+        "reward_scale: scale=2", "normalize: keys=[action], eps=0.5",
+    ]  # fmt: skip
+    history = cli("info", made, "--history").rows
+    assert ["options", "--keep-episodes"] in history
+    for out in (plain.out, shown.out, cli("info", "new", "--history").out):
+        assert not re.search(r"\b(None|True|False)\b|[{}]|array\(", out)
+
+
 def test_info_of_what_a_catalogue_knows(cli: Cli) -> None:
     name = "d4rl:halfcheetah-medium-v2"
     ran = cli("info", name, "--offline")
-    assert (ran.code, ran.err) == (0, f"to download it: offline-data download {name}\n")
+    assert (ran.code, ran.err) == (0, "")
+    assert ["command", f"offline-data download {name}"] in ran.rows
     data = cli("show", name, "--offline", "--json").json
     assert (data["id"], data["source"], data["remote"]) == (name, "d4rl", True)
     assert (data["here"], data["command"]) == (False, f"offline-data download {name}")

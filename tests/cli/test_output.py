@@ -111,7 +111,10 @@ def test_a_terminal_gets_80_columns_and_nothing_is_cut(terminal: MakeTerminal) -
 
 def test_nested_values_and_numbers() -> None:
     value = {"type": "Box", "low": [0.0] * 39, "shape": [39], "dict": {"a": 1}}
-    assert format_nested(value) == "type: Box, low: 39 × 0.0, shape: [39], dict: {a: 1}"
+    assert format_nested(value) == "type: Box, low: 39 × 0.0, shape: [39], dict: (a: 1)"
+    assert format_nested({"a": None, "b": "", "c": {}, "d": True, "e": [False, 0]}) == (
+        "d: yes, e: [no, 0]"
+    )
     assert [number(one) for one in (3, 0.123456, 12345678.9)] == ["3", "0.1235", "1.235e+07"]
     assert [human(0.5, "share"), human(None, "count")] == ["50 %", "–"]
 

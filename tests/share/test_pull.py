@@ -260,7 +260,6 @@ def test_the_command_line(
     assert not hub.asked("create")
     pushed = cli("push", "toy", TO, *root)
     assert pushed.code == 0, pushed.err
-    assert "offline-data download hf://me/toy" in pushed.err
     assert TOKEN not in f"{pushed.out} {pushed.err}"
     again = cli("push", "toy", TO, "-q", *root)
     assert (again.out, again.code) == (f"{TO}\n", 0)

@@ -60,7 +60,7 @@ def demo(
             "stats": stats_result(api.stats(path, settings=settings, progress=progress)),
             "sample": sample_result(entry, BATCH),
         }
-    say(f"kept in {stored.path}" if keep else "deleted again; use --keep to keep it")
+    say(f"kept in {stored.path}" if keep else "the demo dataset was deleted")
     shown = [
         replace(result, blocks=(f"$ offline-data {name} local:{NAME}", *result.blocks))
         for name, result in steps.items()

@@ -127,8 +127,7 @@ def step(
             for a in about["arguments"]
         ]
         fields.append(Field(about["name"], (about["does"], *arguments, _format_example(about))))
-    note = "in full: offline-data explain NAME; functions are steps too: --step fn:FILE.py:FN"
-    return Result(described, (Fields(*fields),), [about["name"] for about in described], (note,))
+    return Result(described, (Fields(*fields),), [about["name"] for about in described])
 
 
 def _format_example(about: Mapping[str, Any]) -> str:

@@ -1,7 +1,9 @@
 """`info`, `head`, `sample` and `stats`: metadata and values of one dataset."""
 
+import re
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +12,7 @@ from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
-from offline_data_cli.render import format_nested, number
+from offline_data_cli.render import format_nested, is_empty, number
 from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ Rows = Annotated[int, count("Number of transitions.", "-n")]
 Seed = Annotated[int | None, option("Seed of the random rows.", metavar="N", min=0)]
 OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
 
-_UNSET = (None, False, "auto")
-"""Values of options that were not given, which a history does not show."""
+_INTERNAL = ("recipe", "fingerprint", "next_too")
+"""Recorded options that are shown elsewhere, or only identify a dataset."""
+_UNITS = {"fps": "Hz", "max_episode_steps": "steps"}
 _QUANTILES = {"P5": 0.05, "P25": 0.25, "P50": 0.5, "P75": 0.75, "P95": 0.95}
 """Quantiles in the output; `--json` has more."""
 
@@ -70,9 +73,9 @@ def _history_result(found: "DatasetInfo", view: str | None) -> Result:
         Fields(
             Field("made from", step.parents),
             Field("steps", recipe_lines(step.recipe)),
-            Field("options", _compact({k: v for k, v in step.options.items() if v not in _UNSET})),
+            Field("options", _list_options(step.options)),
             Field("version", step.version),
-            Field("created", step.created),
+            Field("created", _format_time(step.created)),
             Field("manifest", step.sha256),
             title=f"{number}. {step.action} {step.id}",
         )
@@ -110,28 +113,29 @@ def _card_of_provenance(found: "DatasetInfo") -> Fields:
     from offline_data.store.manifest import dropped_lines
 
     options = found.converter.get("options", {})
-    plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe is shown separately
-    converter = {k: v for k, v in found.converter.items() if k != "options"}
-    converter |= {"options": plain} if plain else {}
+    converter = "{name} {version} ({adapter})".format_map(defaultdict(str, found.converter))
     files = [
-        f"{file.get('path')}, {human_bytes(file.get('size') or 0)}, "
-        f"from {file.get('url') or 'this disk'}"
+        f"{file.get('path')}, {human_bytes(file.get('size') or 0)}"
+        + (f", from {file['url']}" if file.get("url") else "")
         + (f"; compared: {file['compared']}" if file.get("compared") else "")
         for file in found.files[:_MOST_FILES]
     ]
     if len(found.files) > _MOST_FILES:
         files.append(f"… and {len(found.files) - _MOST_FILES} more (all in --json)")
+    values = [f"{k}: {v}" for k, v in found.values.items() if not v.endswith("not declared")]
     failed = dict.fromkeys(reason for file in found.files for reason in file.get("failed", ()))
     return Fields(
-        *(Field(name, getattr(found, name)) for name in ("revision", "created")),
-        Field("converter", _compact(converter)),
+        Field("revision", found.revision),
+        Field("created", _format_time(found.created)),
+        Field("converter", converter),
+        Field("options", _list_options(options)),
         Field("made from", found.parents),
         Field("made by", recipe_lines(options.get("recipe", ()))),
         Field("files", files),
         Field("failed hosts", list(failed)),
-        Field("values", [f"{key}: {values}" for key, values in found.values.items()]),
-        Field("environment", _compact(found.environment)),
-        *(Field(name, _format_about(value)) for name, value in found.about.items()),
+        Field("values", values),
+        Field("environment", _compact(_with_units(found.environment))),
+        *(Field(name, _format_about(v)) for name, v in _with_units(found.about).items()),
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
         Field("compared with source", compared_with_source(found.audit)),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
@@ -144,25 +148,68 @@ def _card_of_provenance(found: "DatasetInfo") -> Fields:
 def _format_about(value: Any) -> str | list[str] | None:
     """Format a list of names (authors, algorithms), or a line of each thing that is described."""
     if isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values()):
-        return [f"{name}: {_compact(one)}" for name, one in value.items()]
+        return [f"{name} ({format_nested(one)})" for name, one in value.items()]
     names = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
     return ", ".join(value) or None if names else _compact(value)
 
 
 def _compact(value: Any) -> str | None:
     """Format nested values on one line; None if there are none."""
-    return None if value is None or value in ({}, [], ()) else format_nested(value)
+    return None if is_empty(value) else format_nested(value)
+
+
+def _with_units(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested values, numbers whose unit is known as text with it."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            value = _with_units(value)
+        elif name in _UNITS and isinstance(value, (int, float)):
+            value = f"{value:,} {_UNITS[name]}"
+        found[name] = value
+    return found
+
+
+def _format_time(iso: str) -> str:
+    """Format an ISO 8601 time in seconds.
+
+    Example:
+        >>> _format_time("2026-11-28T13:10:41.082289+00:00")
+        '2026-11-28 13:10:41 UTC'
+    """
+    return re.sub(r"^([\d-]{10})T([\d:]{8})(\.\d+)?\+00:00$", r"\1 \2 UTC", iso)
+
+
+def _list_options(recorded: Mapping[str, Any]) -> list[str]:
+    """Return recorded options that are not the defaults, a line each, as the command line has them."""
+    from offline_data.sources.options import Options, TextOptions, format_range, options_of
+
+    text = recorded.get("text")
+    others = {k: v for k, v in recorded.items() if k not in _INTERNAL and k != "text"}
+    lines = []
+    for kind, given in ((Options, others), (TextOptions, text or {})):
+        known = options_of(kind)
+        for name, value in given.items():
+            usual = is_empty(value) or value in (False, "auto", getattr(kind, name, None))
+            if usual or (kind is TextOptions and name not in known):
+                continue
+            flag = (known[name].flag if name in known else None) or f"--{name.replace('_', '-')}"
+            if name in {"episodes", "checkpoints"}:
+                value = format_range(tuple(value))
+            shown = "" if value is True else format_nested(value)
+            lines.append(f"{flag} {shown if len(shown) <= _LONGEST else '… (in --json)'}".rstrip())
+    return lines
 
 
 def _remote(found: "CatalogDataset") -> Result:
     fields = card(
         found,
         "id on_this_disk summary transitions:count episodes:count download=bytes:bytes licence "
-        "citation notes",
+        "citation notes command",
         on_this_disk="another revision" if found.here else "no",
     )
     data = {**asdict(found), "remote": True, "command": found.command}
-    return Result(data, (fields,), (found.id,), (f"to download it: {found.command}",))
+    return Result(data, (fields,), (found.id,))
 
 
 def path(context: Context, dataset: Dataset) -> Result:
@@ -198,10 +245,26 @@ def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
         if name == "fn" and ("run" in step or "by" in step):
             lines.append(f"{step.get('name', 'function')}: {how_run(step)}")
             continue
-        given = {k: v for k, v in step.items() if k != "step" and v not in (None, [], {}, "")}
-        shown = {k: v for k, v in given.items() if len(format_nested(v)) <= _LONGEST}
-        lines.append(f"{name}: {format_nested(shown)}" if shown else name)
+        usual = _defaults_of(name)
+        given = {k: v for k, v in step.items() if k != "step" and not is_empty(v)}
+        shown = [
+            f"{key}={text}"
+            for key, value in given.items()
+            if value != usual.get(key) and len(text := format_nested(value)) <= _LONGEST
+        ]
+        lines.append(f"{name}: {', '.join(shown)}" if shown else name)
     return lines
+
+
+def _defaults_of(step: str) -> dict[str, Any]:
+    """Return the defaults of the arguments of a step, if it is known here."""
+    from offline_data.errors import NotFoundError
+    from offline_data.preprocess.steps.registry import describe_step
+
+    try:
+        return {each["name"]: each["default"] for each in describe_step(step)["arguments"]}
+    except NotFoundError:
+        return {}
 
 
 def how_run(step: Mapping[str, Any]) -> str:

@@ -163,10 +163,7 @@ def prune(
     from offline_data.store.cache import plan_prune
 
     plan = plan_prune(context.settings, older_than)
-    result = _remove(context, plan.items, plan.kept, dry_run=dry_run)
-    more = any(item.wanted or not item.refetchable for item, _ in plan.kept)
-    advice = ("to delete kept files too: offline-data cache rm KIND|PATH",)
-    return replace(result, notes=(*result.notes, *advice)) if more else result
+    return _remove(context, plan.items, plan.kept, dry_run=dry_run)
 
 
 def cache_rm(
@@ -222,7 +219,9 @@ def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Res
         return _NOTHING_DELETED
     if dry_run or not items:
         data |= {"kept": _kept_data(kept), "removed": items, "bytes": total}
-        line = f"{'would delete' if dry_run else 'deleted'} {what}"
+        line = (
+            f"{'would delete' if dry_run else 'deleted'} {what}" if items else "nothing to delete"
+        )
         return Result(data, (*listed, line), _list_paths(items), _kept_notes(kept))
     removal = remove_items(items, context.settings)
     kept = (*kept, *((item, IN_USE) for item in removal.in_use))

@@ -89,7 +89,9 @@ def preprocess(
             autocompletion=complete.steps,
         ),
     ] = None,
-    list_steps: Annotated[bool, option("List all steps with examples.")] = False,
+    list_steps: Annotated[
+        bool, option("List all steps with examples. `explain NAME` documents one.")
+    ] = False,
     out: Annotated[
         str | None,
         option(

@@ -1,6 +1,5 @@
 """`push`: a dataset to the hub or to a folder."""
 
-import shlex
 from typing import Annotated
 
 from offline_data.files import human_bytes
@@ -59,5 +58,4 @@ def push(
         line = f"would send {plural(len(pushed.sent), 'file')}, {human_bytes(pushed.bytes)}"
         return Result(pushed, (listed, line), (pushed.to,))
     fields = card(pushed, "id to revision size=bytes:bytes")
-    get = f"to get it elsewhere: offline-data download {shlex.quote(pushed.to)}"
-    return Result(pushed, (fields,), (pushed.to,), (get,))
+    return Result(pushed, (fields,), (pushed.to,))
