@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pytest
 
+from offline_data.checks.finding import Finding
+from offline_data.checks.formats import human_lines
 from offline_data.progress import SILENT
 from offline_data_cli.main import main
 from offline_data_cli.progress import Bars, Notes, progress_for
@@ -26,9 +28,10 @@ from offline_data_cli.render import (
     show,
     show_error,
     show_traceback,
+    show_warning,
     to_json,
 )
-from offline_data_cli.result import Field, Fields, Result, Table, TableColumn, card, table
+from offline_data_cli.result import Field, Fields, Lines, Result, Table, TableColumn, card, table
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli, Terminal
@@ -125,10 +128,24 @@ def test_colour_only_where_it_is_wanted(
     screen = terminal()
     show_error("error", "bad", None, as_json=False)
     assert "\x1b[1;31m" in screen.err.getvalue()
+    show_warning("odd\nindeed")
+    assert "\x1b[33mwarning:\x1b[0m odd indeed\n" in screen.err.getvalue()
+    found = [
+        Finding(code, "rule", severity, "local:a@1", "bad", hint=f"mend {severity}")
+        for code, severity in (("RL1", "error"), ("RL2", "warning"), ("RL3", "info"))
+    ]
+    report = Result(None, (Lines(list(human_lines(found, "3 findings"))),))
+    show(report, Mode.HUMAN)
+    shown = screen.out.getvalue()
+    for style, severity in (("1;31", "error  "), ("33", "warning"), ("34", "info   ")):
+        assert f"\x1b[{style}m{severity}\x1b[0m" in shown
+    assert re.findall(r"mend (\w+)", shown) == ["error", "warning"]
     screen = terminal()
     monkeypatch.setenv("NO_COLOR", "1")
     show_error("error", "bad", None, as_json=False)
-    assert "31m" not in screen.err.getvalue()
+    show_warning("odd")
+    show(report, Mode.HUMAN)
+    assert not re.search(r"\x1b\[[\d;]*3\dm", screen.err.getvalue() + screen.out.getvalue())
 
 
 @pytest.mark.parametrize("mode", [Mode.HUMAN, Mode.QUIET])

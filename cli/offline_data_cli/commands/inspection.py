@@ -3,7 +3,6 @@
 import re
 import shlex
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,8 +111,9 @@ def _card_of_provenance(found: "DatasetInfo") -> Fields:
     from offline_data.reports.info import compared_with_source
     from offline_data.store.manifest import dropped_lines
 
-    options = found.converter.get("options", {})
-    converter = "{name} {version} ({adapter})".format_map(defaultdict(str, found.converter))
+    made_by, options = found.converter, found.converter.get("options", {})
+    adapter = f"({made_by['adapter']})" if "adapter" in made_by else None
+    converter = " ".join(filter(None, (made_by.get("name"), made_by.get("version"), adapter)))
     files = [
         f"{file.get('path')}, {human_bytes(file.get('size') or 0)}"
         + (f", from {file['url']}" if file.get("url") else "")

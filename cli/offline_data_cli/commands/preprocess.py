@@ -89,9 +89,7 @@ def preprocess(
             autocompletion=complete.steps,
         ),
     ] = None,
-    list_steps: Annotated[
-        bool, option("List all steps with examples. `explain NAME` documents one.")
-    ] = False,
+    list_steps: Annotated[bool, option("List all steps with examples.")] = False,
     out: Annotated[
         str | None,
         option(
