@@ -186,8 +186,6 @@ def _format_examples(examples: Iterable[str]) -> str:
 _TOPIC = "offline_data_cli.help.topic"
 """Key of a context: the requested help, which is one of the following or the name of a source."""
 _FULL, _SHORT, _GLOBAL = "--help", "-h", "options"
-_FIRST = ("Arguments", "Options")
-"""Panels of the short help of verbs that `COMMON` does not name."""
 _OF = "Options of "
 
 
@@ -236,14 +234,9 @@ class _Help:
         return sorted({source for panel in self._panels(ctx) for source in _sources_of(panel)})
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the text of the command, or a sentence about the requested options."""
-        topic = ctx.meta[_TOPIC]
-        if topic in {_FULL, _SHORT}:
+        """Write the text of the command, unless only some options are requested."""
+        if ctx.meta[_TOPIC] in {_FULL, _SHORT}:
             super().format_help_text(ctx, formatter)  # type: ignore[misc] # of a command
-        elif topic == _GLOBAL:
-            formatter.write("\n  Global options can be given before or after the command.\n")
-        else:
-            formatter.write(f"\n  Options for {topic} data, in addition to those of --help.\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options by panel, each name with its value and its text."""
@@ -276,7 +269,7 @@ class _Help:
         common = COMMON.get(ctx.info_name)
         if topic == _FULL or panel == "Arguments" or param.name == "help":
             return True
-        return panel in _FIRST if common is None else param.name in common.split()
+        return panel == "Options" if common is None else param.name in common.split()
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the rest of the usage line: arguments, optional ones in brackets, required options."""

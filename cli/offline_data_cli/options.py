@@ -33,7 +33,9 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
 count = partial(option, metavar="N", min=1)
 """An option that takes an integer of at least 1."""
 
-_global = partial(option, rich_help_panel="Global options", show_default=False)
+_global = partial(
+    option, rich_help_panel="Global options, before or after the command", show_default=False
+)
 
 
 def _version(asked: bool) -> None:

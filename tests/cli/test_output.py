@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pytest
 
-from offline_data.checks.finding import Finding
+from offline_data.checks.finding import SEVERITIES, Finding
 from offline_data.checks.formats import human_lines
 from offline_data.progress import SILENT
 from offline_data_cli.main import main
@@ -131,8 +131,8 @@ def test_colour_only_where_it_is_wanted(
     show_warning("odd\nindeed")
     assert "\x1b[33mwarning:\x1b[0m odd indeed\n" in screen.err.getvalue()
     found = [
-        Finding(code, "rule", severity, "local:a@1", "bad", hint=f"mend {severity}")
-        for code, severity in (("RL1", "error"), ("RL2", "warning"), ("RL3", "info"))
+        Finding(f"RL{severity}", "rule", severity, "local:a@1", "bad", hint=f"mend {severity}")
+        for severity in SEVERITIES
     ]
     report = Result(None, (Lines(list(human_lines(found, "3 findings"))),))
     show(report, Mode.HUMAN)

@@ -171,12 +171,7 @@ def _with_units(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format_time(iso: str) -> str:
-    """Format an ISO 8601 time in seconds.
-
-    Example:
-        >>> _format_time("2026-11-28T13:10:41.082289+00:00")
-        '2026-11-28 13:10:41 UTC'
-    """
+    """Format an ISO 8601 time in seconds: `2026-11-28 13:10:41 UTC`."""
     return re.sub(r"^([\d-]{10})T([\d:]{8})(\.\d+)?\+00:00$", r"\1 \2 UTC", iso)
 
 
