@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from tests.documented import ROOT, follow, read
+from tests.targets.conftest import flat_batch
 from tests.toys.hosts import published
+from tests.toys.stored import write_stored
 from tests.toys.text import write_chat_tokenizer, write_tokenizer
 
 PAGES = [
@@ -40,3 +42,12 @@ def test_the_page(
         write_tokenizer(tmp_path)
         (tmp_path / "stories.jsonl").write_text('{"text": "the cat sat on the mat"}\n')
     follow(read(page), environment)
+
+
+def test_sharing_by_the_hub(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_stored(tmp_path / "root", "local:mine@1", flat_batch())
+    page, _, _ = read("docs/share.md").partition("## A folder")
+    follow(f"{page}\n```python\nprint(len(ds))\n```\n\n```text\n11\n```\n", environment)

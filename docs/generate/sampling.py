@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import tempfile
 from html import escape
@@ -18,7 +19,7 @@ PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 FIGURES = PICTURES / "sampling.json"
 CASES = {
     "D4RL-like, 12 leaves, 182 B, batch 32": "32 rows of 12 leaves",
-    "D4RL-like, 12 leaves, 182 B, batch 256": "256 rows of 12 leaves",
+    "D4RL-like, 12 leaves, 182 B, batch 1024": "1,024 rows of 12 leaves",
     "D4RL-like, 12 leaves, 182 B, batch 4096": "4,096 rows of 12 leaves",
     "images 84 x 84 x 3, before and after, batch 256": "256 pairs of images, 84 × 84",
 }
@@ -48,7 +49,7 @@ def measure() -> dict[str, Any]:
     for row in rows:
         if row.case in CASES and row.job in JOBS:
             found[row.case][row.job] = float(re.match(r"[\d.]+", row.note)[0])  # type: ignore[index]
-    return {"setting": f"torch {torch.__version__}, 1 thread", "microseconds": found}
+    return {"setting": f"torch {torch.__version__}, 1 thread, {os.cpu_count()} shared cores", "microseconds": found}
 
 
 def draw(figures: dict[str, Any], theme: str) -> str:
