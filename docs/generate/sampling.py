@@ -49,7 +49,10 @@ def measure() -> dict[str, Any]:
     for row in rows:
         if row.case in CASES and row.job in JOBS:
             found[row.case][row.job] = float(re.match(r"[\d.]+", row.note)[0])  # type: ignore[index]
-    return {"setting": f"torch {torch.__version__}, 1 thread, {os.cpu_count()} shared cores", "microseconds": found}
+    return {
+        "setting": f"torch {torch.__version__}, 1 thread, {os.cpu_count()} shared cores",
+        "microseconds": found,
+    }
 
 
 def draw(figures: dict[str, Any], theme: str) -> str:
