@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -69,13 +70,19 @@ def module_of(path: Path) -> str:
     return name.removesuffix(".__init__")
 
 
+@cache
+def syntax_nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def import_graph() -> dict[str, set[str]]:
     """Return which modules of this project each one imports, also inside functions and for types."""
     files = {module_of(path): path for path in product_files()}
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
         found = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in syntax_nodes(path):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -123,7 +130,7 @@ def classes_defined_twice() -> dict[str, list[str]]:
     """Return class names that are defined in several files."""
     places = collections.defaultdict(list)
     for path in product_files():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in syntax_nodes(path):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(module_of(path))
     return {name: where for name, where in sorted(places.items()) if len(where) > 1}
@@ -258,7 +265,7 @@ def participles() -> list[str]:
     return [
         f"{module_of(path)}.{node.name}"
         for path in product_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in syntax_nodes(path)
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and pattern.fullmatch(node.name)
     ]
 

@@ -112,21 +112,15 @@ def _imports() -> tuple[Import, ...]:
     return tuple(found for path in _files() for found in _imports_of(path))
 
 
-@cache
-def _nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Return every node of a file, parsed once for all tests."""
-    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-
-
 def _imports_of(path: Path) -> Iterator[Import]:
     typing_only = {id(child) for node in _type_checking(path) for child in ast.walk(node)}
     inside = {
         id(child)
-        for node in _nodes(path)
+        for node in structure.syntax_nodes(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         for child in ast.walk(node)
     }
-    for node in _nodes(path):
+    for node in structure.syntax_nodes(path):
         if id(node) in typing_only:
             continue
         for module in _modules(node, path):
@@ -134,7 +128,7 @@ def _imports_of(path: Path) -> Iterator[Import]:
 
 
 def _type_checking(path: Path) -> Iterator[ast.AST]:
-    for node in _nodes(path):
+    for node in structure.syntax_nodes(path):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             yield from node.body
 
@@ -244,7 +238,7 @@ def test_only_config_reads_the_environment() -> None:
     users = {
         _name(path)
         for path in _files()
-        for node in _nodes(path)
+        for node in structure.syntax_nodes(path)
         if (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT)
         or (isinstance(node, ast.ImportFrom) and {a.name for a in node.names} & ENVIRONMENT)
     }
@@ -256,7 +250,7 @@ def test_only_render_prints() -> None:
     printers = {
         _name(path)
         for path in _files()
-        for node in _nodes(path)
+        for node in structure.syntax_nodes(path)
         if (isinstance(node, ast.Name) and node.id in {"print", "input"})
         or (isinstance(node, ast.Attribute) and node.attr in {"echo", "secho", "__stdout__"})
         or (isinstance(node, ast.Attribute) and _is_stream(node))
@@ -279,7 +273,7 @@ def test_only_the_program_exits() -> None:
     exits = {
         _name(path)
         for path in _files()
-        for node in _nodes(path)
+        for node in structure.syntax_nodes(path)
         if (isinstance(node, ast.Name) and node.id in {"exit", "quit"})
         or (isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node))
         or (isinstance(node, ast.Attribute) and node.attr in {"exit", "_exit"})

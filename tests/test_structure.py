@@ -20,10 +20,6 @@ def test_lines_by_folder() -> None:
     assert len(structure.product_files()) <= MOST_FILES
 
 
-def test_import_cycles() -> None:
-    assert structure.cycles(structure.import_graph()) == []
-
-
 def test_names() -> None:
     assert structure.classes_defined_twice() == {}
     assert len(structure.participles()) <= MOST_PARTICIPLES

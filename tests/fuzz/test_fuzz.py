@@ -29,18 +29,11 @@ ONE_EACH = (
     "text",
 )
 CASES = (
-    {"d4rl": 5, "d4rl-bytes": 4, "hdf5": 2, "http": 1, "minari": 4, "archive": 5, "pull": 4}
+    {"d4rl": 2, "d4rl-bytes": 2, "hdf5": 1, "http": 1, "minari": 2, "archive": 2, "pull": 2}
     | dict.fromkeys(ONE_EACH, 1),
-    {"manifest": 4, "settings": 3, "plan": 1, "buffer": 6, "derived": 5}
-    | {
-        "checkpoint": 2,
-        "mixture": 1,
-        "sampler": 2,
-        "recording": 6,
-        "label": 4,
-        "encoded": 2,
-        "film": 4,
-    },
+    {"manifest": 2, "settings": 1, "plan": 1, "buffer": 2, "derived": 2}
+    | dict.fromkeys(("checkpoint", "mixture", "sampler", "recording", "label"), 1)
+    | dict.fromkeys(("encoded", "film"), 1),
 )
 MORE_CASES = (
     {"d4rl": 30, "d4rl-bytes": 20, "hdf5": 10, "http": 8, "minari": 36, "archive": 40}

@@ -57,8 +57,15 @@ def export_with_fault(
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("kind", ["killed", "disk full"])
-@pytest.mark.parametrize("to", [pytest.param("npz", marks=pytest.mark.slow), "parquet"])
+@pytest.mark.parametrize(
+    ("to", "kind"),
+    [
+        ("parquet", "killed"),
+        pytest.param("parquet", "disk full", marks=pytest.mark.slow),
+        pytest.param("npz", "killed", marks=pytest.mark.slow),
+        pytest.param("npz", "disk full", marks=pytest.mark.slow),
+    ],
+)
 def test_every_file_operation(
     to: str,
     kind: Literal["killed", "disk full"],
