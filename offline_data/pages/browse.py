@@ -16,10 +16,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
-
-import numpy as np
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
@@ -27,29 +24,32 @@ from offline_data.config import Settings
 from offline_data.errors import AccessError, NotFoundError, OfflineDataError
 from offline_data.files import human_bytes
 from offline_data.pages import sections
-from offline_data.pages.distributions import distribution_parts
-from offline_data.pages.episodes import read_episode
+from offline_data.pages.distributions import leaf_parts, spread_parts
+from offline_data.pages.episodes import example_episodes, read_episode
 from offline_data.pages.page import (
     Html,
     as_html,
     element,
     icon,
     page,
+    page_of_sections,
     section,
     security_policy,
     table,
 )
+from offline_data.pages.player import article, episode_list, player
 from offline_data.plurals import plural
 from offline_data.reports.info import entry_info
 from offline_data.reports.listing import list_local
+from offline_data.reports.names import feature_names
 from offline_data.reports.stats import dataset_stats
 from offline_data.store.library import Entry, list_datasets
 from offline_data.store.reader import open_reader
 
 LOOPBACK = "127.0.0.1"
 
-_STEPS, _PICTURES = 200, 24
-"""Steps, and pictures of each image leaf, on a page of an episode."""
+_PICTURES, _PICTURE_BYTES = 400, 6 << 20
+"""Pictures of each image leaf of an episode, and bytes of all of them."""
 _EPISODES = 50
 """Episodes on a page of their table."""
 _AT_ONCE = 1 << 29
@@ -232,27 +232,25 @@ def _list_page(server: DatasetServer, _: Mapping[str, str]) -> bytes:
 
 def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     entry = server.entry(query.get("id", ""))
-    info, name = entry_info(entry), str(entry.id)
-    size = f"reads {human_bytes(entry.bytes)}"
-    parts = {"distributions": "Distributions", "episodes": "Episodes", "findings": "Findings"}
-    shown = _address("part/distributions", name)
-    listed = _address("part/episodes", name, page=query.get("page", "0"))
-    content = {
-        "distributions": _later(shown, f"Compute ({size})" * (entry.bytes > _AT_ONCE)),
-        "episodes": _later(listed),
-        "findings": _later(_address("part/findings", name), f"Check the dataset ({size})"),
+    info, name, reader = entry_info(entry), str(entry.id), open_reader(entry.path)
+    asked = f"(reads {human_bytes(entry.bytes)})" * (entry.bytes > _AT_ONCE)
+    listed = _later(_address("part/episodes", name, page=query.get("page", "0")))
+    address = _address("part/episode", name)
+    parts = {
+        "state": ("Overview", sections.state(info)),
+        "findings": (
+            "Findings",
+            _later(_address("part/findings", name), asked and f"Check the dataset {asked}"),
+        ),
+        "episodes": ("Episodes", player(reader, listed, address=address)),
+        "distributions": (
+            "Returns, lengths and leaves",
+            _later(_address("part/distributions", name), asked and f"Compute {asked}"),
+        ),
+        "leaves": ("Schema", sections.leaves(info, feature_names(reader))),
+        "metadata": ("Metadata", sections.metadata(info)),
     }
-    names = {"card": "Dataset", "schema": "Schema", **parts, "provenance": "Provenance"}
-    return page(
-        name,
-        sections.card(info),
-        sections.schema(info),
-        (section(part, title, content[part]) for part, title in parts.items()),
-        sections.provenance(info),
-        sections.citation(info),
-        links=[("/", "All datasets"), *((f"#{part}", title) for part, title in names.items())],
-        served=True,
-    )
+    return page_of_sections(name, parts, links=[("/", "All datasets")], served=True)
 
 
 def _later(address: str, label: str = "") -> Html:
@@ -262,36 +260,10 @@ def _later(address: str, label: str = "") -> Html:
     return element("div", element("button", label, type="button", data_ask=address))
 
 
-def _episode_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
-    entry = server.entry(query.get("id", ""))
-    name, number, first = str(entry.id), _number(query, "number"), _number(query, "from")
-    reader = open_reader(entry.path)
-    shown = read_episode(
-        reader, number, first, first + _STEPS, points=_STEPS, pictures=_PICTURES, film=_PICTURES
-    )
-    starts = {"First steps": 0, "Previous steps": first - _STEPS, "Next steps": shown.stop}
-    pages = [
-        (_address("episode", name, number=number, **{"from": start}), label)
-        for label, start in starts.items()
-        if (0 <= start < first) or (first < start < shown.length)
-    ]
-    others = [
-        (_address("episode", name, number=other), f"Episode {other}")
-        for other in (number - 1, number + 1)
-        if 0 <= other < reader.episode_count
-    ]
-    return page(
-        f"Episode {number}",
-        section(
-            "steps",
-            f"Steps {first:,} to {shown.stop - 1:,}",
-            element("p", sections.episode_summary(shown), class_="soft"),
-            element("div", (element("a", label, href=to) for to, label in pages), class_="pages"),
-            sections.episode_parts(shown),
-        ),
-        links=[(_address("dataset", name), name), *others],
-        served=True,
-    )
+def _episode_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    reader = open_reader(server.entry(query.get("id", "")).path)
+    number = _number(query, "number")
+    return article(read_episode(reader, number, pictures=_PICTURES, budget=_PICTURE_BYTES)).encode()
 
 
 def _distributions_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
@@ -299,7 +271,9 @@ def _distributions_part(server: DatasetServer, query: Mapping[str, str]) -> byte
 
     def describe() -> Html:
         reader = open_reader(entry.path)
-        return distribution_parts(reader, dataset_stats(reader))
+        stats, middle = dataset_stats(reader), [*example_episodes(reader)]
+        leaves = leaf_parts(reader, stats, middle[len(middle) // 2])
+        return as_html((spread_parts(reader, stats), leaves))
 
     return server.compute_once("distributions", entry, describe).encode()
 
@@ -319,17 +293,6 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     reader, first = open_reader(entry.path), _number(query, "page") * _EPISODES
     stop = min(first + _EPISODES, reader.episode_count)
 
-    def column(name: str) -> list[Any]:
-        found: list[Any] = np.asarray(reader.episodes[(name,)])[first:stop].tolist()
-        return found
-
-    columns = map(column, ("length", "return", "terminated", "truncated"))
-    rows = []
-    for number, (length, returned, *ends) in enumerate(zip(*columns, strict=True), first):
-        address = _address("episode", str(entry.id), number=number)
-        ended = [name for name, so in zip(("terminated", "truncated"), ends, strict=True) if so]
-        link = element("a", f"Episode {number}", href=address)
-        rows.append((link, " and ".join(ended), f"{length:,}", f"{returned:.6g}"))
     pages = [
         element(
             "a",
@@ -342,15 +305,15 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     counted = element(
         "span", f"{first:,} to {stop - 1:,} of {reader.episode_count:,}", class_="soft"
     )
-    found = table(("Episode", "Ends", "Steps", "Return"), rows, numbers=2)
+    found = episode_list(reader, range(first, stop))
     return as_html((found, element("div", counted, pages, class_="pages"))).encode()
 
 
 _PAGES: dict[str, Callable[[DatasetServer, Mapping[str, str]], bytes]] = {
     "/": _list_page,
     "/dataset": _dataset_page,
-    "/episode": _episode_page,
     "/part/distributions": _distributions_part,
+    "/part/episode": _episode_part,
     "/part/episodes": _episodes_part,
     "/part/findings": _findings_part,
 }

@@ -5,6 +5,7 @@ Values that are not finite become `null`, and are not drawn; others have six sig
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offline_data.pages.page import Html, data_block, element
+
+HEAT_CELLS = 1 << 16
+"""Cells of a heat map at most."""
 
 
 def bars(
@@ -63,7 +67,7 @@ def lines(
     marks: Sequence[tuple[int, str]] = (),
     note: str = "",
 ) -> Html:
-    """Return curves over the steps of an episode.
+    """Return curves over the steps of an episode, each with its name at its end.
 
     Args:
         title: Title above the chart.
@@ -73,8 +77,42 @@ def lines(
         note: Remark after the title.
     """
     data = {"steps": numbers(steps), "series": _series(series), "marks": list(marks)}
-    names = list(series) if len(series) > 1 else []
-    return _chart("lines", title, note, {"x": "step", **data}, names)
+    return _chart("lines", title, note, {"x": "step", **data})
+
+
+def heat(
+    title: str, steps: ArrayLike, labels: Sequence[str], values: ArrayLike, *, note: str = ""
+) -> Html:
+    """Return a row of colours for each feature over the steps of an episode.
+
+    The colours of a row go from its least to its greatest value, in 254 levels; where there are more
+    than `HEAT_CELLS`, every other step, or fewer, is drawn.
+
+    Args:
+        title: Title above the chart.
+        steps: Step of each column, `[n]`, ascending.
+        labels: Name of each feature.
+        values: `[features, n]`.
+        note: Remark after the title.
+    """
+    array = np.asarray(values, np.float64)
+    every = -(-array.size // HEAT_CELLS)
+    array, steps = array[:, ::every], np.asarray(steps)[::every]
+    array = np.where(np.isfinite(array), array, np.nan)
+    low = np.fmin.reduce(array, 1)[:, None]
+    high = np.fmax.reduce(array, 1)[:, None]
+    with np.errstate(invalid="ignore", over="ignore"):
+        part = (array / 2 - low / 2) / np.where(high > low, high / 2 - low / 2, 1)
+        codes = np.where(np.isnan(part), 255, np.rint(254 * np.nan_to_num(part))).astype(np.uint8)
+    data = {
+        "x": "step",
+        "steps": numbers(steps),
+        "labels": list(labels),
+        "low": numbers(low),
+        "high": numbers(high),
+        "codes": base64.b64encode(codes.tobytes()).decode(),
+    }
+    return _chart("heat", title, note or "each row from its least to its greatest value", data)
 
 
 def ranges(
@@ -121,9 +159,7 @@ def _series(series: Mapping[str, ArrayLike]) -> list[dict[str, Any]]:
     return [{"name": name, "values": numbers(values)} for name, values in series.items()]
 
 
-def _chart(
-    kind: str, title: str, note: str, data: Mapping[str, Any], names: Sequence[str] = ()
-) -> Html:
+def _chart(kind: str, title: str, note: str, data: Mapping[str, Any]) -> Html:
     caption = element("figcaption", element("b", title, title=title), element("small", note))
     drawn = element("div", data_block({"kind": kind, "title": title, **data}), class_="plot")
-    return element("figure", caption, drawn, legend(names) if names else None)
+    return element("figure", caption, drawn)

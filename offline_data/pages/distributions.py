@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from offline_data.pages import charts
+from offline_data.pages.curves import (
+    WIDE,
+    constants_sentence,
+    curves_parts,
+    episode_rows,
+    leaf_curves,
+)
 from offline_data.pages.page import Html, as_html, element, table
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import QUANTILES
-from offline_data.reports.pictures import Histogram, histogram_of, histograms_of
+from offline_data.reports.names import feature_names
+from offline_data.reports.pictures import Histogram, histogram_of, histograms_of, ranges_of
 from offline_data.reports.stats import DatasetStats, LeafStats
 from offline_data.store.reader import DatasetReader
 
 REWARD = "next/reward"
 
-MOST_FEATURES = 48
-"""Features of a leaf that are drawn: the first ones."""
 _MOST_DRAWN = 256
-"""Features of all leaves that are drawn; leaves that come later are not."""
+"""Histograms of all leaves; leaves that come later have none."""
 _FIRST = 8
 """Histograms of a leaf that are shown at once; the others are folded."""
-_MOST_LABELS = 40
-"""Integers that have a labelled bar each."""
 
 _LEVELS = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "greatest": 1.0}
 
 
-def distribution_parts(reader: DatasetReader, stats: DatasetStats) -> Html:
-    """Return the histograms of returns, lengths and each feature, and tables of statistics."""
+def spread_parts(reader: DatasetReader, stats: DatasetStats) -> Html:
+    """Return the histograms of returns, lengths and rewards."""
+    return element("div", map(chart_of, of_episodes(reader, stats)), class_="grid wide")
+
+
+def leaf_parts(reader: DatasetReader, stats: DatasetStats, episode: int) -> Html:
+    """Return charts of each leaf, those of many features over an episode, and tables of figures."""
     drawn, left_out = drawn_leaves(stats)
     numbers = [
         (element("code", leaf.key), leaf.kind, *map(_figure, _figures(leaf)))
@@ -49,10 +57,16 @@ def distribution_parts(reader: DatasetReader, stats: DatasetStats) -> Html:
     ]
     text_titles = ("Leaf", "Most common", "Distinct", "Missing")
     skipped = f"Without histograms: {', '.join(left_out)}" if left_out else None
+    names = feature_names(reader)
     return as_html(
         (
-            element("div", map(_chart, of_episodes(reader, stats)), class_="grid wide"),
-            (_leaf(leaf) for leaf in drawn if leaf.key != REWARD),
+            (
+                _wide_leaf(reader, leaf, names.get(leaf.key, ()), episode)
+                if prod(leaf.shape) >= WIDE
+                else _leaf(leaf, names.get(leaf.key, ()))
+                for leaf in drawn
+                if leaf.key != REWARD
+            ),
             element("p", skipped, class_="soft") if skipped else None,
             element("h3", "Figures of each leaf"),
             table(("Leaf", "Type", "Min", "Max", "Mean", "Std", "NaN", "Inf"), numbers, numbers=6),
@@ -86,7 +100,7 @@ def drawn_leaves(stats: DatasetStats) -> tuple[list[LeafStats], list[str]]:
     )
     drawn, left_out, room = list[LeafStats](), list[str](), _MOST_DRAWN
     for leaf in leaves:
-        width = min(prod(leaf.shape), MOST_FEATURES)
+        width = prod(leaf.shape) if prod(leaf.shape) < WIDE else 1
         if leaf.features is None or image_layout(leaf.dtype, leaf.shape) or width > room:
             left_out.append(leaf.key)
             continue
@@ -95,43 +109,68 @@ def drawn_leaves(stats: DatasetStats) -> tuple[list[LeafStats], list[str]]:
     return drawn, left_out
 
 
-def drawn_features(leaf: LeafStats) -> list[Histogram]:
-    """Return the histograms of the first features of a leaf that have a finite value."""
-    return [one for one in islice(histograms_of(leaf), MOST_FEATURES) if len(one.counts)]
+def drawn_features(leaf: LeafStats, names: tuple[str, ...] = ()) -> list[Histogram]:
+    """Return the histograms of the features of a leaf that have a finite value."""
+    return [one for one in histograms_of(leaf, names) if len(one.counts)]
 
 
-def _leaf(leaf: LeafStats) -> Html:
-    found = drawn_features(leaf)
-    shown = min(prod(leaf.shape), MOST_FEATURES)
-    more = f": the first {shown} features" if shown < prod(leaf.shape) else ""
-    boxes = None
-    if shown > 1 and leaf.features is not None:
-        quantiles = leaf.features.quantiles.reshape(-1, len(QUANTILES))[:shown]
+def _leaf(leaf: LeafStats, names: tuple[str, ...]) -> Html:
+    """Return a sentence on constant features, and the ranges and histograms of the others."""
+    found = drawn_features(leaf, names)
+    varying = [one for one in found if not one.constant]
+    each, boxes = list(map(chart_of, varying)), None
+    if len(varying) > 1:
+        ranges = ranges_of(leaf, names)
+        shown = np.isin([leaf.key + name for name in ranges.names], [one.label for one in varying])
+        labels = [name for name, so in zip(ranges.names, shown, strict=True) if so]
         levels: dict[str, ArrayLike] = {
-            name: quantiles[:, QUANTILES.index(level)] for name, level in _LEVELS.items()
+            name: ranges.quantiles[shown, QUANTILES.index(level)] for name, level in _LEVELS.items()
         }
-        names = [str(list(place)) for place in islice(np.ndindex(*leaf.shape), shown)]
-        boxes = charts.ranges(f"{leaf.key}: ranges", names, levels, note="5 % to 95 %, median")
-    each = [_chart(one) for one in found]
+        boxes = charts.ranges(f"{leaf.key}: ranges", labels, levels, note="5 % to 95 %, median")
+    constant = {
+        one.label.removeprefix(leaf.key): float(one.edges[0])
+        for one in found
+        if one.constant and not one.not_finite
+    }
+    each += [chart_of(one) for one in found if one.constant and one.not_finite]
     folded = (
         element("summary", f"{len(each) - _FIRST} more features"),
         element("div", each[_FIRST:], class_="grid"),
     )
     return as_html(
         (
-            element("h3", f"{leaf.key}, {leaf.kind}{more}"),
+            element("h3", f"{leaf.key}, {leaf.kind}"),
+            element("p", constants_sentence(constant, len(found))) if constant else None,
             element("div", boxes, class_="full") if boxes else None,
-            element("div", each[:_FIRST], class_="grid"),
+            element("div", each[:_FIRST], class_="grid") if each else None,
             element("details", folded) if each[_FIRST:] else None,
         )
     )
 
 
-def _chart(one: Histogram) -> Html:
-    """Return a histogram as a chart, with a labelled bar for each of a few integers."""
+def _wide_leaf(
+    reader: DatasetReader, leaf: LeafStats, names: tuple[str, ...], episode: int
+) -> Html:
+    steps, rows = episode_rows(reader, episode)
+    curves = leaf_curves(reader, tuple(leaf.key.split("/")), rows, names)
+    note = f"episode {episode}"
+    return as_html(
+        (
+            element("h3", f"{leaf.key}, {leaf.kind}"),
+            element("div", curves_parts(curves, steps, (), note), class_="grid pair"),
+        )
+    )
+
+
+def chart_of(one: Histogram) -> Html:
+    """Return a histogram as a chart, with a labelled bar for each integer; a constant as a sentence."""
     note = f"{one.not_finite:,} not finite" if one.not_finite else ""
+    if one.constant:
+        said = f"Always {one.edges[0]:.6g}, in {one.counts[0]:,} {one.unit}."
+        caption = element("figcaption", element("b", one.label), element("small", note))
+        return element("figure", caption, element("p", said), class_="sentence")
     named, x = {one.label: one.counts}, "steps" if one.label == "length" else "value"
-    if one.discrete and len(one.counts) <= _MOST_LABELS:
+    if one.discrete:
         labels = one.edges[:-1].astype(np.int64).tolist()
         return charts.categories(one.label, labels, named, x=x, y=one.unit, note=note)
     return charts.bars(one.label, one.edges, named, x=x, y=one.unit, note=note)

@@ -13,37 +13,22 @@ from numpy.typing import NDArray
 from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.episodes.fields import REWARD, Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError
+from offline_data.pages.curves import MOST_POINTS, Curves, leaf_curves, read_rows, space_evenly
 from offline_data.plurals import plural
-from offline_data.readers.images import animate, encode_image
+from offline_data.readers.images import encode_image
 from offline_data.reports.frames import as_rgb, image_layout, image_leaves
+from offline_data.reports.names import feature_names
 from offline_data.reports.stats import MOST_FEATURES
 from offline_data.store.reader import DatasetReader
-
-MOST_CURVES = 6
-"""Features of a leaf whose values are shown as curves."""
 
 MOST_LEAVES = 6
 """Leaves of curves, of pictures and of texts that are shown, each."""
 
 _MOST_TEXTS = 8
-_SIDE = 160
+SIDE = 160
 """Length in pixels to which the longer side of a picture is reduced."""
-_LOSSY = 1.5
-"""JPEG is used if PNG takes more than this many times as much."""
-
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """Values of a leaf at some steps."""
-
-    key: str
-    """TED key, parts joined by `/`."""
-    names: tuple[str, ...]
-    """Name of each curve, `action[0]`."""
-    values: NDArray[np.float64]
-    """`[curves, steps]`."""
-    left_out: int
-    """Features of the leaf that have no curve here."""
+_EXACT = 64 * 64
+"""Pixels of a picture that is not compressed with loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +41,6 @@ class Frames:
     """Media type and content of each."""
     note: str
     """Conversion of the values to pixels, if they are not pixels."""
-    film: tuple[str, bytes] | None = None
-    """Media type and content of an animated picture."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +89,9 @@ def read_episode(
     first: int = 0,
     stop: int | None = None,
     *,
-    points: int = 400,
-    pictures: int = 8,
-    film: int = 0,
+    points: int = MOST_POINTS,
+    pictures: int = 40,
+    side: int = SIDE,
     budget: int = 1 << 20,
 ) -> ExampleEpisode:
     """Read steps `[first, stop)` of an episode.
@@ -119,8 +102,8 @@ def read_episode(
         first: First step.
         stop: End of the steps; None: of the episode.
         points: Steps in a curve at most; evenly spaced, the first and the last among them.
-        pictures: Pictures of each image leaf, evenly spaced.
-        film: Pictures of an animation of each image leaf at most; below 2: no animation.
+        pictures: Pictures of each image leaf at most, evenly spaced.
+        side: Length in pixels to which the longer side of a picture is reduced.
         budget: Bytes of all pictures at most; there are fewer where it is not enough.
 
     Raises:
@@ -133,7 +116,7 @@ def read_episode(
     stop = length if stop is None else min(stop, length)
     if not 0 <= first < stop <= length:
         raise NotFoundError(f"Episode {number} has {plural(length, 'step')}, not {first}")
-    steps, begin = _space_evenly(first, stop, points), int(reader.starts[number])
+    steps, begin = space_evenly(first, stop, points), int(reader.starts[number])
     leaves = all_leaves(reader)
     images = [leaf.key for leaf in image_leaves(reader).values()]
     numeric = [
@@ -147,11 +130,15 @@ def read_episode(
     try:
         share = budget // max(1, min(MOST_LEAVES, len(images)))
         frames = tuple(
-            _frames(
-                reader, key, begin, _space_evenly(first, stop, pictures), (first, stop, film), share
-            )
+            _frames(reader, key, begin, space_evenly(first, stop, pictures), side, share)
             for key in images[:MOST_LEAVES]
         )
+        shown = min((len(one.steps) for one in frames), default=stop - first)
+        if shown < stop - first:
+            notes.append(
+                f"{shown} of {stop - first:,} frames of each camera are in this page; "
+                f"`offline-data view {reader.manifest.id} {number}` writes all of one"
+            )
     except MissingDependencyError as error:
         notes.append(f"No pictures: {error.message} ({error.hint})")
     numeric.sort(key=lambda key: (key != REWARD, key[0] != "action", key))
@@ -179,19 +166,6 @@ def read_episode(
     )
 
 
-def _space_evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
-    """Return up to `most` of the integers `[first, stop)`, evenly spaced, the ends among them."""
-    found = np.linspace(first, stop - 1, min(most, stop - first))
-    return np.unique(found.round().astype(np.int64))
-
-
-def _rows(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Return a leaf at step rows, for observations before the action; encoded images decoded."""
-    if key in reader.observation_leaves:
-        return np.asarray(reader.observations_at(key, rows, after=False))
-    return np.asarray(reader.step(key)[rows])
-
-
 def _curves(
     reader: DatasetReader,
     keys: Sequence[Key],
@@ -199,53 +173,35 @@ def _curves(
     stop: int,
     steps: NDArray[np.int64],
 ) -> tuple[Curves, ...]:
-    found = []
+    found, names = [], feature_names(reader)
     for key in keys:
-        values = _rows(reader, key, begin + steps)
-        flat = values.reshape(len(steps), -1)[:, :MOST_CURVES].astype(np.float64).T
-        name, shape = join_key(key), values.shape[1:]
-        places = list(np.ndindex(*shape))[:MOST_CURVES] if prod(shape) > 1 else [()]
-        names = tuple(name + (str(list(place)) if place else "") for place in places)
-        found.append(Curves(name, names, flat, max(0, prod(shape) - MOST_CURVES)))
+        found.append(leaf_curves(reader, key, begin + steps, names.get(join_key(key), ())))
         if key == REWARD:
             every = np.asarray(reader.step(key)[begin : begin + stop], np.float64).ravel()
-            so_far = np.cumsum(every)[steps]
-            found.append(Curves("return so far", ("return so far",), so_far[None], 0))
+            found.append(Curves("return so far", ("",), np.cumsum(every)[steps][None]))
     return tuple(found)
 
 
 def _frames(
-    reader: DatasetReader,
-    key: Key,
-    begin: int,
-    steps: NDArray[np.int64],
-    film: tuple[int, int, int],
-    budget: int,
+    reader: DatasetReader, key: Key, begin: int, steps: NDArray[np.int64], side: int, budget: int
 ) -> Frames:
-    """Return pictures of at most `budget` bytes, unless one takes more, animation included."""
-    pixels, note = _pixels(reader, key, begin + steps)
-    files = [_encode_smaller(picture) for picture in pixels]
+    """Return pictures of at most `budget` bytes, unless one takes more."""
+    pixels, note = _pixels(reader, key, begin + steps, side)
+    files = [_encode(picture) for picture in pixels]
     while len(files) > 1 and sum(len(content) for _, content in files) > budget:
         files, steps = files[::2], steps[::2]
-    left, moving = budget - sum(len(content) for _, content in files), None
-    shown = begin + _space_evenly(*film)
-    pixels = _pixels(reader, key, shown)[0] if len(shown) > 1 else []
-    while len(pixels) > 1 and moving is None:
-        moving = animate(pixels)
-        if len(moving[1]) > left:
-            moving, pixels = None, pixels[::2]
-    return Frames(join_key(key), tuple(steps.tolist()), tuple(files), note, moving)
+    return Frames(join_key(key), tuple(steps.tolist()), tuple(files), note)
 
 
 def _pixels(
-    reader: DatasetReader, key: Key, rows: NDArray[np.int64]
+    reader: DatasetReader, key: Key, rows: NDArray[np.int64], side: int
 ) -> tuple[list[NDArray[np.uint8]], str]:
     """Return uint8 pictures, reduced, and how values of other types were scaled."""
     pictures = []
     for row in rows:  # one by one: a picture may have many times the pixels of a reduced one
-        values = _rows(reader, key, row[None])[0]
+        values = read_rows(reader, key, row[None])[0]
         picture = as_rgb(values, image_layout(str(values.dtype), values.shape))
-        step = -(-max(picture.shape[:2]) // _SIDE)
+        step = -(-max(picture.shape[:2]) // side)
         pictures.append(_downscale(picture, step) if step > 1 else picture)
     stack = np.stack(pictures)
     if stack.dtype == np.uint8:
@@ -265,17 +221,17 @@ def _downscale(picture: NDArray[Any], step: int) -> NDArray[Any]:
     return np.asarray(blocks.mean((1, 3)).astype(picture.dtype))
 
 
-def _encode_smaller(picture: NDArray[np.uint8]) -> tuple[str, bytes]:
-    exact, lossy = encode_image(picture, "png"), encode_image(picture, "jpeg", 85)
-    if len(exact) <= _LOSSY * len(lossy):
-        return "image/png", exact
-    return "image/jpeg", lossy
+def _encode(picture: NDArray[np.uint8]) -> tuple[str, bytes]:
+    """Return a picture as WebP: exact if it is small, where every pixel is seen."""
+    exact = picture.shape[0] * picture.shape[1] <= _EXACT
+    options = {"lossless": True} if exact else {"method": 1}
+    return "image/webp", encode_image(picture, "webp", quality=75, **options)
 
 
 def _texts(
     reader: DatasetReader, key: Key, begin: int, first: int, stop: int
 ) -> tuple[str, tuple[tuple[int, str | None], ...]]:
-    codes = _rows(reader, key, np.arange(begin + first, begin + stop)).reshape(stop - first, -1)
+    codes = read_rows(reader, key, np.arange(begin + first, begin + stop)).reshape(stop - first, -1)
     changes = np.flatnonzero((codes[1:] != codes[:-1]).any(axis=1)) + 1
     at = np.concatenate([[0], changes])[:_MOST_TEXTS]
     words = reader.as_text(key, codes[at])

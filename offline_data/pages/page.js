@@ -1,7 +1,8 @@
 "use strict";
-// Draws the charts of a page from the JSON in it; loads parts of a page that its server sends apart.
+// Draws the charts of a page from the JSON in it; plays episodes; sorts and filters tables; loads
+// parts of a page that its server sends apart.
 
-const LEFT = 50, RIGHT = 10, TOP = 8, BOTTOM = 34;
+const LEFT = 50, RIGHT = 10, TOP = 8, BOTTOM = 34, LETTER = 6.4, LEAST = 13;
 
 function shape(name, attributes, parent) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -32,6 +33,23 @@ function ticks(low, high, most) {
   return found;
 }
 
+// Texts of ticks, with as many digits as tell them apart.
+function tickTexts(values, write) {
+  for (let digits = 0; digits < 17; digits++) {
+    const texts = values.map(value => digits < 4 ? write(value) : String(Number(value.toPrecision(digits))));
+    if (new Set(texts).size === texts.length || digits === 16) return texts;
+  }
+}
+
+// Names cut to a number of letters: at the end or, where that makes two alike, at the beginning.
+function cutNames(names, most) {
+  for (const cut of [name => `${name.slice(0, most - 1)}…`, name => `…${name.slice(1 - most)}`]) {
+    const found = names.map(name => name.length > most ? cut(name) : name);
+    if (new Set(found).size === found.length) return found;
+  }
+  return names.map((_, i) => `${i}`);
+}
+
 function extent(values, least, greatest) {
   let low = least ?? Infinity, high = greatest ?? -Infinity;
   for (const value of values) if (value !== null) { low = Math.min(low, value); high = Math.max(high, value); }
@@ -39,6 +57,9 @@ function extent(values, least, greatest) {
   if (low === high) return [low - (Math.abs(low) || 1) * .5, high + (Math.abs(high) || 1) * .5];
   return [low, high];
 }
+
+// Cividis: its colours grow in brightness, also for people who do not see red or green.
+const HEAT = [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]];
 
 class Chart {
   constructor(plot) {
@@ -52,6 +73,7 @@ class Chart {
   }
 
   draw() {
+    if (this.data.kind === "heat") this.plot.style.height = `${Math.min(460, Math.max(130, this.data.labels.length * 12 + TOP + BOTTOM))}px`;
     const width = this.plot.clientWidth, height = this.plot.clientHeight;
     if (!width || width === this.width) return;
     this.width = width;
@@ -62,9 +84,15 @@ class Chart {
     this.places = [];
     this[this.data.kind]();
     this.cursor = shape("line", { y1: TOP, y2: height - BOTTOM, class: "cursor", visibility: "hidden" }, this.svg);
+    this.now = shape("line", { y1: TOP, y2: height - BOTTOM, class: "now", visibility: "hidden" }, this.svg);
     this.svg.addEventListener("pointermove", event => {
       const box = this.svg.getBoundingClientRect();
+      this.height_at = event.clientY - box.top;
       this.point(this.nearest(event.clientX - box.left));
+    });
+    this.svg.addEventListener("click", event => {
+      const at = this.nearest(event.clientX - this.svg.getBoundingClientRect().left);
+      this.plot.dispatchEvent(new CustomEvent("seek", { bubbles: true, detail: this.data.steps?.[at] }));
     });
     this.svg.addEventListener("pointerleave", () => this.point(-1));
     this.svg.addEventListener("blur", () => this.point(-1));
@@ -72,29 +100,44 @@ class Chart {
       const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!way) return;
       event.preventDefault();
+      event.stopPropagation();
       this.point(Math.min(this.places.length - 1, Math.max(0, (this.shown ?? -1) + way)));
     });
+    if (this.step !== undefined) this.seek(this.step);
+  }
+
+  // Mark a step of the episode that is playing.
+  seek(step) {
+    this.step = step;
+    if (!this.now || !this.data.steps) return;
+    const x = this.x(step);
+    this.now.setAttribute("visibility", "visible");
+    this.now.setAttribute("x1", x);
+    this.now.setAttribute("x2", x);
   }
 
   // Scales from data to pixels, axes with ticks and their labels.
-  frame(xs, ys, { labels, whole } = {}) {
-    const right = this.width - RIGHT, floor = this.height - BOTTOM;
-    this.x = value => LEFT + (value - xs[0]) / (xs[1] - xs[0]) * (right - LEFT);
-    this.y = value => floor - (value - ys[0]) / (ys[1] - ys[0]) * (floor - TOP);
-    shape("line", { x1: LEFT, x2: right, y1: floor, y2: floor, class: "axis" }, this.svg);
-    for (const value of ticks(ys[0], ys[1], this.height > 170 ? 5 : 3)) {
-      if (whole && !Number.isInteger(value)) continue;
-      shape("line", { x1: LEFT, x2: right, y1: this.y(value), y2: this.y(value), class: "axis" }, this.svg);
-      this.label(LEFT - 5, this.y(value) + 4, this.data.share ? `${brief(value * 100)}%` : tick(value), "end");
-    }
-    const room = Math.max(2, Math.floor((right - LEFT) / 62));
+  frame(xs, ys, { labels, whole, left = LEFT, after = RIGHT } = {}) {
+    const right = this.width - after, floor = this.height - BOTTOM;
+    this.x = value => left + (value - xs[0]) / (xs[1] - xs[0] || 1) * (right - left);
+    this.y = value => floor - (value - ys[0]) / (ys[1] - ys[0] || 1) * (floor - TOP);
+    shape("line", { x1: left, x2: right, y1: floor, y2: floor, class: "axis" }, this.svg);
+    const rows = this.data.kind === "heat" ? [] : ticks(ys[0], ys[1], this.height > 170 ? 5 : 3);
+    const kept = rows.filter(value => !whole || Number.isInteger(value));
+    const texts = this.data.share ? kept.map(value => `${brief(value * 100)}%`) : tickTexts(kept, tick);
+    kept.forEach((value, i) => {
+      shape("line", { x1: left, x2: right, y1: this.y(value), y2: this.y(value), class: "axis" }, this.svg);
+      this.label(left - 5, this.y(value) + 4, texts[i], "end");
+    });
+    const room = Math.max(2, Math.floor((right - left) / 62));
     if (labels) {
-      const every = Math.ceil(labels.length / room);
-      labels.forEach((name, i) => {
-        if (i % every === 0) this.label(this.x(i + .5), floor + 14, name.length > 9 ? `${name.slice(0, 8)}…` : name);
-      });
-    } else for (const value of ticks(xs[0], xs[1], room)) this.label(this.x(value), floor + 14, tick(value));
-    this.label((LEFT + right) / 2, floor + 29, this.data.x || "");
+      const every = Math.ceil(labels.length / room), cut = cutNames(labels, 9);
+      cut.forEach((name, i) => { if (i % every === 0) this.label(this.x(i + .5), floor + 14, name); });
+    } else {
+      const found = ticks(xs[0], xs[1], room).filter(value => this.data.x !== "step" || Number.isInteger(value));
+      tickTexts(found, tick).forEach((name, i) => this.label(this.x(found[i]), floor + 14, name));
+    }
+    this.label((left + right) / 2, floor + 29, this.data.x || "");
     if (this.data.y && this.height > 170) {
       const middle = (TOP + floor) / 2, at = { x: 0, y: 0, "text-anchor": "middle", transform: `translate(9 ${middle}) rotate(-90)` };
       shape("text", at, this.svg).textContent = this.data.y;
@@ -139,9 +182,11 @@ class Chart {
   }
 
   lines() {
-    const { series, steps, marks } = this.data;
-    const [low, high] = extent(series.flatMap(one => one.values));
-    this.frame(extent(steps), [low - (high - low) * .04, high + (high - low) * .04]);
+    const { series, steps, marks } = this.data, several = series.length > 1;
+    const names = cutNames(series.map(one => one.name), 16);
+    const after = several ? Math.min(this.width * .34, Math.max(...names.map(name => name.length)) * LETTER + 24) : RIGHT;
+    this.frame(steps.length > 1 ? [steps[0], steps[steps.length - 1]] : extent(steps), extent(series.flatMap(one => one.values)), { after });
+    const ends = [];
     series.forEach((one, n) => {
       let path = "", pen = "M";
       one.values.forEach((value, i) => {
@@ -149,9 +194,22 @@ class Chart {
         pen = value === null ? "M" : "L";
       });
       shape("path", { d: path, class: `line l${n % 6 + 1}` }, this.svg);
+      const last = one.values.filter(value => value !== null).pop();
+      ends.push({ n, name: names[n], y: last === undefined ? TOP : this.y(last) });
       if (steps.length === 1 && one.values[0] !== null)
         shape("circle", { cx: this.x(steps[0]), cy: this.y(one.values[0]), r: 3, class: `f${n % 6 + 1}` }, this.svg);
     });
+    if (several) {
+      ends.sort((a, b) => a.y - b.y);
+      ends.forEach((one, i) => { one.at = Math.max(one.y, i ? ends[i - 1].at + LEAST : TOP + 4); });
+      let floor = this.height - BOTTOM;
+      for (const one of [...ends].reverse()) { one.at = Math.min(one.at, floor); floor = one.at - LEAST; }
+      const x = this.width - after;
+      for (const one of ends) {
+        shape("path", { d: `M${x + 1},${one.y}L${x + 8},${one.at}H${x + 16}`, class: `line l${one.n % 6 + 1}` }, this.svg);
+        this.label(x + 19, one.at + 4, one.name, "start");
+      }
+    }
     for (const [step, name] of marks || []) {
       const at = shape("line", { x1: this.x(step), x2: this.x(step), y1: TOP, y2: this.height - BOTTOM, class: "mark" }, this.svg);
       shape("title", {}, at).textContent = name;
@@ -160,6 +218,32 @@ class Chart {
       const found = series.map(one => `${one.name}: ${brief(one.values[i])}`);
       this.places.push({ x: this.x(step), text: [`${this.data.x} ${step}`, ...found].join("\n") });
     });
+  }
+
+  heat() {
+    const { labels, steps, low, high } = this.data, count = labels.length, columns = steps.length;
+    const codes = Uint8Array.from(atob(this.data.codes), char => char.charCodeAt(0));
+    const names = cutNames(labels, 17), floor = this.height - BOTTOM, row = (floor - TOP) / count;
+    const left = Math.min(this.width * .34, Math.max(LEFT, Math.max(...names.map(name => name.length)) * LETTER + 10));
+    this.frame([steps[0], steps[columns - 1]], [0, count], { left });
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [columns, count];
+    const image = new ImageData(columns, count);
+    codes.forEach((code, i) => {
+      const part = code / 254 * (HEAT.length - 1), at = Math.min(HEAT.length - 2, Math.floor(part));
+      for (let c = 0; c < 3; c++) image.data[4 * i + c] = HEAT[at][c] + (HEAT[at + 1][c] - HEAT[at][c]) * (part - at);
+      image.data[4 * i + 3] = code === 255 ? 0 : 255;
+    });
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    const box = { x: left, y: TOP, width: this.width - RIGHT - left, height: floor - TOP, preserveAspectRatio: "none", class: "cells" };
+    shape("image", { ...box, href: canvas.toDataURL() }, this.svg);
+    const every = Math.ceil(LEAST / row);
+    names.forEach((name, i) => { if (i % every === 0) this.label(left - 5, TOP + (i + .5) * row + 4, name, "end"); });
+    steps.forEach((step, i) => this.places.push({ x: this.x(step), get text() { return this.read(); }, read: () => {
+      const n = Math.min(count - 1, Math.max(0, Math.floor(((this.height_at ?? TOP) - TOP) / row))), code = codes[n * columns + i];
+      const value = code === 255 ? null : low[n] + (high[n] - low[n]) * code / 254;
+      return `${this.data.x} ${step}\n${labels[n]}: ${value === null ? "none" : `about ${brief(Number(value.toPrecision(3)))}`}`;
+    } }));
   }
 
   ranges() {
@@ -201,9 +285,172 @@ class Chart {
   }
 }
 
+class Player {
+  constructor(place) {
+    this.place = place;
+    this.stage = place.querySelector(".stage");
+    this.button = place.querySelector(".play");
+    this.slider = place.querySelector("input");
+    this.fps = Number(place.dataset.fps);
+    this.step = 0;
+    this.button.addEventListener("click", () => this.play(!this.timer));
+    this.slider.addEventListener("input", () => this.seek(Number(this.slider.value)));
+    this.stage.addEventListener("seek", event => this.seek(event.detail));
+    document.addEventListener("keydown", event => this.key(event));
+    addEventListener("hashchange", () => this.open());
+    this.open(place.querySelector("[data-episode]")?.dataset.episode ?? (place.dataset.address ? "0" : undefined));
+  }
+
+  // Show the episode and the time that the address names.
+  async open(first) {
+    const named = new URLSearchParams(location.hash.slice(1)), number = named.get("episode") ?? first;
+    if (number === undefined || !/^\d{1,15}$/.test(number)) return;
+    if (number !== this.article?.dataset.episode) await this.show(number);
+    const time = Number(named.get("t") ?? 0);
+    if (this.article && (named.has("t") || named.has("episode") || first)) this.seek(Math.round(time * this.fps), named.has("episode"));
+  }
+
+  async show(number) {
+    this.play(false);
+    const find = () => [...this.stage.children].find(one => one.dataset.episode === number);
+    if (!find() && this.place.dataset.address) {
+      const holder = document.createElement("div");
+      this.stage.replaceChildren(holder);
+      holder.dataset.load = `${this.place.dataset.address}&number=${number}`;
+      await load(holder);
+      if (holder.parentElement !== this.stage) return;
+      if (holder.querySelector("article")) holder.replaceWith(holder.querySelector("article"));
+    }
+    this.article = find();
+    for (const one of this.stage.querySelectorAll("article")) one.hidden = one !== this.article;
+    for (const link of this.place.querySelectorAll(".episodes a"))
+      link.toggleAttribute("aria-current", link.hash === `#episode=${number}`);
+    if (!this.article) {
+      this.time(this.stage.textContent.trim() && this.place.dataset.address ? "" : `Episode ${number} is not in this file.`);
+      return;
+    }
+    this.length = Number(this.article.dataset.length);
+    this.slider.max = this.length - 1;
+    this.cameras = [...this.article.querySelectorAll(".camera")].map(camera => {
+      const data = JSON.parse(camera.querySelector("script").textContent);
+      return { ...data, image: camera.querySelector("img") };
+    });
+  }
+
+  time(said) { this.place.querySelector(".time").textContent = said; }
+
+  seek(step, named = true) {
+    if (!this.article || !Number.isFinite(step)) return;
+    this.step = Math.min(this.length - 1, Math.max(0, step));
+    this.slider.value = this.step;
+    const seconds = Number((this.step / this.fps).toFixed(3));
+    this.time(`step ${this.step} of ${this.length}, ${seconds.toFixed(2)} s`);
+    for (const { image, steps, files, kind } of this.cameras) {
+      let at = 0;
+      while (at + 1 < steps.length && steps[at + 1] <= this.step) at++;
+      image.src = `data:${kind};base64,${files[at]}`;
+    }
+    for (const plot of this.article.querySelectorAll(".plot")) plot.chart.seek(this.step);
+    if (named && !this.timer) history.replaceState(null, "", `#episode=${this.article.dataset.episode}&t=${seconds}`);
+  }
+
+  play(so) {
+    cancelAnimationFrame(this.timer);
+    this.timer = undefined;
+    this.button.textContent = so ? "Pause" : "Play";
+    if (!so) { this.seek(this.step, this.moved); return; }
+    if (this.step >= this.length - 1) this.seek(0);
+    this.moved = true;
+    const begin = performance.now() - this.step / this.fps * 1000;
+    const tick = now => {
+      this.seek(Math.max(0, Math.floor((now - begin) / 1000 * this.fps + 1e-6)));
+      if (this.step >= this.length - 1) this.play(false);
+      else this.timer = requestAnimationFrame(tick);
+    };
+    this.timer = requestAnimationFrame(tick);
+  }
+
+  key(event) {
+    if (!this.article || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input:not([type=range]), select, textarea")) return;
+    if (event.key === " " && event.target.closest("button, a, summary")) return;
+    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key], other = { j: 1, k: -1 }[event.key];
+    if (event.key === " ") this.play(!this.timer);
+    else if (way) { this.play(false); this.moved = true; this.seek(this.step + way); }
+    else if (other) this.neighbour(other);
+    else return;
+    event.preventDefault();
+  }
+
+  neighbour(way) {
+    const links = [...this.place.querySelectorAll('.episodes a[href^="#episode="]')];
+    const here = links.findIndex(link => link.hash === `#episode=${this.article.dataset.episode}`);
+    const next = links[here + way];
+    if (next) location.hash = next.hash;
+  }
+}
+
+const UNITS = { B: 1, KiB: 1024, MiB: 1048576, GiB: 1073741824, TiB: 1099511627776 };
+
+// Value of a cell to sort by: a number with its unit, or text.
+function sortKey(cell) {
+  const found = /^(-?[\d.,]+(?:e[+-]?\d+)?)(?: ([KMGT]?i?B))?( %)?$/.exec(cell.textContent.trim());
+  return found ? Number(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1) : cell.textContent;
+}
+
+function sortable(table) {
+  table.querySelectorAll("thead th").forEach((head, place) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sort";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending", body = table.tBodies[0];
+      for (const other of table.querySelectorAll("thead th")) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...body.rows].map(row => [sortKey(row.cells[place]), row]);
+      rows.sort(([a], [b]) => (typeof a === typeof b ? (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true })) : typeof a === "number" ? -1 : 1) * (down ? -1 : 1));
+      body.append(...rows.map(([, row]) => row));
+      page(table, 0);
+    });
+  });
+}
+
+const PAGE = 50;
+
+// Show rows of a table that match the filter above it, 50 at a time.
+function page(table, first) {
+  const place = table.closest("section"), filter = place?.querySelector("#search");
+  const words = (filter?.value ?? "").toLowerCase().split(/\s+/);
+  const rows = [...table.tBodies[0].rows];
+  const found = rows.filter(row => words.every(word => row.textContent.toLowerCase().includes(word)));
+  for (const row of rows) row.hidden = true;
+  for (const row of found.slice(first, first + PAGE)) row.hidden = false;
+  let bar = table.parentElement.nextElementSibling;
+  if (!bar?.matches(".pager")) {
+    if (rows.length <= PAGE) return;
+    bar = document.createElement("div");
+    bar.className = "pages pager";
+    table.parentElement.after(bar);
+  }
+  const said = document.createElement("span");
+  said.textContent = found.length ? `${first + 1} to ${Math.min(first + PAGE, found.length)} of ${found.length}` : "none";
+  said.setAttribute("role", "status");
+  bar.replaceChildren(said, ...[["Previous", first - PAGE], ["Next", first + PAGE]].filter(([, at]) => at >= 0 && at < found.length).map(([name, at]) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = name;
+    button.addEventListener("click", () => page(table, at));
+    return button;
+  }));
+}
+
 function start(part) {
-  for (const plot of part.querySelectorAll(".plot")) new Chart(plot);
+  for (const plot of part.querySelectorAll(".plot")) plot.chart ??= new Chart(plot);
+  for (const table of part.querySelectorAll("table")) { sortable(table); page(table, 0); }
   for (const place of part.querySelectorAll("[data-load]")) load(place);
+  for (const place of part.querySelectorAll(".player")) new Player(place);
   for (const button of part.querySelectorAll("button[data-ask]"))
     button.addEventListener("click", () => {
       button.disabled = true;
@@ -234,9 +481,5 @@ document.getElementById("theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
   try { localStorage.setItem(kept, root.dataset.theme); } catch { /* then it holds for this page */ }
 });
-document.getElementById("search")?.addEventListener("input", event => {
-  const words = event.target.value.toLowerCase().split(/\s+/);
-  for (const row of document.querySelectorAll("#datasets tbody tr"))
-    row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
-});
+document.getElementById("search")?.addEventListener("input", event => page(event.target.closest("section").querySelector("table"), 0));
 start(document);

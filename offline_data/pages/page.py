@@ -78,8 +78,9 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], numbers: int 
     first = len(titles) - numbers
 
     def cells(name: str, row: Sequence[object]) -> Html:
+        scope = "col" if name == "th" else None
         return as_html(
-            element(name, cell, class_="number" if place >= first else None)
+            element(name, cell, class_="number" if place >= first else None, scope=scope)
             for place, cell in enumerate(row)
         )
 
@@ -169,6 +170,23 @@ def page(
     )
     whole = element("html", head, body, lang="en")
     return f"<!doctype html>\n{whole}\n".encode("utf-8", "replace")
+
+
+def page_of_sections(
+    title: str,
+    parts: Mapping[str, tuple[str, Html]],
+    *,
+    links: Iterable[tuple[str, str]] = (),
+    served: bool = False,
+) -> bytes:
+    """Return a page of sections, heading and content by id, with links to them; empty ones are omitted."""
+    shown = {name: part for name, part in parts.items() if part[1]}
+    return page(
+        title,
+        (section(name, heading, content) for name, (heading, content) in shown.items()),
+        links=[*links, *((f"#{name}", heading) for name, (heading, _) in shown.items())],
+        served=served,
+    )
 
 
 def icon() -> Html:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
+from offline_data.files import human_bytes
 from offline_data.pages import sections
-from offline_data.pages.distributions import distribution_parts
+from offline_data.pages.distributions import leaf_parts, spread_parts
 from offline_data.pages.episodes import example_episodes, read_episode
-from offline_data.pages.page import Html, element, page, section
+from offline_data.pages.page import as_html, element, page_of_sections
+from offline_data.pages.player import article, episode_list, player
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.info import entry_info
+from offline_data.reports.names import feature_names
 from offline_data.reports.stats import dataset_stats
 from offline_data.store.library import Entry
-from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.store.reader import open_reader
 
 PICTURE_BYTES = 3 << 20
 """Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with
 fewer than a few hundred leaves takes at most 5 MiB."""
 
-_FILM = 40
-"""Pictures of an animation."""
+EPISODE_BYTES, EPISODE_FRAMES, EPISODE_SIDE = 12 << 20, 600, 320
+"""Bytes of the pictures of a page of one episode, their number for each camera, and their longer
+side: so that the page can be mailed."""
 
 
 def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) -> bytes:
@@ -38,28 +42,48 @@ def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) 
     info = entry_info(entry)
     stats = dataset_stats(reader, progress)
     found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
-    parts = [
-        sections.card(info, stats),
-        sections.schema(info),
-        section("distributions", "Distributions", distribution_parts(reader, stats)),
-        section("episodes", "Example episodes", _examples(reader)),
-        section("findings", "Findings", sections.findings(found)),
-        sections.provenance(info),
-        sections.citation(info),
-    ]
-    names = ("Dataset", "Schema", "Distributions", "Episodes", "Findings", "Provenance", "Citation")
-    identities = ("card", *(name.lower() for name in names[1:]))
-    links = [(f"#{one}", name) for one, name in zip(identities, names, strict=True)]
-    return page(info.id, parts, links=links)
+    chosen = example_episodes(reader)
+    budget = PICTURE_BYTES // (len(chosen) + 1)
+    shown = [read_episode(reader, number, budget=budget) for number in chosen]
+    middle = shown[len(shown) // 2]
+    articles = [article(one, why) for one, why in zip(shown, chosen.values(), strict=True)]
+    parts = {
+        "state": ("Overview", sections.state(info, found)),
+        "findings": ("Findings", sections.findings(found)),
+        "cameras": (f"Cameras, episode {middle.number}", sections.strips(middle)),
+        "returns": ("Returns and lengths", spread_parts(reader, stats)),
+        "episodes": ("Episodes", player(reader, episode_list(reader, chosen), articles)),
+        "leaves": (
+            "Leaves",
+            as_html(
+                (
+                    leaf_parts(reader, stats, middle.number),
+                    sections.leaves(info, feature_names(reader)),
+                )
+            ),
+        ),
+        "metadata": ("Metadata", sections.metadata(info)),
+    }
+    return page_of_sections(info.id, parts)
 
 
-def _examples(reader: DatasetReader) -> list[Html]:
-    found = example_episodes(reader)
-    parts = []
-    for number, why in found.items():
-        budget = PICTURE_BYTES // len(found)
-        shown = read_episode(reader, number, film=_FILM, budget=budget)
-        title = f"Episode {number}" + (f": {why}" if why else "")
-        summary = element("p", sections.episode_summary(shown), class_="soft")
-        parts += [element("h3", title), summary, sections.episode_parts(shown)]
-    return parts
+def episode_page(entry: Entry, number: int) -> bytes:
+    """Return a page that plays one episode, its pictures of at most `EPISODE_BYTES` bytes.
+
+    Raises:
+        NotFoundError: There is no such episode.
+        ManifestError, FormatError: A file is missing or damaged.
+    """
+    reader = open_reader(entry.path)
+    shown = read_episode(
+        reader, number, pictures=EPISODE_FRAMES, side=EPISODE_SIDE, budget=EPISODE_BYTES
+    )
+    media = sum(len(content) for one in shown.frames for _, content in one.files)
+    size = f"Images in this file: {human_bytes(media)}." if media else "No images."
+    played = player(reader, episode_list(reader, [number]), [article(shown)])
+    info = entry_info(entry)
+    parts = {
+        "episodes": ("Episode", as_html((element("p", size, class_="soft"), played))),
+        "metadata": ("Metadata", sections.metadata(info)),
+    }
+    return page_of_sections(f"{info.id}, episode {number}", parts)

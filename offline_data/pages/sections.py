@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from offline_data.checks.finding import SEVERITIES
 from offline_data.files import human_bytes
-from offline_data.pages import charts
-from offline_data.pages.page import Html, as_html, data_uri, element, facts, section, table
+from offline_data.pages.curves import curves_parts, space_evenly
+from offline_data.pages.markdown import render
+from offline_data.pages.page import Html, as_html, data_uri, element, facts, table
 from offline_data.plurals import plural
 from offline_data.reports.info import DatasetInfo, compared_with_source
-from offline_data.reports.stats import DatasetStats
 from offline_data.store.manifest import dropped_lines
 
 if TYPE_CHECKING:
@@ -19,66 +21,71 @@ if TYPE_CHECKING:
     from offline_data.pages.episodes import ExampleEpisode, Frames
 
 _MOST_FILES = 20
-_MOST_FINDINGS = 100
+_MOST_FINDINGS, _OPEN_FINDINGS = 100, 5
+_STRIP = 8
+"""Pictures of a film strip."""
+_LABELS = {
+    "author": "authors", "author_email": "contact", "authors": "authors",
+    "code_permalink": "code", "codebase_version": "LeRobot version", "dataset_id": "id at the source",
+    "dataset_size": "size at the source", "fps": "rate", "max_episode_steps": "steps of an episode",
+    "minari_version": "Minari version", "robot_type": "robot",
+}  # fmt: skip
+"""Labels of what sources state; others are their keys in words."""
+_UNITS = {"fps": "frames/s", "max_episode_steps": "at most", "dataset_size": "MB"}
+_STRUCTURE = {"description", "features", "splits"}
+"""Keys of sources that the page shows elsewhere, or that describe the layout of their files."""
 
 
-def card(info: DatasetInfo, stats: DatasetStats | None = None) -> Html:
-    """Return what the dataset is: counts, description, licence, environment."""
-    about = dict(info.about)
-    description = about.pop("description", None)
-    counts = {
-        "transitions": f"{info.transitions:,}",
-        "episodes": f"{info.episodes:,}",
-        "on disk": human_bytes(info.bytes),
-    }
-    if stats is not None:
-        spreads = {
-            "mean return": stats.per_episode.returns,
-            "mean length": stats.per_episode.length,
-        }
-        counts |= {name: f"{found.mean:.4g}" for name, found in spreads.items() if found}
-        counts["end terminated"] = f"{100 * stats.per_episode.terminated:.3g} %"
-    tiles = (element("div", element("b", value), element("span", n)) for n, value in counts.items())
-    return section(
-        "card",
-        "Dataset",
-        element("p", description) if description else None,
-        element("div", tiles, class_="tiles"),
-        facts(
-            {
-                "id": element("code", info.id),
-                "source": info.source,
-                "licence": info.licence or "not stated",
-                **{name: text_of_value(value) for name, value in about.items()},
-                "notes": _bullets(info.notes),
-            }
-        ),
-    )
+def state(info: DatasetInfo, report: CheckReport | None = None) -> Html:
+    """Return a line with rows, episodes, size and findings by severity, and the description."""
+    counts = [
+        plural(info.transitions, "row"),
+        plural(info.episodes, "episode"),
+        human_bytes(info.bytes),
+    ]
+    marks: list[Html] = []
+    if report is not None:
+        marks = [
+            element("b", plural(count, one, one if one == "info" else None), class_=one)
+            for one in reversed(SEVERITIES)
+            if (count := sum(each.severity == one for each in report.findings))
+        ] or [element("b", "no findings")]
+    line = (element("span", part) for part in (*counts, *marks))
+    description = info.about.get("description")
+    prose = element("div", render(description)) if isinstance(description, str) else None
+    return as_html((element("p", line, class_="state"), prose))
 
 
-def schema(info: DatasetInfo) -> Html:
+def strips(episode: ExampleEpisode) -> Html:
+    """Return a film strip of each camera; nothing without images."""
+    return as_html(map(_strip, episode.frames))
+
+
+def leaves(info: DatasetInfo, names: Mapping[str, tuple[str, ...]]) -> Html:
     """Return the table of leaves."""
     rows = []
     for key, leaf in info.schema.items():
         encoding = f" ({leaf['encoding']})" if "encoding" in leaf else ""
         kind = "text" if leaf["text"] else leaf["dtype"] + encoding
         per_episode = "one per step" if leaf["rows"] == "steps" else "one more than steps"
-        rows.append((element("code", key), kind, str(list(leaf["shape"])), per_episode))
-    return section(
-        "schema",
-        "Schema",
-        table(("Leaf", "Type", "Shape of a row", "Rows of an episode"), rows),
-        facts(
-            {
-                **{f"{name} space": text_of_value(space) for name, space in info.spaces.items()},
-                "dropped": _bullets(dropped_lines(info.dropped)),
-            }
-        ),
+        declared = info.values.get(key, "")
+        declared = "" if declared.endswith("not declared") else declared
+        named = ", ".join(names.get(key, ()))
+        rows.append(
+            (element("code", key), kind, str(list(leaf["shape"])), per_episode, declared, named)
+        )
+    titles = ("Leaf", "Type", "Shape of a row", "Rows of an episode", "Declared", "Features")
+    used = [place for place in range(6) if place < 4 or any(row[place] for row in rows)]
+    return as_html(
+        (
+            table([titles[n] for n in used], [[row[n] for n in used] for row in rows]),
+            facts({"dropped": _bullets(dropped_lines(info.dropped))}),
+        )
     )
 
 
-def provenance(info: DatasetInfo) -> Html:
-    """Return where the dataset is from, and how it was made and compared with its source."""
+def metadata(info: DatasetInfo) -> Html:
+    """Return licence, citation, what the source states, and how the dataset was made, folded."""
     files = [
         f"{one.get('path')}, {human_bytes(one.get('size') or 0)}, "
         f"from {one.get('url') or 'the machine where it was converted'}"
@@ -88,17 +95,31 @@ def provenance(info: DatasetInfo) -> Html:
     if len(info.files) > _MOST_FILES:
         files.append(f"… and {len(info.files) - _MOST_FILES} more")
     skipped = [f"{one['where']}: {one['reason']}" for one in info.skipped]
-    return section(
-        "provenance",
-        "Provenance",
+    stated = {
+        label_of(key): text_of_value(value, _UNITS.get(key, ""))
+        for key, value in info.about.items()
+        if key not in _STRUCTURE
+    }
+    environment = {
+        label_of(key): text_of_value(value, _UNITS.get(key, ""))
+        for key, value in info.environment.items()
+    }
+    folded = (
+        element("summary", "Licence, citation, source, environment and files"),
         facts(
             {
-                "revision": element("code", info.revision),
+                "id": element("code", info.id),
+                "licence": info.licence or "not stated",
+                "citation": element("pre", info.citation) if info.citation else "none stated",
+                "source": info.source,
+                **stated,
+                "notes": _bullets(info.notes),
+                "environment": facts(environment) if environment else None,
+                "revision": element("code", info.revision, class_="revision"),
                 "created": info.created,
                 "layout": info.layout,
-                "environment": text_of_value(info.environment),
                 "made from": _bullets(info.parents),
-                "converter": text_of_value(info.converter),
+                "converter": _converter(info.converter),
                 "compared with source": compared_with_source(info.audit),
                 "files": _bullets(files),
                 "not finite": _bullets(
@@ -108,45 +129,30 @@ def provenance(info: DatasetInfo) -> Html:
             }
         ),
     )
-
-
-def citation(info: DatasetInfo) -> Html:
-    """Return how to cite it, as the source says."""
-    if info.citation:
-        return section("citation", "Citation", element("pre", info.citation))
-    return section("citation", "Citation", element("p", "The source states none.", class_="soft"))
+    return element("details", folded)
 
 
 def findings(report: CheckReport) -> Html:
-    """Return the findings of a check, those of the highest severity first within each dataset."""
-    found = report.findings
+    """Return the findings of a check, those of the highest severity first; after a few, folded."""
+    found = report.findings[:_MOST_FINDINGS]
     ran = plural(len(report.rules), "rule")
     if not found:
         return element("p", f"No findings by {ran}.")
-    hidden = len(found) - _MOST_FINDINGS
-    more = element("p", f"… and {hidden} more: offline-data check") if hidden > 0 else None
-    count = f"{plural(len(found), 'finding')} by {ran}."
     several = len(report.datasets) > 1
-    each = (_finding(one, several) for one in found[:_MOST_FINDINGS])
-    return as_html((element("p", count, class_="soft"), each, more))
+    each = [_finding(one, several) for one in found]
+    hidden = len(report.findings) - len(found)
+    more = element("p", f"… and {hidden} more: offline-data check") if hidden > 0 else None
+    folded = (element("summary", f"{len(each) - _OPEN_FINDINGS} more"), each[_OPEN_FINDINGS:], more)
+    count = f"{plural(len(report.findings), 'finding')} by {ran}."
+    rest = element("details", folded) if each[_OPEN_FINDINGS:] else None
+    return as_html((each[:_OPEN_FINDINGS], rest, element("p", count, class_="soft")))
 
 
 def episode_parts(episode: ExampleEpisode) -> Html:
-    """Return pictures, curves and texts of some steps of an episode."""
-    marks = []
-    if episode.stop == episode.length:
-        ends = {"terminated": episode.terminated, "truncated": episode.truncated}
-        marks = [(episode.length - 1, name) for name, ends_so in ends.items() if ends_so]
-    curves = (
-        charts.lines(
-            one.key,
-            episode.steps,
-            dict(zip(one.names, one.values, strict=True)),
-            marks=marks,
-            note=f"{one.left_out} more features not shown" if one.left_out else "",
-        )
-        for one in episode.curves
-    )
+    """Return the curves and texts of some steps of an episode."""
+    ends = {"terminated": episode.terminated, "truncated": episode.truncated}
+    marks = [(episode.length - 1, name) for name, ends_so in ends.items() if ends_so]
+    curves = (curves_parts(one, episode.steps, marks) for one in episode.curves)
     texts = {
         name: _bullets(f"from step {step}: {shown if shown is not None else '(missing)'}"
                        for step, shown in changes)
@@ -154,7 +160,6 @@ def episode_parts(episode: ExampleEpisode) -> Html:
     }  # fmt: skip
     return as_html(
         (
-            (_frames(one) for one in episode.frames),
             element("div", curves, class_="grid pair"),
             facts(texts),
             (element("p", note, class_="soft") for note in episode.notes),
@@ -172,25 +177,52 @@ def episode_summary(episode: ExampleEpisode) -> str:
     )
 
 
-def text_of_value(value: Any) -> str | None:
-    """Return a value of a manifest as text; None if there is none."""
+def label_of(key: object) -> str:
+    """Return the label of what a source states.
+
+    Example:
+        >>> label_of("fps"), label_of("action_repeat")
+        ('rate', 'action repeat')
+    """
+    return _LABELS.get(str(key)) or re.sub(r"[_\s]+", " ", str(key)).strip()
+
+
+def text_of_value(value: Any, unit: str = "") -> str | None:
+    """Return a value of a manifest as text with its unit; None if there is none."""
     if value is None or value in ({}, [], (), ""):
         return None
     if isinstance(value, str):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
-    if isinstance(value, dict):
-        return "\n".join(f"{key}: {_inline(item)}" for key, item in value.items())
-    return _inline(value)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{label_of(key)}: {_inline(item)}" for key, item in value.items())
+    return f"{_inline(value)} {unit}".strip()
 
 
 def _inline(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list) and len(value) > 3 and all(item == value[0] for item in value):
         return f"{len(value)} × {_inline(value[0])}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{label_of(key)}: {_inline(item)}" for key, item in value.items())
     return json.dumps(value, ensure_ascii=False)
+
+
+def _converter(converter: Mapping[str, Any]) -> str:
+    """Return the program that made a dataset, and the options that were given."""
+    options = converter.get("options")
+    given = {
+        key: value
+        for key, value in (options if isinstance(options, Mapping) else {}).items()
+        if value not in (None, False, "", [], {})
+    }
+    program = f"{converter.get('name', 'offline-data')} {converter.get('version', '')}".strip()
+    adapter = f", source {converter['adapter']}" if converter.get("adapter") else ""
+    return f"{program}{adapter}" + (f"\n{text_of_value(given)}" if given else "")
 
 
 def _bullets(items: Iterable[object]) -> Html | None:
@@ -211,14 +243,12 @@ def _finding(one: Finding, several: bool) -> Html:
     )
 
 
-def _frames(frames: Frames) -> Html:
-    def picture(file: tuple[str, bytes], caption: str, of: str | None = None) -> Html:
-        image = element("img", src=data_uri(*file), alt=f"{frames.key}, {caption}")
-        return element("figure", image, element("figcaption", caption), class_=of)
-
-    each = [
-        picture(file, f"step {step}") for step, file in zip(frames.steps, frames.files, strict=True)
-    ]
-    moving = picture(frames.film, "all steps shown", "moving") if frames.film else None
+def _strip(frames: Frames) -> Html:
+    places = space_evenly(0, len(frames.files), _STRIP).tolist()
+    each = []
+    for place in places:
+        caption = f"step {frames.steps[place]}"
+        image = element("img", src=data_uri(*frames.files[place]), alt=f"{frames.key}, {caption}")
+        each.append(element("figure", image, element("figcaption", caption)))
     note = element("p", frames.note, class_="soft") if frames.note else None
-    return as_html((element("h3", frames.key), note, element("div", moving, each, class_="strip")))
+    return as_html((element("h3", frames.key), note, element("div", each, class_="strip")))

@@ -205,40 +205,19 @@ def decode_into(data: bytes, encoding: str, out: NDArray[Any], where: str) -> No
 
 
 def encode_image(image: NDArray[Any], encoding: str, quality: int = 95, **options: Any) -> bytes:
-    """Return an image, of a shape and dtype as `decode_into` takes, as a `png` or `jpeg` file.
+    """Return an image, of a shape and dtype as `decode_into` takes, as a `png`, `jpeg` or `webp` file.
 
-    `quality` (1 to 100) is of JPEG; `options` are those of Pillow's writer.
+    `quality` (1 to 100) is of JPEG and WebP; `options` are those of Pillow's writer.
     """
     _pillow(encoding)
     from PIL import Image
 
     file = io.BytesIO()
     flat = image[..., 0] if image.shape[2:] == (1,) else image
-    if encoding == "jpeg":
+    if encoding in {"jpeg", "webp"}:
         options = {"quality": quality, **options}
     Image.fromarray(np.ascontiguousarray(flat)).save(file, encoding.upper(), **options)
     return file.getvalue()
-
-
-def animate(images: Sequence[NDArray[np.uint8]], per_second: float = 10.0) -> tuple[str, bytes]:
-    """Return the media type and content of an animated WebP of images; GIF if Pillow lacks WebP.
-
-    `images` are all uint8 `[H, W]` or all `[H, W, 3]`, one at least. It repeats without end.
-
-    Raises:
-        MissingDependencyError: Pillow is not installed.
-    """
-    _pillow("webp")
-    from PIL import Image, features
-
-    kind = "webp" if features.check("webp") else "gif"
-    first, *others = (Image.fromarray(image).convert("RGB") for image in images)
-    file, options = io.BytesIO(), {"quality": 70, "method": 2} if kind == "webp" else {}
-    milliseconds = round(1000 / per_second)
-    first.save(
-        file, kind, save_all=True, append_images=others, duration=milliseconds, loop=0, **options
-    )
-    return f"image/{kind}", file.getvalue()
 
 
 def write_gif(file: IO[bytes], frames: Iterable[NDArray[np.uint8]], seconds: float) -> None:

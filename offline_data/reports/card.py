@@ -31,7 +31,7 @@ _LICENCES = {
 _MARKUP = re.compile(r"([\\`*_\[\]|~#$!@(){}]|(?<=\w):(?=//)|(?<=www)\.)")
 _FIRST = re.compile(r"^(\d*)([-+=.)])(?=[-=\s]|$)")
 _ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"
-_LINK = re.compile(rf"(?<!!)\[([^\[\]]{{1,300}})\]\(({_ADDRESS})\)|{_ADDRESS}(?<![.,;:!?*_~])")
+LINK = re.compile(rf"(?<!!)\[([^\[\]]{{1,300}})\]\(({_ADDRESS})\)|{_ADDRESS}(?<![.,;:!?*_~])")
 _MOST_ROWS, _LONGEST = 60, 2000
 _FILES = 8
 
@@ -108,7 +108,7 @@ def escape_text(text: Any) -> str:
         '\\*z\\* of [DAPG](https://a.b/c_d), see <http://x.y>. \\!\\[f\\]\\(ftp\\://g\\)'
     """
     line, parts, end = _cut(text, _LONGEST), [], 0
-    for found in _LINK.finditer(line):
+    for found in LINK.finditer(line):
         label, address = found[1], found[2]
         shown = f"[{_escape_line(label.strip('`'))}]({address})" if address else f"<{found[0]}>"
         parts += [_escape_line(line[end : found.start()]), shown]

@@ -14,6 +14,7 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import HISTOGRAM_BINS, QUANTILES, Histograms
+from offline_data.reports.names import feature_labels, feature_names
 from offline_data.reports.stats import MOST_FEATURES, DatasetStats, LeafStats, dataset_stats
 from offline_data.store.reader import DatasetReader
 
@@ -29,7 +30,7 @@ _MOST_MARKS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts of the finite values of one quantity in bins of equal width."""
+    """Counts of the finite values of one quantity in bins of equal width, the outer ones cut off."""
 
     label: str
     """`return`, `length`, or a feature: `next/reward`, `action[0]`."""
@@ -38,7 +39,8 @@ class Histogram:
     counts: NDArray[np.int64]
     """`[bins]`; neither the first nor the last is empty."""
     edges: NDArray[np.float64]
-    """`[bins + 1]`, ascending; bin `i` holds `edges[i] <= value < edges[i + 1]`."""
+    """`[bins + 1]`, ascending; bin `i` holds `edges[i] <= value < edges[i + 1]`, the last one also
+    `edges[-1]`. The ends are the least and the greatest value, unless `discrete`."""
     discrete: bool
     """Whether the values are integers and each has a bin of its own, that begins there."""
     not_finite: int
@@ -57,7 +59,8 @@ class Ranges:
     label: str
     """TED key, parts joined by `/`."""
     names: tuple[str, ...]
-    """`[F]`: `[0]`, `[1]`, … or `[0, 2]`; the empty text for a leaf of one number."""
+    """`[F]`: `[0]`, `[1]`, … or `[0, 2]`, then the source's name of it, if any; the empty text for a
+    leaf of one number."""
     quantiles: NDArray[np.float64]
     """`[F, levels]` at `DatasetPictures.levels`, of which the first is the minimum and the last
     the maximum; NaN where no value is finite."""
@@ -169,7 +172,7 @@ def summarise(
         for one in found.texts
         if one.key in observed or _root(one.key) == "action"
     ]
-    returns = np.asarray(reader.episodes[("return",)])
+    returns, names = np.asarray(reader.episodes[("return",)]), feature_names(reader)
     coverage, missing = _coverage(reader, observations)
     left_out += [] if coverage else [("coverage", missing)]
     return DatasetPictures(
@@ -182,8 +185,8 @@ def summarise(
         tuple(
             one for leaf in found.leaves if leaf.key == "next/reward" for one in histograms_of(leaf)
         ),
-        tuple(one for leaf in actions for one in histograms_of(leaf)),
-        tuple(_ranges(leaf) for leaf in observations),
+        tuple(one for leaf in actions for one in histograms_of(leaf, names.get(leaf.key, ()))),
+        tuple(ranges_of(leaf, names.get(leaf.key, ())) for leaf in observations),
         tuple(_timeline(reader, number) for number in _by_rank(returns, episodes))
         if REWARD in reader.step_leaves
         else (),
@@ -201,15 +204,8 @@ def _why_not_measured(leaf: LeafStats) -> str:
     return f"{leaf.kind}, {'complex numbers' if 'complex' in leaf.dtype else many}"
 
 
-def _names(leaf: LeafStats) -> tuple[str, ...]:
-    """Return the place of each number of a row, `[0]`; no text for the only one."""
-    if prod(leaf.shape) == 1:
-        return ("",)
-    return tuple(str(list(place)) for place in np.ndindex(*leaf.shape))
-
-
-def histograms_of(leaf: LeafStats) -> Iterator[Histogram]:
-    """Yield the histogram of each number of a row, of a leaf with `features`."""
+def histograms_of(leaf: LeafStats, names: tuple[str, ...] = ()) -> Iterator[Histogram]:
+    """Yield the histogram of each number of a row, of a leaf with `features`, by its `names`."""
     features = leaf.features
     assert features is not None  # noqa: S101 - leaves without are left out before
     integers = "float" not in leaf.dtype
@@ -217,10 +213,13 @@ def histograms_of(leaf: LeafStats) -> Iterator[Histogram]:
         features.histogram.counts.reshape(-1, HISTOGRAM_BINS),
         features.histogram.edges.reshape(-1, HISTOGRAM_BINS + 1),
         features.count.ravel(),
+        features.min.ravel(),
+        features.max.ravel(),
     )
-    for name, counts, edges, finite in zip(_names(leaf), *columns, strict=True):
+    labels = feature_labels(leaf.shape, names)
+    for name, counts, edges, finite, low, high in zip(labels, *columns, strict=True):
         kind = (leaf.key + name, "transitions", integers, leaf.rows - int(finite))
-        yield _histogram(counts, edges, *kind)
+        yield _histogram(counts, edges, (float(low), float(high)), *kind)
 
 
 def histogram_of(label: str, values: NDArray[Any]) -> Histogram:
@@ -230,33 +229,39 @@ def histogram_of(label: str, values: NDArray[Any]) -> Histogram:
     seen.add(finite[None], finite.min(keepdims=True), finite.max(keepdims=True))
     bins = int(np.clip(3 * np.sqrt(len(finite)), 8, HISTOGRAM_BINS))
     found = seen.histogram((), bins)
-    integers = values.dtype.kind != "f"
-    return _histogram(
-        found.counts, found.edges, label, "episodes", integers, len(values) - len(finite)
-    )
+    kind = (label, "episodes", values.dtype.kind != "f", len(values) - len(finite))
+    return _histogram(found.counts, found.edges, (float(finite.min()), float(finite.max())), *kind)
 
 
 def _histogram(
     counts: NDArray[np.int64],
     edges: NDArray[np.float64],
+    ends: tuple[float, float],
     label: str,
     unit: str,
     integers: bool,
     not_finite: int,
 ) -> Histogram:
-    """Leave out the empty bins at both ends."""
+    """Cut off what lies beyond the least and the greatest value, except of integers one by one."""
     filled = np.flatnonzero(counts)
     begin, stop = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
-    edges = edges[begin : stop + 1]
+    counts, edges = counts[begin:stop].copy(), edges[begin : stop + 1]
     discrete = integers and bool(len(edges) > 1 and edges[1] - edges[0] == 1)
-    return Histogram(label, unit, counts[begin:stop], edges, discrete, not_finite)
+    if len(edges) > 2 and not discrete:
+        if edges[-2] >= ends[1]:  # the greatest value alone in a bin, which would have no width
+            counts[-2] += counts[-1]
+            counts, edges = counts[:-1], edges[:-1]
+        edges = np.clip(edges, *ends)
+    return Histogram(label, unit, counts, edges, discrete, not_finite)
 
 
-def _ranges(leaf: LeafStats) -> Ranges:
+def ranges_of(leaf: LeafStats, names: tuple[str, ...] = ()) -> Ranges:
+    """Return the range of each number of a row, of a leaf with `features`, by its `names`."""
     features = leaf.features
     assert features is not None  # noqa: S101 - leaves without are left out before
     quantiles = features.quantiles.reshape(-1, len(QUANTILES))
-    return Ranges(leaf.key, _names(leaf), quantiles, features.mean.ravel(), features.std.ravel())
+    labels = feature_labels(leaf.shape, names)
+    return Ranges(leaf.key, labels, quantiles, features.mean.ravel(), features.std.ravel())
 
 
 def _by_rank(returns: NDArray[Any], count: int) -> list[int]:
@@ -308,7 +313,7 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
     kept = np.flatnonzero((std > 1e-12 * np.abs(mean)) & np.isfinite(std))
     if not len(kept):
         return None, "every observation is the same"
-    names = [leaf.key + name for leaf in fitting for name in _names(leaf)]
+    names = [leaf.key + name for leaf in fitting for name in feature_labels(leaf.shape)]
     rows = np.unique(
         np.linspace(0, reader.transitions - 1, min(COVERAGE_ROWS, reader.transitions)).astype(int)
     )

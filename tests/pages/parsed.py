@@ -68,4 +68,4 @@ def charts(page: Element) -> dict[str, Any]:
 
     blocks = page.all("script", type="application/json")
     found = [json.loads(block.text, parse_constant=refuse) for block in blocks]
-    return {one["title"]: one for one in reversed(found)}
+    return {one["title"]: one for one in reversed(found) if "title" in one}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -107,10 +109,10 @@ def test_nothing_can_be_changed(ask: Client, method: str) -> None:
         "/dataset?id=local%3Arich",
         "/dataset?id=local:absent@1",
         "/dataset",
-        "/episode?number=3&" + RICH,
-        "/episode?number=-1&" + RICH,
-        "/episode?number=%C2%B2&" + RICH,
-        "/episode?number=0&from=9&" + RICH,
+        "/episode?number=0&" + RICH,
+        "/part/episode?number=3&" + RICH,
+        "/part/episode?number=-1&" + RICH,
+        "/part/episode?number=%C2%B2&" + RICH,
         "/part/findings?id=no",
     ],
 )
@@ -145,50 +147,57 @@ def test_the_list_leads_to_each_dataset(ask: Client) -> None:
     assert [ask(str(link)).status for link in links] == [200, 200]
 
 
-def test_the_page_of_a_dataset_loads_its_parts(ask: Client) -> None:
+def test_the_page_of_a_dataset_loads_its_parts(
+    ask: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = ask("/dataset?" + RICH).page
-    assert HOSTILE in page.all("section", id="card")[0].text
+    assert HOSTILE in page.all("section", id="state")[0].text
     assert not page.all("div", class_="plot")
     loaded = [
         one.attributes["data-load"] for one in page.all("div") if "data-load" in one.attributes
     ]
-    asked = [
-        one.attributes["data-ask"] for one in page.all("button") if "data-ask" in one.attributes
+    assert loaded == [
+        "/part/findings?" + RICH,
+        f"/part/episodes?{RICH}&page=0",
+        "/part/distributions?" + RICH,
     ]
-    assert (loaded, asked) == (
-        ["/part/distributions?" + RICH, f"/part/episodes?{RICH}&page=0"],
-        ["/part/findings?" + RICH],
-    )
-    shown = charts(ask(str(loaded[0])).page)
-    assert sum(shown["return"]["series"][0]["values"]) == 3
+    (player,) = page.all("div", class_="player")
+    assert player.attributes["data-address"] == "/part/episode?" + RICH
+    found = ask(str(loaded[0])).page
+    assert "non-finite-values" in found.text
+    assert "observation/state, episode 0, row 3" in found.text
     episodes = ask(str(loaded[1])).page
     rows = [[cell.text for cell in row.all("td")] for row in episodes.all("tr")[1:]]
     assert rows == [
-        ["Episode 0", "terminated", "7", "21"],
-        ["Episode 1", "terminated", "1", "7"],
-        ["Episode 2", "truncated", "30", "675"],
+        ["Episode 0", "terminated", "", "7", "21"],
+        ["Episode 1", "terminated", "", "1", "7"],
+        ["Episode 2", "truncated", "", "30", "675"],
     ]
-    found = ask(str(asked[0])).page
-    assert "non-finite-values" in found.text
-    assert "observation/state, episode 0, row 3" in found.text
+    assert [one.attributes["href"] for one in episodes.all("a")] == [
+        f"#episode={number}" for number in range(3)
+    ]
+    assert len(episodes.all("path")) == 3
+    shown = charts(ask(str(loaded[2])).page)
+    assert sum(shown["return"]["series"][0]["values"]) == 3
+    monkeypatch.setattr("offline_data.pages.browse._AT_ONCE", 0)
+    asked = [one.attributes.get("data-ask") for one in ask("/dataset?" + RICH).page.all("button")]
+    assert {loaded[0], loaded[2]} <= set(asked)
 
 
-def test_a_page_of_an_episode_shows_its_steps(ask: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offline_data.pages.browse._STEPS", 12)
-    first = ask(f"/episode?{RICH}&number=2").page
-    reward = charts(first)["next/reward"]
-    assert reward["steps"] == list(range(12))
-    assert reward["series"][0]["values"] == list(range(8, 20))
-    assert reward["marks"] == []
-    links = {one.text: str(one.attributes["href"]) for one in first.all("a")}
-    assert {"Next steps", "Episode 1", "local:rich@1"} <= links.keys()
-    assert not {"Previous steps", "First steps", "Episode 3"} & links.keys()
-    last = ask(links["Next steps"].replace("from=12", "from=24")).page
-    assert charts(last)["next/reward"]["steps"] == list(range(24, 30))
-    assert charts(last)["next/reward"]["marks"] == [[29, "truncated"]]
-    links = {one.text: str(one.attributes["href"]) for one in last.all("a")}
-    assert "from=12" in links["Previous steps"]
-    assert {str(image.attributes["src"])[:11] for image in last.all("img")} == {"data:image/"}
+def test_an_episode_has_its_images_and_curves(ask: Client) -> None:
+    part = ask(f"/part/episode?{RICH}&number=2").page
+    (article,) = part.all("article")
+    assert (article.attributes["data-episode"], article.attributes["data-length"]) == ("2", "30")
+    blocks = [json.loads(one.text) for one in article.all("script")]
+    reward = next(one for one in blocks if one.get("title") == "next/reward")
+    assert reward["steps"] == list(range(30))
+    assert reward["series"][0]["values"] == list(range(8, 38))
+    assert reward["marks"] == [[29, "truncated"]]
+    cameras = [one for one in blocks if "files" in one]
+    assert len(cameras) == 4
+    for one in cameras:
+        assert (one["steps"], one["kind"]) == (list(range(30)), "image/webp")
+        assert all(base64.b64decode(file)[8:12] == b"WEBP" for file in one["files"])
 
 
 def test_a_damaged_dataset_is_an_error_of_its_page(pages_root: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 from offline_data.config import Settings
 from offline_data.pages.browse import DatasetServer
 from offline_data.pages.compare import compare_page
+from offline_data.pages.page import element, section, table
+from offline_data.pages.page import page as html_page
 from offline_data.pages.report import report_page
 from offline_data.store.library import Entry, list_datasets
 from tests.pages.conftest import HOSTILE
@@ -122,7 +124,7 @@ class Browser:
         ]
         sent = [one["params"] for one in events if one["method"] == "Network.requestWillBeSent"]
         # Chromium's own new-tab page may still be loading in this tab: those are not the page's.
-        own = self.driver.current_url
+        own = self.driver.current_url.split("#")[0]
         urls = [one["request"]["url"] for one in sent if one["documentURL"].split("#")[0] == own]
         return [url for url in urls if not url.startswith("data:")]
 
@@ -138,14 +140,14 @@ def test_a_report_is_drawn_and_loads_nothing(chromium: Any, report: str) -> None
     page = Browser(chromium, report)
     page.check()
     assert page.requests == [report]
-    assert HOSTILE in page("document.querySelector('#card').textContent")
+    assert HOSTILE in page("document.querySelector('#state').textContent")
     assert page("document.images.length") > 20
     drawn = page(
         "[...document.querySelectorAll('.plot')].filter(one => one.checkVisibility()).length"
     )
     assert page("document.querySelectorAll('.plot svg').length") == drawn > 5
     # lengths 7, 1 and 30: one episode in the last bin
-    assert "episodes: 1 (33.3 %)" in page.point_at("#distributions figure:nth-child(2) svg", 0.978)
+    assert "episodes: 1 (33.3 %)" in page.point_at("#returns figure:nth-child(2) svg", 0.978)
 
 
 @pytest.mark.slow
@@ -156,6 +158,7 @@ def test_a_report_is_legible_in_both_themes(
 ) -> None:
     page = Browser(chromium, report, width=width, theme=theme)
     page("document.querySelectorAll('details').forEach(one => one.open = true)")
+    page("document.querySelectorAll('article').forEach(one => one.hidden = false)")
     page.until("[...document.querySelectorAll('.plot')].every(one => one.querySelector('svg'))")
     page.check()
     overlaps = page("""
@@ -186,8 +189,85 @@ def test_values_can_be_read_with_the_keyboard(chromium: Any, report: str) -> Non
     page.until("document.querySelector('.tip:not([hidden])')")
     tip = "document.querySelector('.tip:not([hidden])').textContent"
     assert page(tip) == "step 0\nnext/reward: 7"
+    assert page("location.hash") == ""
     page("document.activeElement.blur()")
     assert page("document.querySelector('.tip:not([hidden])')") is None
+
+
+TIME = "document.querySelector('.time').textContent"
+LEVEL = """
+const image = document.querySelector("article:not([hidden]) .camera img");
+const canvas = document.createElement("canvas");
+[canvas.width, canvas.height] = [1, 1];
+canvas.getContext("2d").drawImage(image, 0, 0, 1, 1);
+return image.complete ? canvas.getContext("2d").getImageData(0, 0, 1, 1).data[0] : -1;
+"""
+"""The grey level of the first camera's image."""
+
+
+def test_an_episode_plays_and_the_address_names_episode_and_time(
+    chromium: Any, report: str
+) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = Browser(chromium, f"{report}#episode=2&t=0.5")
+    page.until(f"{TIME} === 'step 15 of 30, 0.50 s'")  # 30 steps a second: no rate is stated
+    first = 10  # rows of observations before episode 2, each 6 levels brighter in `camera`
+    page.until(f"return Math.abs((() => {{{LEVEL}}})() - {6 * (first + 15)}) < 5")
+    cursor = """
+      const plot = document.querySelector("article:not([hidden]) .plot"), line = plot.querySelector(".now");
+      return [Number(line.getAttribute("x1")), plot.chart.x(15), line.getAttribute("visibility")];"""
+    at, expected, shown = page(cursor)
+    assert (at, shown) == (pytest.approx(expected), "visible")
+
+    def press(key: str) -> None:
+        chromium.switch_to.active_element.send_keys(key)
+
+    press(Keys.ARROW_RIGHT)
+    assert page("location.hash") == "#episode=2&t=0.533"
+    press(Keys.ARROW_LEFT)
+    assert page("location.hash") == "#episode=2&t=0.5"
+    page("document.querySelector('.controls input').value = 3")
+    page("document.querySelector('.controls input').dispatchEvent(new Event('input'))")
+    press(" ")
+    page.until(f"{TIME} === 'step 29 of 30, 0.97 s'")
+    page.until("document.querySelector('.play').textContent === 'Play'")
+    assert page("location.hash") == "#episode=2&t=0.967"
+    page.until(f"return Math.abs((() => {{{LEVEL}}})() - {6 * (first + 29)}) < 5")
+    press("k")  # the list is by return: 1, 0, 2
+    page.until("document.querySelector('article:not([hidden])').dataset.episode === '0'")
+    page.until("location.hash === '#episode=0' || location.hash === '#episode=0&t=0'")
+    press("j")
+    page.until("document.querySelector('article:not([hidden])').dataset.episode === '2'")
+    page("location.hash = '#episode=9'")
+    page.until(f"{TIME} === 'Episode 9 is not in this file.'")
+    page.check()
+
+
+@pytest.mark.slow
+def test_tables_sort_filter_and_have_pages(chromium: Any, tmp_path: Path) -> None:
+    rows = [(element("b", f"set-{n}"), f"{n % 7 * 1000:,}", f"{n}.5 KiB") for n in range(120)]
+    search = element("input", id="search", type="search", aria_label="Search")
+    listed = table(("Dataset", "Rows", "Size"), rows, numbers=2)
+    file = tmp_path / "table.html"
+    file.write_bytes(html_page("Tables", section("datasets", "Sets", search, listed)))
+    page = Browser(chromium, file.as_uri())
+    shown = "[...document.querySelectorAll('tbody tr')].filter(one => !one.hidden)"
+    names = f"{shown}.map(one => one.cells[0].textContent)"
+    assert page(names) == [f"set-{n}" for n in range(50)]
+    page("document.querySelectorAll('.pager button')[0].click()")
+    assert page(names) == [f"set-{n}" for n in range(50, 100)]
+    assert page("document.querySelector('.pager span').textContent") == "51 to 100 of 120"
+    page("document.querySelectorAll('th button')[2].click()")
+    page("document.querySelectorAll('th button')[2].click()")
+    assert page(names)[:3] == ["set-119", "set-118", "set-117"]
+    assert page("document.querySelectorAll('th')[2].getAttribute('aria-sort')") == "descending"
+    page("document.querySelectorAll('th button')[1].click()")
+    assert page(names)[:2] == ["set-119", "set-112"]
+    page("document.querySelector('#search').value = 'set-3'")
+    page("document.querySelector('#search').dispatchEvent(new Event('input'))")
+    assert sorted(page(names)) == sorted(["set-3", *(f"set-{n}" for n in range(30, 40))])
+    page.check()
 
 
 @pytest.mark.slow
@@ -214,14 +294,13 @@ def test_the_datasets_of_a_root_can_be_browsed(chromium: Any, pages_root: Path) 
             assert page(rows) == [True, False]
             page("document.querySelectorAll('tbody a')[1].click()")
             page.until("document.querySelector('#distributions .plot svg')")
-            page("document.querySelector('#findings button').click()")
             page.until("document.querySelector('#findings .finding')")
             page.until("document.querySelectorAll('#episodes a').length === 3")
             page.check()
             page("document.querySelectorAll('#episodes a')[2].click()")
-            page.until("location.pathname === '/episode' && document.querySelector('.plot svg')")
+            page.until("document.querySelector('article[data-episode=\"2\"] .plot svg')")
             page.check()
-            assert "Episode 2" in page("document.title")
+            assert page(TIME) == "step 0 of 30, 0.00 s"
             assert {urlsplit(url).netloc for url in page.requests} == {
                 f"127.0.0.1:{server.server_port}"
             }

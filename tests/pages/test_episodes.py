@@ -30,7 +30,7 @@ def test_curves_are_the_values_of_the_steps(rich: Entry) -> None:
     assert curves["return so far"].values[0, 0] == rows[:11].sum()
     assert shown.returned == rows.sum()
     state = reader.episode_batch(2, 3).observations[("observation", "state")][10:20]
-    assert curves["observation/state"].names == tuple(f"observation/state[{i}]" for i in range(3))
+    assert curves["observation/state"].names == ("[0]", "[1]", "[2]")
     np.testing.assert_array_equal(curves["observation/state"].values, state.T)
     assert list(curves) == ["next/reward", "return so far", "action", "observation/state"]
 
@@ -57,34 +57,26 @@ def test_pictures_are_the_pixels_of_the_steps(rich: Entry) -> None:
     assert pixels(shown["observation/pixels"]).shape == (24, 20, 3)
 
 
-def test_animations_have_the_frames_of_the_episode(rich: Entry) -> None:
-    shown = {one.key: one for one in read_episode(open_reader(rich.path), 2, film=5).frames}
-    film = shown["observation/camera"].film
-    assert film is not None
-    assert film[0] == "image/webp"
-    with Image.open(io.BytesIO(film[1])) as moving:
-        assert (moving.n_frames, moving.size) == (5, (40, 32))
-        levels = []
-        for frame in range(5):
-            moving.seek(frame)
-            levels.append(np.asarray(moving.convert("RGB")).mean())
-    assert np.abs(np.array(levels) - 6 * (10 + np.array([0, 7, 14, 22, 29]))).max() < 5
-
-
-def test_pictures_stay_within_their_budget(rich: Entry) -> None:
-    whole = read_episode(open_reader(rich.path), 2, pictures=8, film=20)
-    sizes = [len(c) for one in whole.frames for _, c in (*one.files, one.film or ("", b""))]
-    small = read_episode(open_reader(rich.path), 2, pictures=8, film=20, budget=sum(sizes) // 4)
+def test_frames_of_an_episode_stay_within_their_budget(rich: Entry) -> None:
+    reader = open_reader(rich.path)
+    whole = read_episode(reader, 2)
+    assert {one.steps for one in whole.frames} == {tuple(range(30))}
+    assert {kind for one in whole.frames for kind, _ in one.files} == {"image/webp"}
+    assert not whole.notes
+    sizes = [len(content) for one in whole.frames for _, content in one.files]
+    small = read_episode(reader, 2, budget=sum(sizes) // 4)
     for one in small.frames:
-        used = sum(len(content) for _, content in (*one.files, one.film or ("", b"")))
-        assert used <= sum(sizes) // 16
+        assert sum(len(content) for _, content in one.files) <= sum(sizes) // 16
         assert len(one.steps) == len(one.files) >= 1
-    assert min(len(one.files) for one in small.frames) < 8
+    fewest = min(len(one.files) for one in small.frames)
+    assert fewest < 30
+    assert f"{fewest} of 30 frames of each camera are in this page" in small.notes[0]
+    assert "`offline-data view local:rich@1 2`" in small.notes[0]
 
 
-def test_large_pictures_are_reduced_by_means(monkeypatch: pytest.MonkeyPatch, rich: Entry) -> None:
-    monkeypatch.setattr("offline_data.pages.episodes._SIDE", 12)
-    shown = {one.key: one for one in read_episode(open_reader(rich.path), 0, pictures=1).frames}
+def test_large_pictures_are_reduced_by_means(rich: Entry) -> None:
+    found = read_episode(open_reader(rich.path), 0, pictures=1, side=12).frames
+    shown = {one.key: one for one in found}
     assert pixels(shown["observation/pixels"]).shape == (12, 10, 3)
     assert pixels(shown["observation/depth"]).shape == (10, 9, 3)
 

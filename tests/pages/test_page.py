@@ -84,5 +84,4 @@ def test_numbers_of_charts_have_six_digits_and_nan_is_null() -> None:
             "marks": [[1, "end"]],
         }
     }
-    assert [one.text for one in parse(made).all("li")] == ["x", "y"]
     assert isinstance(made, Html)

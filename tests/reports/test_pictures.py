@@ -32,6 +32,10 @@ def _counted(histogram: Histogram, values: Any) -> None:
     finite = numbers[np.isfinite(numbers)]
     assert histogram.not_finite == len(numbers) - len(finite)
     places = np.searchsorted(histogram.edges, finite, side="right") - 1
+    places = places.clip(max=len(histogram.counts) - 1)  # the greatest value is the last edge
+    if not (histogram.discrete or histogram.constant):
+        ends = (finite.min(), finite.max())
+        assert (histogram.edges[0], histogram.edges[-1]) == pytest.approx(ends, rel=1e-12)
     np.testing.assert_array_equal(
         histogram.counts, np.bincount(places, minlength=len(histogram.counts))
     )

@@ -1,0 +1,121 @@
+"""Values of a leaf over an episode: as curves while they can be told apart, else as a heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.episodes.fields import Key, join_key
+from offline_data.pages import charts
+from offline_data.pages.page import Html, element
+from offline_data.reports.names import feature_labels
+from offline_data.store.reader import DatasetReader
+
+MOST_POINTS = 400
+"""Steps in a curve."""
+WIDE = 64
+"""Features of a leaf from which on it is a heat map and a norm."""
+_TOGETHER, _APART = 4, 12
+"""Curves in one chart, and charts of one curve each; more are a heat map."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Values of a leaf at some steps."""
+
+    key: str
+    """TED key, parts joined by `/`."""
+    names: tuple[str, ...]
+    """Name of each feature, `[0]` or `[0] elbow`; no text for the only one."""
+    values: NDArray[np.float64]
+    """`[features, steps]`."""
+
+
+def space_evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
+    """Return up to `most` of the integers `[first, stop)`, evenly spaced, the ends among them."""
+    found = np.linspace(first, stop - 1, min(most, stop - first))
+    return np.unique(found.round().astype(np.int64))
+
+
+def read_rows(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Return a leaf at step rows, for observations before the action; encoded images decoded."""
+    if key in reader.observation_leaves:
+        return np.asarray(reader.observations_at(key, rows, after=False))
+    return np.asarray(reader.step(key)[rows])
+
+
+def leaf_curves(
+    reader: DatasetReader, key: Key, rows: NDArray[np.int64], names: tuple[str, ...] = ()
+) -> Curves:
+    """Read all features of a leaf at some rows; `names` are those of its features."""
+    values = read_rows(reader, key, rows)
+    flat = values.reshape(len(rows), prod(values.shape[1:])).astype(np.float64).T
+    return Curves(join_key(key), feature_labels(values.shape[1:], names), flat)
+
+
+def episode_rows(
+    reader: DatasetReader, episode: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return up to `MOST_POINTS` steps of an episode, evenly spaced, and their rows."""
+    steps = space_evenly(0, int(reader.lengths[episode]), MOST_POINTS)
+    return steps, int(reader.starts[episode]) + steps
+
+
+def curves_parts(
+    curves: Curves,
+    steps: NDArray[np.int64],
+    marks: Sequence[tuple[int, str]] = (),
+    note: str = "",
+) -> Iterator[Html]:
+    """Yield the charts of a leaf over an episode, and a sentence on features that do not change."""
+    values, key = curves.values, curves.key
+    if len(values) >= WIDE:
+        yield charts.heat(key, steps, curves.names, values, note=note)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = np.linalg.norm(values, axis=0)
+        yield charts.lines(f"{key}: norm", steps, {"norm": norm}, marks=marks, note=note)
+        return
+    constant = (values == values[:, :1]).all(1) & (len(steps) > 1) & np.isfinite(values[:, 0])
+    if constant.any():
+        same = {n: float(v) for n, v in zip(curves.names, values[:, 0], strict=True)}
+        same = {n: v for (n, v), so in zip(same.items(), constant, strict=True) if so}
+        caption = element("figcaption", element("b", key), element("small", note))
+        said = element("p", constants_sentence(same, len(values)))
+        yield element("figure", caption, said, class_="sentence")
+    named = {n: v for n, v, so in zip(curves.names, values, constant, strict=True) if not so}
+    if 0 < len(named) <= _TOGETHER:
+        yield charts.lines(
+            key, steps, {n or key: v for n, v in named.items()}, marks=marks, note=note
+        )
+    elif 0 < len(named) <= _APART:
+        each = (charts.lines(f"{key}{n}", steps, {n: v}, marks=marks) for n, v in named.items())
+        yield element("div", each, class_="grid multiples")
+    elif named:
+        yield charts.heat(key, steps, list(named), np.array(list(named.values())), note=note)
+
+
+def constants_sentence(values: dict[str, float], features: int) -> str:
+    """Return that features never change, by their names; `features` is the number of all.
+
+    Example:
+        >>> constants_sentence({"[0]": 0.0, "[2]": 0.0, "[3]": 1.0}, 5)
+        '[0] and [2] are always 0; [3] is always 1.'
+        >>> constants_sentence({"[0]": 0.0, "[1]": 0.0}, 2)
+        'Always 0.'
+    """
+    by_value: dict[float, list[str]] = {}
+    for name, value in values.items():
+        by_value.setdefault(value, []).append(name)
+    if len(values) == features and len(by_value) == 1:
+        return f"Always {next(iter(by_value)):.6g}."
+    parts = []
+    for value, names in by_value.items():
+        *before, last = names
+        words = f"{', '.join(before)} and {last}" if before else last
+        parts.append(f"{words} {'are' if before else 'is'} always {value:.6g}")
+    return "; ".join(parts) + "."
