@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +42,14 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
         f"{plural(pictures.transitions, 'transition')} in {plural(pictures.episodes, 'episode')}"
     )
     actions = pictures.actions[:_MOST_ACTIONS]
-    lines = [pictures.id, counts, "", *_side_by_side([*first, *actions], width)]
+    shown = [*first, *actions]
+    lines = [pictures.id, counts, ""]
+    for one in (each for each in shown if each.constant):
+        said = f", {one.not_finite:,} not finite" * bool(one.not_finite)
+        text = f"{one.label}: always {one.edges[0]:.6g} in {one.counts[0]:,} {one.unit}{said}"
+        lines += wrap(text, width)
+    varying = [each for each in shown if not each.constant]
+    lines += [*([""] if len(varying) < len(shown) else []), *_side_by_side(varying, width)]
     lines += _more(len(pictures.actions) - len(actions), "numbers of the action")
     for leaf in pictures.ranges:
         lines += [*_range_lines(leaf, width), ""]
@@ -62,29 +70,30 @@ def _side_by_side(histograms: Sequence[Histogram], width: int) -> Iterator[str]:
     columns = max(width // _CHART, 1)
     each = width // columns - 2
     for begin in range(0, len(histograms), columns):
-        charts = [_histogram_lines(shown, each) for shown in histograms[begin : begin + columns]]
+        parts = [_histogram_lines(shown, each) for shown in histograms[begin : begin + columns]]
+        tall = max(len(title) for title, _ in parts)
+        charts = [title + [""] * (tall - len(title)) + body for title, body in parts]
         for row in zip_longest(*charts, fillvalue=""):
             yield "  ".join(cell.ljust(each) for cell in row)
         yield ""
 
 
-def _histogram_lines(histogram: Histogram, width: int) -> list[str]:
+def _histogram_lines(histogram: Histogram, width: int) -> tuple[list[str], list[str]]:
+    """Return the lines of a title and those of the drawing below."""
     counts, edges = histogram.counts, histogram.edges
     missing = f", {histogram.not_finite:,} not finite" if histogram.not_finite else ""
-    title = _cut(f"{histogram.label} ({histogram.unit}{missing})", width)
+    title = f"{histogram.label} ({histogram.unit}{missing})"
     if not len(counts):
-        return [title, "no finite value"]
-    if histogram.constant:
-        return [title, f"always {edges[0]:.6g}: {counts[0]:,}"]
+        return wrap(title, width), ["no finite value"]
     if histogram.discrete and len(counts) <= _HEIGHT + 2:
-        return [title, *_bars(edges[:-1], counts, width)]
+        return wrap(title, width), _bars(edges[:-1], counts, width)
     merged = -(-len(counts) // width)
     counts = np.add.reduceat(counts, np.arange(0, len(counts), merged))
-    title = _cut(f"{title[:-1]}, up to {counts.max():,} a column)", width)
+    title = f"{title[:-1]}, up to {counts.max():,} a column)"
     counts = np.repeat(counts, width // len(counts))
-    low, high = f"{edges[0]:.4g}", f"{edges[-1]:.4g}"
+    low, high = f"{edges[0]:.4g}", f"{edges[-1] - histogram.discrete:.4g}"
     axis = low + high.rjust(max(len(counts) - len(low), len(high) + 1))
-    return [title, *_columns(counts), axis]
+    return wrap(title, width), [*_columns(counts), axis]
 
 
 def _bars(values: NDArray[np.float64], counts: NDArray[np.int64], width: int) -> list[str]:
@@ -107,9 +116,9 @@ def _columns(heights: NDArray[np.generic], rows: int = _HEIGHT) -> list[str]:
 def _range_lines(leaf: Ranges, width: int) -> list[str]:
     """Draw each number from its minimum to its maximum: 5 to 95 % shaded, 25 to 75 % filled."""
     shown = leaf.quantiles[:_MOST_DIMENSIONS]
-    names = [_cut(name, 12) for name in leaf.names[:_MOST_DIMENSIONS]]
+    names = [_cut(name, width // 3) for name in leaf.names[:_MOST_DIMENSIONS]]
     wide = max(map(len, names))
-    lines = [_cut(f"{leaf.label}: minimum, 5 ▒ 25 █ 75 ▒ 95 %, maximum", width)]
+    lines = wrap(f"{leaf.label}: minimum, 5 ▒ 25 █ 75 ▒ 95 %, maximum", width)
     for name, (low, _, five, quarter, median, three, most, _, high) in zip(
         names, shown.tolist(), strict=True
     ):
@@ -136,9 +145,9 @@ def _timeline_lines(line: Timeline, width: int) -> list[str]:
     points = line.cumulated[np.linspace(0, len(line.step) - 1, width - 1).round().astype(int)]
     low = np.fmin.reduce(points)
     if not np.isfinite(points).all() or not points.max() > low:
-        return [title]
+        return wrap(title, width)
     heights = points / 2 - low / 2
-    return [title, *_columns(heights + heights.max() * 1e-9, 2)]
+    return [*wrap(title, width), *_columns(heights + heights.max() * 1e-9, 2)]
 
 
 def _coverage_lines(coverage: Coverage, width: int) -> list[str]:
@@ -151,7 +160,10 @@ def _coverage_lines(coverage: Coverage, width: int) -> list[str]:
     shades[filled] = 1 + np.round(3 * np.log(cells[filled]) / top).astype(int)
     first, second = (f"{100 * share:.3g}" for share in coverage.explained)
     title = f"coverage: components of {first} % (across) and {second} % of variance"
-    return [_cut(title, width), *("".join(_SHADES[shade] for shade in row) for row in shades[::-1])]
+    return [
+        *wrap(title, width),
+        *("".join(_SHADES[shade] for shade in row) for row in shades[::-1]),
+    ]
 
 
 def _cut(text: str, width: int) -> str:

@@ -38,12 +38,14 @@ from offline_data.pages.page import (
     table,
 )
 from offline_data.pages.player import article, episode_list, player
+from offline_data.pages.texts import Decode, is_text, text_parts
 from offline_data.plurals import plural
 from offline_data.reports.info import entry_info
 from offline_data.reports.listing import list_local
 from offline_data.reports.names import feature_names
 from offline_data.reports.stats import dataset_stats
 from offline_data.store.library import Entry, list_datasets
+from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 
 LOOPBACK = "127.0.0.1"
@@ -71,6 +73,7 @@ class DatasetServer(ThreadingHTTPServer):
     Args:
         settings: Its root's datasets are shown.
         port: Port of the loopback address; 0: any free one.
+        find_decoder: Returns what turns tokens of a dataset into text, if it is on this disk.
 
     Raises:
         AccessError: The port cannot be used.
@@ -78,7 +81,13 @@ class DatasetServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, settings: Settings, port: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        port: int = 0,
+        find_decoder: Callable[[Manifest], Decode | None] = lambda _: None,
+    ) -> None:
+        self.find_decoder = find_decoder
         self.settings, self.token = settings, secrets.token_urlsafe(24)
         self._computing, self._computed = threading.Lock(), dict[tuple[str, ...], Html]()
         try:
@@ -242,9 +251,12 @@ def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
             "Findings",
             _later(_address("part/findings", name), asked and f"Check the dataset {asked}"),
         ),
-        "episodes": ("Episodes", player(reader, listed, address=address)),
+        "episodes": (
+            "Episodes",
+            Html() if is_text(reader) else player(reader, listed, address=address),
+        ),
         "distributions": (
-            "Returns, lengths and leaves",
+            "Texts" if is_text(reader) else "Returns, lengths and leaves",
             _later(_address("part/distributions", name), asked and f"Compute {asked}"),
         ),
         "leaves": ("Schema", sections.leaves(info, feature_names(reader))),
@@ -271,6 +283,8 @@ def _distributions_part(server: DatasetServer, query: Mapping[str, str]) -> byte
 
     def describe() -> Html:
         reader = open_reader(entry.path)
+        if is_text(reader):
+            return text_parts(reader, server.find_decoder(entry.manifest))
         stats, middle = dataset_stats(reader), [*example_episodes(reader)]
         leaves = leaf_parts(reader, stats, middle[len(middle) // 2])
         return as_html((spread_parts(reader, stats), leaves))

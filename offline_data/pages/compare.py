@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,24 @@ from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
 from offline_data.files import human_bytes
 from offline_data.pages import charts, sections
-from offline_data.pages.distributions import REWARD, drawn_features, drawn_leaves
+from offline_data.pages.distributions import REWARD, drawn_features, drawn_leaves, of_episodes
 from offline_data.pages.page import Html, element, page, section, table
+from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.info import DatasetInfo, entry_info
-from offline_data.reports.pictures import Histogram
+from offline_data.reports.names import feature_names
+from offline_data.reports.pictures import Histogram, histogram_of
 from offline_data.reports.stats import DatasetStats, dataset_stats
 from offline_data.store.library import Entry
 from offline_data.store.reader import DatasetReader, open_reader
 
 _BINS = 32
 """Bins that several datasets share: fewer than those of a histogram, so that these seldom split."""
+_MOST_DRAWN = 12
+_ABOUT = (
+    "The farthest first. Distance: Wasserstein-1 divided by the range of all, 0 for equal and 1 for "
+    "opposite ends; of more than two datasets, that of the two farthest apart."
+)
 
 
 def compare_page(
@@ -46,8 +53,8 @@ def compare_page(
     )
     titles = {
         "datasets": "Datasets",
+        "distributions": "Differences",
         "schema": "Schema",
-        "distributions": "Distributions",
         "findings": "Findings",
     }
     content = {
@@ -137,60 +144,126 @@ def common_bins(
     return edges, shares
 
 
+def distance(first: Histogram, second: Histogram) -> float:
+    """Return how far two histograms of one quantity are apart: 0 for equal ones, 1 for opposite ends.
+
+    The Wasserstein-1 distance between the distributions `F` and `G`, divided by the range of both,
+
+        W = ∫ |F(x) - G(x)| dx / (max - min),
+
+    where the values of a bin are taken to be spread evenly over it, and a constant is a step: exact
+    to within a bin of the histograms.
+
+    Example:
+        >>> from offline_data.reports.pictures import histogram_of
+        >>> a, b = (histogram_of("x", np.array(v, float)) for v in ([0, 1], [1, 2]))
+        >>> round(distance(a, a), 2), round(distance(a, b), 2)
+        (0.0, 0.5)
+    """
+    parts = [_steps(one) for one in (first, second)]
+    points = np.unique(np.concatenate([edges for edges, _ in parts]))
+    if len(points) < 2 or not np.isfinite(points / 2).all():
+        return 0.0
+    scaled = (points / 2 - points[0] / 2) / (points[-1] / 2 - points[0] / 2)
+    # Linear between edges, with jumps at constants: so the limits on both sides of each interval.
+    low, high = np.zeros(len(points) - 1), np.zeros(len(points) - 1)
+    for sign, (edges, shares) in zip((1, -1), parts, strict=True):
+        if len(edges) == 1:
+            at = (points[:-1] >= edges[0]).astype(float)
+            low, high = low + sign * at, high + sign * at
+        else:
+            at = np.interp(points, edges, shares)
+            low, high = low + sign * at[:-1], high + sign * at[1:]
+    same = low * high >= 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        crossing = (low**2 + high**2) / (2 * (np.abs(low) + np.abs(high)))
+    area = np.where(same, (np.abs(low) + np.abs(high)) / 2, crossing)
+    return float((area * np.diff(scaled)).sum())
+
+
+def _steps(one: Histogram) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return edges and the share of values below each; one edge for a constant."""
+    if one.constant:
+        return one.edges[:1], np.ones(1)
+    shares = np.concatenate([[0.0], np.cumsum(one.counts)]) / one.counts.sum()
+    return one.edges, shares
+
+
 def _distributions(readers: Sequence[DatasetReader], found: dict[str, DatasetStats]) -> list[Html]:
-    returns, lengths = (
-        {
-            name: np.asarray(one.episodes[(column,)])
-            for name, one in zip(found, readers, strict=True)
-        }
-        for column in ("return", "length")
-    )
-    rewards = {
-        name: one
-        for name, stats in found.items()
-        for leaf in stats.leaves
-        if leaf.key == REWARD
-        for one in drawn_features(leaf)
+    """Return the features by distance, the farthest first: the first ones drawn, all in a table."""
+    exact = {name: _of_episodes(name, readers) for name in ("return", "length")}
+    quantities = {
+        name: dict(zip(found, parts, strict=True)) for name, parts in exact.items() if parts
     }
-    whole = (
-        _of_episodes("return", returns, "return"),
-        _of_episodes("length", lengths, "steps"),
-        _overlaid(rewards) if len(rewards) == len(found) else None,
+    for (name, stats), reader in zip(found.items(), readers, strict=True):
+        named = feature_names(reader)
+        each = [one for one in of_episodes(reader, stats) if not exact.get(one.label)]
+        each += [
+            one
+            for leaf in drawn_leaves(stats)[0]
+            if leaf.key != REWARD
+            for one in drawn_features(leaf, named.get(leaf.key, ()))
+        ]
+        for one in each:
+            quantities.setdefault(one.label, {})[name] = one
+    common = {label: by for label, by in quantities.items() if len(by) == len(found)}
+    far = {
+        label: max(distance(a, b) for a, b in combinations(by.values(), 2))
+        for label, by in common.items()
+    }
+    order = sorted(far, key=lambda label: -far[label])
+    differing = [label for label in order if not _identical(common[label])]
+    drawn = differing[:_MOST_DRAWN]
+    same = len(order) - len(differing)
+    rows = [(element("code", label), f"{far[label]:.3f}") for label in differing[_MOST_DRAWN:]]
+    what = f"{plural(len(order), 'quantity', 'quantities')} in all of them; "
+    what += "all are identical." if same == len(order) else f"{same:,} identical."
+    lone = [label for label in quantities if label not in common]
+    return [
+        element("p", what),
+        element("p", f"Not in all: {', '.join(lone[:40])}{', …' * (len(lone) > 40)}")
+        if lone
+        else Html(),
+        element("p", _ABOUT, class_="soft") if drawn else Html(),
+        charts.legend(list(found)) if drawn else Html(),
+        element("div", (_overlaid(common[one], far[one]) for one in drawn), class_="grid wide"),
+        table(("Feature", "Distance"), rows, numbers=1) if rows else Html(),
+    ]
+
+
+def _of_episodes(label: str, readers: Sequence[DatasetReader]) -> list[Histogram]:
+    """Return exact histograms of a number per episode, in the same bins; none if one has no value."""
+    values = [np.asarray(one.episodes[(label,)], np.float64) for one in readers]
+    finite = [column[np.isfinite(column)] for column in values]
+    if not all(map(len, finite)):
+        return []
+    every = np.concatenate(finite)
+    if every.min() == every.max():
+        return [histogram_of(label, column) for column in values]
+    edges = np.histogram_bin_edges(every, _BINS)
+    return [
+        Histogram(
+            label, "episodes", np.histogram(some, edges)[0], edges, False, len(column) - len(some)
+        )
+        for some, column in zip(finite, values, strict=True)
+    ]
+
+
+def _identical(histograms: dict[str, Histogram]) -> bool:
+    """Return True if all count the same values."""
+    first, *others = histograms.values()
+    return all(
+        first.not_finite == other.not_finite
+        and np.array_equal(first.counts, other.counts)
+        and np.array_equal(first.edges, other.edges)
+        for other in others
     )
-    parts = [charts.legend(list(found)), element("div", whole, class_="grid wide")]
-    first, *others = found.values()
-    for leaf in drawn_leaves(first)[0]:
-        same = [other for one in others for other in one.leaves if other.key == leaf.key]
-        if len(same) < len(others) or any(
-            one.features is None or one.shape != leaf.shape for one in same
-        ):
-            continue
-        features: dict[str, dict[str, Histogram]] = {}
-        for name, of_dataset in zip(found, (leaf, *same), strict=True):
-            for histogram in drawn_features(of_dataset):
-                features.setdefault(histogram.label, {})[name] = histogram
-        if leaf.key != REWARD:
-            each = [_overlaid(one) for one in features.values() if len(one) == len(found)]
-            parts += [
-                element("h3", f"{leaf.key}, {leaf.kind}"),
-                element("div", each, class_="grid"),
-            ]
-    return parts
 
 
-def _of_episodes(title: str, values: dict[str, NDArray[Any]], x: str) -> Html | None:
-    """Return exact histograms of a number per episode; None where a dataset has no finite one."""
-    finite = {name: column[np.isfinite(column)] for name, column in values.items()}
-    if not all(map(len, finite.values())):
-        return None
-    edges = np.histogram_bin_edges(np.concatenate(list(finite.values())), _BINS)
-    shares = {name: np.histogram(one, edges)[0] / len(one) for name, one in finite.items()}
-    return charts.bars(title, edges, shares, x=x, y="episodes", share=True)
-
-
-def _overlaid(histograms: dict[str, Histogram]) -> Html:
+def _overlaid(histograms: dict[str, Histogram], far: float) -> Html:
     """Return histograms of one quantity, by dataset, over each other as shares."""
     first = next(iter(histograms.values()))
     edges, shares = common_bins(list(histograms.values()))
     named = dict(zip(histograms, shares, strict=True))
-    return charts.bars(first.label, edges, named, x="value", y=first.unit, share=True)
+    note = f"distance {far:.3f}"
+    return charts.bars(first.label, edges, named, x="value", y=first.unit, share=True, note=note)

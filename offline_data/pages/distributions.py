@@ -17,6 +17,7 @@ from offline_data.pages.curves import (
     leaf_curves,
 )
 from offline_data.pages.page import Html, as_html, element, table
+from offline_data.plurals import plural
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import QUANTILES
 from offline_data.reports.names import feature_names
@@ -166,7 +167,8 @@ def chart_of(one: Histogram) -> Html:
     """Return a histogram as a chart, with a labelled bar for each integer; a constant as a sentence."""
     note = f"{one.not_finite:,} not finite" if one.not_finite else ""
     if one.constant:
-        said = f"Always {one.edges[0]:.6g}, in {one.counts[0]:,} {one.unit}."
+        unit = one.unit.removesuffix("s")
+        said = f"Always {one.edges[0]:.6g}, in {plural(one.counts[0], unit)}."
         caption = element("figcaption", element("b", one.label), element("small", note))
         return element("figure", caption, element("p", said), class_="sentence")
     named, x = {one.label: one.counts}, "steps" if one.label == "length" else "value"

@@ -70,7 +70,11 @@ def article(shown: ExampleEpisode, why: str = "") -> Html:
     for one in shown.frames:
         files = [base64.b64encode(content).decode() for _, content in one.files]
         data = {"kind": one.files[0][0], "steps": one.steps, "files": files}
-        name = element("figcaption", one.key, element("small", one.note) if one.note else None)
+        name = element(
+            "figcaption",
+            one.key.rpartition("/")[2],
+            element("small", one.note) if one.note else None,
+        )
         first, alt = data_uri(*one.files[0]), f"{one.key}, episode {shown.number}"
         picture = element("img", src=first, alt=alt)
         cameras.append(element("figure", picture, name, data_block(data), class_="camera"))

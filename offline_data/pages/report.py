@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
+from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.pages import sections
 from offline_data.pages.distributions import leaf_parts, spread_parts
 from offline_data.pages.episodes import example_episodes, read_episode
 from offline_data.pages.page import as_html, element, page_of_sections
 from offline_data.pages.player import article, episode_list, player
+from offline_data.pages.texts import Decode, is_text, text_parts
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.info import entry_info
 from offline_data.reports.names import feature_names
@@ -26,7 +28,13 @@ EPISODE_BYTES, EPISODE_FRAMES, EPISODE_SIDE = 12 << 20, 600, 320
 side: so that the page can be mailed."""
 
 
-def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) -> bytes:
+def report_page(
+    entry: Entry,
+    *,
+    workers: int = 1,
+    progress: Progress = SILENT,
+    decode: Decode | None = None,
+) -> bytes:
     """Return a page with all that can be said about a dataset; reads it twice, in bounded memory.
 
     The page loads nothing, and names no folder of this machine.
@@ -34,12 +42,25 @@ def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) 
     Args:
         entry: The dataset.
         workers: Threads that check it.
+        decode: Turns tokens of a text dataset into text; None: their numbers are shown.
 
     Raises:
         ManifestError, FormatError: A file is missing or damaged.
     """
     reader = open_reader(entry.path)
     info = entry_info(entry)
+    if is_text(reader):
+        found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
+        return page_of_sections(
+            info.id,
+            {
+                "state": ("Overview", sections.state(info, found)),
+                "findings": ("Findings", sections.findings(found)),
+                "texts": ("Texts", text_parts(reader, decode)),
+                "leaves": ("Leaves", sections.leaves(info, {})),
+                "metadata": ("Metadata", sections.metadata(info)),
+            },
+        )
     stats = dataset_stats(reader, progress)
     found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
     chosen = example_episodes(reader)
@@ -58,6 +79,7 @@ def report_page(entry: Entry, *, workers: int = 1, progress: Progress = SILENT) 
             as_html(
                 (
                     leaf_parts(reader, stats, middle.number),
+                    element("h3", "Schema"),
                     sections.leaves(info, feature_names(reader)),
                 )
             ),
@@ -72,9 +94,12 @@ def episode_page(entry: Entry, number: int) -> bytes:
 
     Raises:
         NotFoundError: There is no such episode.
+        UsageError: The dataset is text.
         ManifestError, FormatError: A file is missing or damaged.
     """
     reader = open_reader(entry.path)
+    if is_text(reader):
+        raise UsageError(f"{entry.id} is text, which has no steps to play", hint="`report ID`")
     shown = read_episode(
         reader, number, pictures=EPISODE_FRAMES, side=EPISODE_SIDE, budget=EPISODE_BYTES
     )

@@ -13,9 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.reports.info import DatasetInfo, compared_with_source
+from offline_data.reports.names import names_in
+from offline_data.reports.pictures import Histogram, histograms_of, ranges_of
 from offline_data.reports.stats import DatasetStats
 from offline_data.urls import redact
 
@@ -34,6 +38,7 @@ _ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"
 LINK = re.compile(rf"(?<!!)\[([^\[\]]{{1,300}})\]\(({_ADDRESS})\)|{_ADDRESS}(?<![.,;:!?*_~])")
 _MOST_ROWS, _LONGEST = 60, 2000
 _FILES = 8
+_BLOCKS, _COLUMNS = " ▁▂▃▄▅▆▇█", 16
 
 
 def size_category(count: int) -> str:
@@ -74,10 +79,11 @@ def dataset_card(
         _table(("Leaf", "Type", "Shape", "Rows"), _schema(info)),
         "One row per step, or for observations one more per episode: the one after the last action.",
         "## Statistics",
-        *_statistics(stats),
+        *_statistics(info, stats),
         "## Provenance",
         "\n".join(_provenance(info)),
         "## Loading",
+        _code_block("pip install offline-data", "console"),
         _code_block(
             f"import offline_data\n\n{'' if address else _where(info)}"
             f"ds = offline_data.load_dataset({_string(address or info.id)})\n"
@@ -165,12 +171,45 @@ def _schema(info: DatasetInfo) -> Iterator[tuple[str, ...]]:
         yield key, kind, str(list(leaf["shape"])), leaf["rows"]
 
 
-def _statistics(stats: DatasetStats) -> Iterator[str]:
+def _features(info: DatasetInfo, stats: DatasetStats) -> Iterator[tuple[str, ...]]:
+    """Yield name, figures and a drawing of each feature, rewards and actions first."""
+    names = names_in(info.about, {leaf.key: leaf.shape for leaf in stats.leaves})
+    order = ("next/reward", "action", "observation")
+    first = {key: place for place, key in enumerate(order)}
+    leaves = [one for one in stats.leaves if one.features and one.dtype != "bool"]
+    leaves.sort(
+        key=lambda one: first.get(one.key, first.get(one.key.partition("/")[0], len(order)))
+    )
+    for leaf in leaves:
+        named = names.get(leaf.key, ())
+        ranges = ranges_of(leaf, named)
+        for histogram, levels in zip(histograms_of(leaf, named), ranges.quantiles, strict=True):
+            figures = (levels[0], levels[len(levels) // 2], levels[-1])
+            yield histogram.label, *map(_number, map(float, figures)), _draw(histogram)
+
+
+def _draw(histogram: Histogram) -> str:
+    """Return a histogram as one line of blocks.
+
+    Example:
+        >>> from offline_data.reports.pictures import histogram_of
+        >>> _draw(histogram_of("x", np.array([1, 2, 2, 4])))
+        '▄█ ▄'
+    """
+    counts = histogram.counts
+    if len(counts) < 2:
+        return "always the same" if len(counts) else "no finite value"
+    merged = np.add.reduceat(counts, np.arange(0, len(counts), -(-len(counts) // _COLUMNS)))
+    return "".join(_BLOCKS[level] for level in np.ceil(8 * merged / merged.max()).astype(int))
+
+
+def _statistics(info: DatasetInfo, stats: DatasetStats) -> Iterator[str]:
     figures = [
         (one.key, *map(_number, (one.min, one.max, one.mean, one.std)), str(one.nan + one.inf))
         for one in stats.leaves
     ]
     yield _table(("Leaf", "Minimum", "Maximum", "Mean", "Std", "Not finite"), figures)
+    yield _table(("Feature", "Minimum", "Median", "Maximum", "Histogram"), _features(info, stats))
     episodes = stats.per_episode
     spreads = [
         (name, *map(_number, (one.min, one.median, one.mean, one.max)))

@@ -104,9 +104,10 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
     """Draw every row of panels, each as high as it needs."""
     tops = [one for one in (pictures.returns, pictures.lengths) if one] + [*pictures.rewards]
     actions, ranges = pictures.actions[:MOST_PANELS], pictures.ranges[:_MOST_LEAVES]
-    rows: list[tuple[float, str, Callable[[Any], None]]] = [
-        (2.1, "", lambda part: _histograms(part, tops, 3)),
-    ]
+    rows: list[tuple[float, str, Callable[[Any], None]]] = []
+    if tops:
+        height = 2.1 * -(-len(tops) // 3)
+        rows.append((height, "", lambda part: _histograms(part, tops, min(3, len(tops)))))
     if actions:
         more = len(pictures.actions) - len(actions)
         title = "Actions" + (f" (first {len(actions)}; {more} more)" if more else "")
@@ -114,13 +115,15 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
         rows.append((height, title, lambda part: _histograms(part, actions, _COLUMNS)))
     if ranges:
         more = len(pictures.ranges) - len(ranges)
-        title = "Observations: minimum to maximum, 5 to 95 %, 25 to 75 %, median" + (
+        title = "Ranges: minimum to maximum, 5 to 95 %, 25 to 75 %, median" + (
             f" (first {plural(len(ranges), 'leaf', 'leaves')}; {more} more)" if more else ""
         )
         rows.append(
             (2.5 * -(-len(ranges) // 2) + 0.2, title, lambda part: _all_ranges(part, ranges))
         )
-    rows.append((3.4, "Episodes", lambda part: _episodes(part, pictures)))
+    if pictures.timelines or pictures.coverage or "coverage" in dict(pictures.left_out):
+        title = "Episodes" if pictures.timelines else ""
+        rows.append((3.4, title, lambda part: _episodes(part, pictures)))
     missing = [f"{what}: {why}" for what, why in pictures.left_out]
     note = "Not drawn: " + "; ".join(missing[:6]) if missing else ""
     if len(missing) > 6:
@@ -221,14 +224,20 @@ def _range(axes: Any, leaf: Ranges, room: int) -> None:
 
 
 def _episodes(part: Any, pictures: DatasetPictures) -> None:
-    total, each, plane = part.subplots(1, 3)
+    curves = 2 if pictures.timelines else 0
+    planes = int(bool(pictures.coverage or "coverage" in dict(pictures.left_out)))
+    axes = part.subplots(1, curves + planes, squeeze=False)[0]
+    if planes:
+        _coverage(axes[-1], pictures.coverage)
+    if not curves:
+        return
+    total, each = axes[:2]
     for line, color in zip(pictures.timelines, (_RED, _ORANGE, "#6b8e23", _BLUE) * 8, strict=False):
         _timeline(total, each, line, color)
     averaged = any(line.every > 1 for line in pictures.timelines)
     total.set(title="cumulated reward", xlabel="step")
     each.set(title="reward" + (" (mean of several steps)" if averaged else ""), xlabel="step")
     total.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17))
-    _coverage(plane, pictures.coverage)
 
 
 def _timeline(total: Any, each: Any, line: Timeline, color: str) -> None:

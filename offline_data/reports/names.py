@@ -19,24 +19,28 @@ def feature_names(reader: DatasetReader) -> dict[str, tuple[str, ...]]:
 
     They are LeRobot's `names` in `meta/info.json`: a list, lists of several motors, or numbers by name.
     """
-    features = reader.manifest.about.get("features")
+    leaves = {**reader.step_leaves, **reader.observation_leaves}
+    shapes = {join_key(key): leaf.shape for key, leaf in leaves.items()}
+    return names_in(reader.manifest.about, shapes)
+
+
+def names_in(
+    about: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the names that a manifest's `about` has of leaves of these shapes; see `feature_names`."""
+    features = about.get("features")
     declared = features if isinstance(features, Mapping) else {}
     found = {}
-    for key, leaf in {**reader.step_leaves, **reader.observation_leaves}.items():
-        dotted = ".".join(key)
-        aliases = (
-            dotted,
-            dotted.removeprefix("observation."),
-            dotted.replace("action", "actions", 1),
+    for key, shape in shapes.items():
+        dotted = key.replace("/", ".")
+        plural = (
+            f"actions{dotted.removeprefix('action')}" if dotted.startswith("action") else dotted
         )
+        aliases = (dotted, dotted.removeprefix("observation."), plural)
         feature = next((declared[name] for name in aliases if name in declared), None)
         names = [*_flatten(feature.get("names"))] if isinstance(feature, Mapping) else []
-        if (
-            len(names) == prod(leaf.shape)
-            and len(set(names)) == len(names)
-            and prod(leaf.shape) > 1
-        ):
-            found[join_key(key)] = tuple(names)
+        if 1 < len(names) == prod(shape) == len(set(names)):
+            found[key] = tuple(names)
     return found
 
 

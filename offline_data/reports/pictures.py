@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.errors import UsageError
+from offline_data.ids import did_you_mean
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import HISTOGRAM_BINS, QUANTILES, Histograms
@@ -26,6 +28,8 @@ COVERAGE_BINS = 48
 TIMELINE_POINTS = 2000
 _CHUNK_ITEMS = 1 << 20
 _MOST_MARKS = 1000
+_MOST_SELECTED = 64
+"""Histograms of a leaf that is given to `select`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +124,9 @@ class DatasetPictures:
     stats: DatasetStats
     returns: Histogram | None
     """Of the undiscounted returns of episodes; None if none is finite."""
-    lengths: Histogram
+    lengths: Histogram | None
     rewards: tuple[Histogram, ...]
-    """One for each number of the reward."""
+    """One for each number of the reward, or of the leaf that was given to `select`."""
     actions: tuple[Histogram, ...]
     """One for each number of the action."""
     ranges: tuple[Ranges, ...]
@@ -192,6 +196,66 @@ def summarise(
         else (),
         coverage,
         tuple(left_out),
+    )
+
+
+def drawable(pictures: DatasetPictures) -> list[tuple[str, str]]:
+    """List leaf and kind of each picture that `select` can return."""
+    pairs = [(one.label, "histogram") for one in (pictures.returns, pictures.lengths) if one]
+    for leaf in pictures.stats.leaves:
+        if leaf.features is not None and leaf.dtype != "bool" and prod(leaf.shape):
+            pairs += [(leaf.key, kind) for kind in ("histogram", "range")]
+    pairs += [("next/reward", "curve")] if pictures.timelines else []
+    return pairs + ([("observation", "coverage")] if pictures.coverage else [])
+
+
+def select(
+    reader: DatasetReader,
+    pictures: DatasetPictures,
+    leaf: str | None = None,
+    kind: str | None = None,
+) -> DatasetPictures:
+    """Return the pictures of a leaf, or of a kind of picture; None: of all.
+
+    Raises `UsageError` if there are none.
+    """
+    every = drawable(pictures)
+    wanted = {pair for pair in every if leaf in {None, pair[0]} and kind in {None, pair[1]}}
+    if not wanted:
+        asked = " and ".join(
+            f"{name} {value!r}" for name, value in (("leaf", leaf), ("kind", kind)) if value
+        )
+        raise UsageError(
+            f"{pictures.id} has no picture of {asked}; it has "
+            + ", ".join(f"{key} {what}" for key, what in every[:20])
+            + ", …" * (len(every) > 20),
+            hint=did_you_mean(leaf or "", [key for key, _ in every]) or "`plot ID --list`",
+        )
+    names, left_out = feature_names(reader), list[tuple[str, str]]()
+    histograms, ranges = list[Histogram](), list[Ranges]()
+    for one in pictures.stats.leaves:
+        named = names.get(one.key, ())
+        if (one.key, "range") in wanted:
+            ranges.append(ranges_of(one, named))
+        if (one.key, "histogram") in wanted:
+            found = list(histograms_of(one, named))
+            histograms += found[:_MOST_SELECTED]
+            if (more := len(found) - _MOST_SELECTED) > 0:
+                left_out.append((one.key, f"{more} more features"))
+    of_episodes = (pictures.returns, pictures.lengths)
+    returns, lengths = (
+        one if one and (one.label, "histogram") in wanted else None for one in of_episodes
+    )
+    return replace(
+        pictures,
+        returns=returns,
+        lengths=lengths,
+        rewards=tuple(histograms),
+        actions=(),
+        ranges=tuple(ranges),
+        timelines=pictures.timelines if ("next/reward", "curve") in wanted else (),
+        coverage=pictures.coverage if ("observation", "coverage") in wanted else None,
+        left_out=tuple(left_out),
     )
 
 

@@ -172,6 +172,11 @@ class Tokenizer:
             cut = np.fromiter((bool(e.overflowing) for e in encodings), bool, len(ids))
         return EncodedTexts(tokens, lengths, cut)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included; raises `FormatError`."""
+        with _name_failure(f"Tokenizer {self.about.get('name')} cannot decode tokens"):
+            return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
     def choose_end(self, eos: Eos | None, *, special: bool = True) -> int | None:
         """Return the token to append to documents, if any; see `TextOptions.eos`.
 

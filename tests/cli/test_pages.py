@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.conftest import RUN, Cli
+from tests.toys.text import write_tokenizer
 
 
 def test_report_writes_one_file(
@@ -34,6 +36,36 @@ def test_report_writes_one_file(
     other = cli("report", str(toy), "--out", str(tmp_path / "x.html"))
     assert (other.code, (tmp_path / "x.html").exists()) == (0, True)
     assert cli("report", "local:absent").code == 3
+
+
+def test_a_report_of_one_episode(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "one.html"
+    assert cli("report", "toy", "--episode", "1", "--out", str(out)).code == 0
+    assert b"<title>local:toy@1, episode 1</title>" in out.read_bytes()
+    assert cli("report", "toy", "--episode", "9", "--out", str(tmp_path / "x.html")).code == 3
+    cli("cp", "toy", "copy")
+    refused = cli("report", "toy", "copy", "--episode", "1", "--out", str(tmp_path / "x.html"))
+    assert (refused.code, "one dataset" in refused.err) == (2, True)
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_report_decodes_with_the_tokenizer_of_the_dataset(
+    cli: Cli, tmp_path: Path, same: bool
+) -> None:
+    tokenizer = write_tokenizer(tmp_path)
+    rows = tmp_path / "rows.txt"
+    rows.write_text("a text that the page decodes\n")
+    cli("convert", str(rows), "words", "--from", "text", "--tokenizer", str(tokenizer))
+    out = tmp_path / "x.html"
+    assert cli("report", "words", "--out", str(out)).code == 0
+    assert b"a text that the page decodes" not in out.read_bytes()
+    if not same:
+        tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "normalizer": None,
+                                         "added_tokens": []}))  # fmt: skip
+    ran = cli("report", "words", "--out", str(out), "--force", "--tokenizer", str(tokenizer))
+    assert ran.code == (0 if same else 2), ran.err
+    assert (b"a text that the page decodes" in out.read_bytes()) == same
 
 
 def test_a_report_of_a_read_only_root(cli: Cli, toy: Path, tmp_path: Path) -> None:

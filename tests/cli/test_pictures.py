@@ -74,6 +74,53 @@ def test_plot_json_has_the_numbers(cli: Cli, toy: Path) -> None:
     assert [one["episode"] for one in data["timelines"]] == [0, 1]
 
 
+def test_plot_of_one_leaf_or_kind(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    listed = cli("plot", "local:toy", "--list", "--json").json
+    assert {"leaf": "observation/state", "kind": "range"} in listed
+    assert {"leaf": "length", "kind": "histogram"} in listed
+    lines = cli("plot", "local:toy", "--leaf", "observation/state").out
+    for one in listed:
+        shown = cli("plot", "local:toy", "--leaf", one["leaf"], "--kind", one["kind"])
+        assert shown.code == 0, shown.err
+        assert len(shown.out.splitlines()) > 3
+    data = cli("plot", "local:toy", "--leaf", "observation/state", "--json").json
+    assert [one["label"] for one in data["rewards"]] == [
+        f"observation/state[{n}]" for n in range(3)
+    ]
+    assert [one["label"] for one in data["ranges"]] == ["observation/state"]
+    assert (data["returns"], data["lengths"], data["timelines"]) == (None, None, [])
+    assert "episode 0" not in lines
+    assert "episode 0" in cli("plot", "local:toy", "--kind", "curve").out
+    wrong = cli("plot", "local:toy", "--leaf", "observation/stat")
+    assert (wrong.code, "did you mean observation/state?" in wrong.err) == (2, True)
+    assert cli("plot", "local:toy", "--kind", "pie").code == 2
+    page = cli("plot", "local:toy", "--leaf", "action", "--out", str(tmp_path / "x.html"))
+    assert (page.code, list(tmp_path.glob("x*"))) == (2, [])
+
+
+def test_titles_in_a_terminal_are_not_cut(cli: Cli, toys: Callable[..., Path]) -> None:
+    name = str(toys([40, 30], dataset="local:long@1"))
+    out = cli("plot", name).out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_plot_writes_a_leaf(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    for leaf, kind in (("action", "histogram"), ("next/reward", "curve"), ("length", "histogram")):
+        out = tmp_path / f"{kind}-{leaf[:3]}.svg"
+        ran = cli("plot", "local:toy", "--leaf", leaf, "--kind", kind, "--out", str(out))
+        assert (ran.code, out.exists()) == (0, True), ran.err
+
+
+def test_plot_replaces_a_page_by_a_page(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.html"
+    out.touch()
+    assert cli("plot", "local:toy", "--out", str(out)).code == 2
+    assert cli("plot", "local:toy", "--out", str(out), "--force").code == 0
+    assert out.read_bytes().startswith(b"<!doctype html>")
+
+
 def test_view_writes_a_film(
     cli: Cli, films: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

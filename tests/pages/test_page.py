@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from offline_data.pages import charts as drawn
+from offline_data.pages import page as page_module
+from offline_data.pages.markdown import render
 from offline_data.pages.page import Html, data_block, element, facts, page, table, text
 from tests.pages.parsed import charts, parse
 
@@ -49,6 +54,40 @@ def test_tables_and_lists_of_facts() -> None:
     assert {cell.text for cell in found.all("*", class_="number")} == {"COUNT", "3", "4"}
     listed = parse(facts({"kept": 0, "empty": "", "none": None, "list": []}))
     assert [one.text for one in listed.all("*")] == ["kept0", "kept", "0"]
+
+
+def test_descriptions_keep_safe_markup_only() -> None:
+    source = (
+        "See [`it`](https://a.b/c_d), http://me:hush@h.c/x and *this*.\n\n- **one**\n  more\n- two\n"
+        "[x](javascript:alert(1)) ![i](https://i.j/k.png) <script>alert(1)</script> "
+        '[a](https://x.y/"onclick="z)\n# T ' + HOSTILE + "\n" + "**" * 3000
+    )
+    made = parse(render(source))
+    assert {one.name for one in made.all("*")} <= {"p", "ul", "li", "a", "b", "em", "code"}
+    for link in made.all("a"):
+        assert str(link.attributes["href"]).startswith(("https://", "http://"))
+        assert set(link.attributes) == {"href", "rel"}
+    assert made.all("a")[0].text == "it"
+    assert [one.text for one in made.all("li")][:1] == ["one more"]
+    assert "javascript:alert(1)" in made.text
+    assert "hush" not in made.text
+
+
+def test_colours_are_told_apart_without_red_and_green() -> None:
+    style = (Path(page_module.__file__).parent / "page.css").read_text(encoding="utf-8")
+    deuteranopia = np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+         [-0.01182, 0.04294, 0.968881]]
+    )  # fmt: skip
+    # Machado, Oliveira & Fernandes 2009, severity 1, on linear RGB
+    palettes = re.findall(r"--s1: (#\w+); --s2: (#\w+); --s3: (#\w+); --s4: (#\w+)", style)
+    assert len(set(palettes)) == 2
+    for palette in palettes:
+        rgb = np.array([[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in palette]) / 255
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        seen = np.clip(linear @ deuteranopia.T, 0, 1) ** (1 / 2.2)
+        apart = [np.abs(a - b).max() for a, b in combinations(seen, 2)]
+        assert min(apart) > 0.12, palette
 
 
 @pytest.mark.parametrize("served", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,10 @@ import numpy as np
 import pytest
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.errors import ManifestError
-from offline_data.pages.compare import common_bins, compare_page
-from offline_data.pages.report import report_page
+from offline_data.errors import ManifestError, NotFoundError
+from offline_data.files import human_bytes
+from offline_data.pages.compare import common_bins, compare_page, distance
+from offline_data.pages.report import episode_page, report_page
 from offline_data.reports.pictures import histogram_of
 from offline_data.store.library import Entry, entry_at, list_datasets
 from offline_data.store.reader import open_reader
@@ -126,10 +129,12 @@ def test_odd_datasets_have_a_report(tmp_path: Path, batch: EpisodeBatch) -> None
     unknown = np.full((int(batch.lengths.sum()), 1), np.nan)
     batch = replace(batch, steps={**batch.steps, ("next", "reward"): unknown})
     entry = write(tmp_path, "odd", batch)
-    for content in (report_page(entry), compare_page([entry, entry])):
-        page = parse(content)
-        assert f"Always {batch.lengths[0]}" in page.text or "length" in charts(page)
-        assert "return" not in charts(page)
+    page = parse(report_page(entry))
+    assert f"Always {batch.lengths[0]}" in page.text or "length" in charts(page)
+    assert "return" not in charts(page)
+    both = parse(compare_page([entry, entry])).all("section", id="distributions")[0]
+    assert "all are identical." in both.text
+    assert not charts(both)
 
 
 def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_path: Path) -> None:
@@ -146,10 +151,17 @@ def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_
     assert (other.sum(), rich.sum()) == pytest.approx((1, 1))
     expected = np.histogram(np.arange(38.0), edges)[0] / 38
     assert abs(np.cumsum(rich - expected)).max() <= 1 / 38 + 1e-9
-    assert shown["length"]["edges"] == pytest.approx(np.linspace(1, 30, 33), abs=1e-4)
-    third_of = pytest.approx([1 / 3, 1 / 3, 1 / 3], abs=1e-6)
-    assert [share for share in shown["length"]["series"][1]["values"] if share] == third_of
+    said = page.all("section", id="distributions")[0].text
+    assert "length" not in shown  # the same in both
+    assert "7 quantities in all of them; 1 identical." in said
+    titles = list(shown)
+    notes = [float(one.text.removeprefix("distance ")) for one in page.all("small")]
+    assert (notes, len(titles)) == (sorted(notes, reverse=True), len(notes))
     third = write(tmp_path, "third", flat_batch(np.ones((9, 3))))
+    length = charts(parse(compare_page([entries[0], third])))["length"]
+    assert length["edges"] == pytest.approx(np.linspace(1, 30, 33), abs=1e-4)
+    third_of = pytest.approx([1 / 3, 1 / 3, 1 / 3], abs=1e-6)
+    assert [share for share in length["series"][0]["values"] if share] == third_of
     rows = [
         [cell.text for cell in row.all("td")]
         for row in parse(compare_page([entries[0], third])).all("section", id="schema")[0].all("tr")
@@ -157,6 +169,117 @@ def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_
     assert ["action", "int64 []", "float32 [2]"] in rows
     assert ["observation", "absent", "float64 [3]"] in rows
     assert ["next/reward", "float64 [1]", "float64 [1]"] in rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_distance_is_that_of_the_sorted_values(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    one, other = rng.normal(0, 1, 4000), rng.gamma(2, 1 + seed, 4000)
+    span = max(one.max(), other.max()) - min(one.min(), other.min())
+    expected = np.abs(np.sort(one) - np.sort(other)).mean() / span
+    histograms = histogram_of("x", one), histogram_of("x", other)
+    assert distance(*histograms) == pytest.approx(expected, abs=1 / 64)
+    assert distance(*histograms) == distance(*reversed(histograms))
+    constants = [histogram_of("x", np.full(9, value)) for value in (2.0, 5.0)]
+    assert distance(*constants) == 1
+    assert distance(constants[0], constants[0]) == 0
+    low, high = histogram_of("x", np.zeros(5)), histogram_of("x", np.array([0.0, 1, 1, 1]))
+    assert distance(low, high) == pytest.approx(0.75, abs=1 / 16)
+
+
+def test_the_largest_differences_are_drawn_and_the_others_listed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    state = np.repeat(rng.normal(0, 1, (301, 1)), 20, axis=1)
+    entries = [
+        write(tmp_path, name, flat_batch(state + shift * np.arange(20)))
+        for name, shift in (("a", 0.0), ("b", 0.1))
+    ]
+    part = parse(compare_page(entries)).all("section", id="distributions")[0]
+    assert list(charts(part))[::-1] == [f"observation[{n}]" for n in range(19, 7, -1)]
+    listed = [row.all("td")[0].text for row in part.all("tr")[1:]]
+    assert listed == [f"observation[{n}]" for n in range(7, 0, -1)]
+
+
+def test_a_report_begins_with_its_state_and_findings(tmp_path: Path) -> None:
+    batch = flat_batch(np.c_[np.arange(41.0), np.full(41, 2.5), np.zeros((41, 1))])
+    features = {"observation": {"names": ["pan", "lift", "grip"]}}
+    about = {"description": "A [page](https://a.b) of **it**.", "fps": 5, "features": features}
+    entry = write(tmp_path, "one", batch, about=about)
+    page = parse(report_page(entry))
+    overview, findings, *_, leaves, metadata = page.all("section")
+    line = [one.text for one in overview.all("p", class_="state")[0].all("*")]
+    assert line[:2] == ["40 rows", "1 episode"]
+    counts = [one.text.split()[0] for one in findings.all("div")[0].all("b")]
+    assert counts[0] == "error"
+    found = [one.text for one in findings.all("b")]
+    for severity in ("error", "warning", "info"):
+        number = found.count(severity)
+        words = f"{number} {severity}{'s' * (number > 1 and severity != 'info')}"
+        assert (words in line) == (number > 0)
+    (link,) = overview.all("a")
+    assert (link.text, link.attributes["href"]) == ("page", "https://a.b")
+    assert "[1] lift is always 2.5; [2] grip is always 0." in leaves.text
+    assert "Always 0." in leaves.text  # the action, both features
+    assert set(charts(leaves)) == {"observation[0] pan"}
+    assert "rate5 frames/s" in metadata.text
+    assert "features" not in metadata.text
+    assert metadata.all("details")
+
+
+def test_axes_end_at_the_data_and_wide_leaves_are_heat_maps(tmp_path: Path) -> None:
+    state = np.random.default_rng(0).normal(0, 1, (201, 80))
+    state[:, 7] = np.nan
+    entry = write(tmp_path, "wide", flat_batch(state))
+    page = parse(report_page(entry))
+    leaves = charts(page.all("section", id="leaves")[0])
+    assert set(leaves) == {"observation", "observation: norm"}
+    heat = leaves["observation"]
+    codes = np.frombuffer(base64.b64decode(heat["codes"]), np.uint8).reshape(80, 200)
+    low, high = (np.array(heat[name], float)[:, None] for name in ("low", "high"))
+    values = low + (high - low) * codes / 254
+    shown = np.arange(80) != 7
+    np.testing.assert_allclose(values[shown], state[:200].T[shown], atol=0.02)
+    assert (codes[7] == 255).all()
+    narrow = write(tmp_path / "x", "narrow", flat_batch(state[:, :1]))
+    edges = charts(parse(report_page(narrow)).all("section", id="leaves")[0])["observation"][
+        "edges"
+    ]
+    assert (edges[0], edges[-1]) == pytest.approx((state[:, 0].min(), state[:, 0].max()), rel=1e-5)
+
+
+def test_more_curves_than_can_be_told_apart_are_drawn_apart(tmp_path: Path) -> None:
+    state = np.random.default_rng(0).normal(0, 1, (31, 30))
+    for features, kinds in ((4, {"lines"}), (9, {"lines"}), (30, {"heat"})):
+        entry = write(tmp_path / str(features), "x", flat_batch(state[:, :features]))
+        (article,) = parse(report_page(entry)).all("article")
+        shown = [one for title, one in charts(article).items() if title.startswith("observation")]
+        assert {one["kind"] for one in shown} == kinds
+        assert len(shown) == (9 if features == 9 else 1)
+        if features == 4:
+            assert [one["name"] for one in shown[0]["series"]] == ["[0]", "[1]", "[2]", "[3]"]
+
+
+def test_one_episode_is_a_page_that_states_its_size(
+    rich: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = episode_page(rich, 2)
+    page = parse(content)
+    (article,) = page.all("article")
+    assert article.attributes["data-episode"] == "2"
+    files = [
+        base64.b64decode(file)
+        for block in article.all("script")
+        for file in json.loads(block.text).get("files", ())
+    ]
+    size = human_bytes(sum(map(len, files)))
+    assert f"Images in this file: {size}." in page.text
+    assert "frames of each camera" not in page.text
+    monkeypatch.setattr("offline_data.pages.report.EPISODE_BYTES", 4_000)
+    small = episode_page(rich, 2)
+    assert len(small) < len(content)
+    assert "of 30 frames of each camera are in this page" in small.decode()
+    with pytest.raises(NotFoundError):
+        episode_page(rich, 3)
 
 
 def test_a_damaged_dataset_has_no_report(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from huggingface_hub import DatasetCard
+from huggingface_hub import DatasetCard, DatasetCardData, metadata_load
 
 import offline_data
 from offline_data import api
@@ -85,6 +86,49 @@ def test_the_hub_reads_it(known: tuple[DatasetInfo, DatasetStats]) -> None:
     assert card.data.task_categories == ["reinforcement-learning"]
     assert card.data.size_categories == ["n<1K"]
     assert card.text.lstrip().startswith("# local:drawn")
+
+
+def test_the_header_is_valid_metadata_of_the_hub(known: tuple[DatasetInfo, DatasetStats]) -> None:
+    configs = [{"config_name": "default", "data_files": "data/*.parquet"}]
+    card = DatasetCard(
+        dataset_card(*known, header={"configs": configs}), ignore_metadata_errors=False
+    )
+    data = DatasetCardData(**card.data.to_dict(), ignore_metadata_errors=False)
+    assert isinstance(card.data, DatasetCardData)
+    assert data.to_dict() == card.data.to_dict()
+    assert data.to_dict()["configs"] == configs
+    metadata = metadata_load_of(str(card))
+    assert metadata["task_categories"] == ["reinforcement-learning"]
+    assert DatasetCard(str(card)).data.to_dict() == metadata
+
+
+def metadata_load_of(card: str) -> dict[str, Any]:
+    """Return the header as `huggingface_hub` reads it before it sends a card."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "README.md")
+        file.write_text(card, encoding="utf-8")
+        found = metadata_load(file)
+    assert found is not None
+    return found
+
+
+def test_each_feature_has_its_figures_and_a_drawing(
+    known: tuple[DatasetInfo, DatasetStats],
+) -> None:
+    info, stats = known
+    features = {"action.arm": {"names": ["pan", "lift"]}}
+    card = dataset_card(replace(info, about={"features": features}), stats)
+    table = card.partition("| Feature |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
+    assert [row[0] for row in rows[:4]] == [
+        "next/reward", r"action/arm\[0\] pan", r"action/arm\[1\] lift", "action/grip"
+    ]  # fmt: skip
+    arm: Any = stats["action/arm"]
+    assert rows[1][1:4] == [f"{arm.features.quantiles[0, place]:.4g}" for place in (0, 4, 8)]
+    grips = np.bincount(np.concatenate([one["actions"]["grip"] for one in drawn_episodes()]))
+    heights = ["▁▂▃▄▅▆▇█".index(one) + 1 for one in rows[3][4]]
+    assert heights == np.ceil(8 * grips / grips.max()).tolist()
+    assert ["always the same" in row[4] for row in rows].count(True) == 1  # observation/state[3]
 
 
 def test_the_body_has_schema_figures_and_how_to_load(

@@ -148,13 +148,15 @@ def test_columns_of_a_drawing_are_as_high_as_the_counts(found: DatasetPictures) 
     grip = next(place for place, line in enumerate(lines) if "action/grip" in line)
     grips = np.bincount(np.concatenate([one["actions"]["grip"] for one in drawn_episodes()]))
     at = lines[grip].index("action/grip")
+    grip += next(n for n in range(3) if lines[grip + 1 + n][at : at + 2] == "0 ")
     for value, count in enumerate(grips):
         name, number, bar = lines[grip + 1 + value][at : at + 38].split()
         assert (name, number) == (str(value), str(count))
         longest = max(len(lines[grip + 1 + n][at : at + 38].split()[2]) for n in range(3))
         assert len(bar) == pytest.approx(longest * count / grips.max(), abs=0.5)
     alone = chart_lines(replace(found, returns=None, rewards=(), actions=()), 38)
-    place = next(number for number, line in enumerate(alone) if line.startswith("length ("))
+    place = next(n for n, line in enumerate(alone) if line.endswith("column)"))
+    assert alone[place].startswith("length (episodes, up to")
     counts = found.lengths.counts
     wide = 36 // len(counts)
     rows = [line.ljust(36) for line in alone[place + 1 : place + 5]]

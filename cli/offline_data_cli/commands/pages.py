@@ -1,17 +1,22 @@
 """`report` and `browse`: HTML pages and cards about datasets."""
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.config import user_path
-from offline_data.errors import UsageError
+from offline_data.errors import OfflineDataError, UsageError
 from offline_data.files import disk_errors, write_durably
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
 from offline_data_cli.render import say, stderr_is_terminal
 from offline_data_cli.result import Result
+
+if TYPE_CHECKING:
+    from offline_data.pages.texts import Decode
+    from offline_data.store.manifest import Manifest
 
 Replace = Annotated[bool, option("Replace an existing file.", "--force")]
 Out = Annotated[
@@ -29,6 +34,18 @@ def report(
     card: Annotated[
         bool, option("Print a dataset card instead. It is README.md for the Hugging Face Hub.")
     ] = False,
+    episode: Annotated[
+        int | None,
+        option("Only this episode, in one file of at most about 16 MB.", metavar="N", min=0),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        option(
+            "Tokenizer that decodes texts: a file or a name on the hub. "
+            "(default: the dataset's, if it is on this disk)",
+            metavar="NAME",
+        ),
+    ] = None,
     force: Replace = False,
 ) -> Result:
     """Write an HTML page about a dataset, or comparing several."""
@@ -45,14 +62,25 @@ def report(
         if path:
             return write_page(name, path, text.encode())
         return Result({"id": name, "card": text}, (text.rstrip("\n"),), (name,))
+    if len(entries) > 1 and (episode is not None or tokenizer):
+        raise UsageError(
+            "--episode and --tokenizer take one dataset", hint="run it for each of them"
+        )
     # names of datasets as those of files
     names = [re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] for entry in entries]
-    path = new_file(out or f"{'-vs-'.join(name or 'dataset' for name in names)[:120]}.html", force)
+    plain = "-vs-".join(name or "dataset" for name in names)[:120]
+    path = new_file(out or f"{plain}{'' if episode is None else f'-{episode}'}.html", force)
     workers = context.settings.workers
     if len(entries) == 1:
-        from offline_data.pages.report import report_page
+        from offline_data.pages.report import episode_page, report_page
 
-        content = report_page(entries[0], workers=workers, progress=context.progress)
+        if episode is not None:
+            content = episode_page(entries[0], episode)
+        else:
+            decode = find_decoder(entries[0].manifest, tokenizer)
+            content = report_page(
+                entries[0], workers=workers, progress=context.progress, decode=decode
+            )
         return write_page(str(entries[0].id), path, content)
     from offline_data.pages.compare import compare_page
 
@@ -103,7 +131,7 @@ def browse(
 
     from offline_data.pages.browse import DatasetServer
 
-    with DatasetServer(context.settings, port) as server, suppress(KeyboardInterrupt):
+    with DatasetServer(context.settings, port, find_decoder) as server, suppress(KeyboardInterrupt):
         say(f"Datasets of {context.settings.root}: {server.url}")
         say("Ctrl-C stops the server.")
         if not no_open and stderr_is_terminal():
@@ -111,6 +139,34 @@ def browse(
                 typer.launch(server.url)
         server.serve_forever()
     return Result({"stopped": True}, ("The server stopped.",))
+
+
+def find_decoder(manifest: "Manifest", named: str | None = None) -> "Decode | None":
+    """Return what turns the tokens of a dataset into text; None: no tokens, or none on this disk.
+
+    Raises `NotFoundError` and others of `load_tokenizer` if the tokenizer is `named`.
+    """
+    about = manifest.about.get("tokenizer")
+    known: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
+    name, revision = named or known.get("name"), None if named else known.get("revision")
+    if not known or not isinstance(name, str) or not (named or revision):
+        return None
+    from offline_data.text.tokenizer import load_tokenizer
+
+    try:
+        found = load_tokenizer(name, revision, offline=True)
+    except OfflineDataError:
+        if named:
+            raise
+        return None
+    if found.about["sha256"] != known.get("sha256"):
+        if not named:
+            return None
+        raise UsageError(
+            f"{name} is not the tokenizer of {manifest.id}: its sha256 is "
+            f"{found.about['sha256'][:12]}…, the dataset's {str(known.get('sha256'))[:12]}…"
+        )
+    return found.decode
 
 
 def new_file(out: str, force: bool) -> Path:

@@ -1,13 +1,23 @@
 """`plot`, `view` and `card`: a dataset as a figure, a film of an episode, a dataset card."""
 
 import re
+from enum import Enum
 from typing import Annotated
 
 from offline_data.errors import UsageError
 from offline_data_cli.commands.pages import Replace, new_file, report, write_page
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, argument, option
-from offline_data_cli.result import Drawing, Result
+from offline_data_cli.result import Drawing, Result, non_empty, table
+
+
+class PictureKind(str, Enum):
+    """Values of `plot --kind`."""
+
+    histogram = "histogram"
+    range = "range"
+    curve = "curve"
+    coverage = "coverage"
 
 
 def plot(
@@ -20,13 +30,27 @@ def plot(
             metavar="FILE",
         ),
     ] = None,
+    leaf: Annotated[
+        str | None, option("Draw only this leaf, or return or length.", metavar="NAME")
+    ] = None,
+    kind: Annotated[
+        PictureKind | None,
+        option(
+            "Draw only histograms, ranges, curves of episodes, or the coverage.", metavar="KIND"
+        ),
+    ] = None,
+    list_: Annotated[
+        bool, option("List the leaves and kinds of pictures that can be drawn.", "--list")
+    ] = False,
     force: Replace = False,
 ) -> Result:
     """Plot returns, lengths, rewards, actions, coverage and more."""
     if out is not None and out.lower().endswith(".html"):
-        return report(context, [dataset], out, force)
+        if leaf or kind or list_:
+            raise UsageError("--leaf, --kind and --list are not for .html", hint="--out FILE.svg")
+        return report(context, [dataset], out, force=force)
     from offline_data.reports import figure
-    from offline_data.reports.pictures import summarise
+    from offline_data.reports.pictures import drawable, select, summarise
     from offline_data.store.reader import open_reader
 
     entry = entry_named(context, dataset)
@@ -34,7 +58,14 @@ def plot(
     form = figure.check_format(path) if path else ""
     if path:
         figure.require_matplotlib()
-    found = summarise(open_reader(entry.path), context.progress)
+    reader = open_reader(entry.path)
+    found = summarise(reader, context.progress)
+    if list_:
+        pairs = [pair for pair in drawable(found) if leaf in {None, pair[0]}]
+        data = [{"leaf": key, "kind": what} for key, what in pairs]
+        return Result(data, non_empty(table("leaf kind", data)), [key for key, _ in pairs])
+    if leaf or kind:
+        found = select(reader, found, leaf, kind.value if kind else None)
     if not path:
         from offline_data_cli.charts import chart_lines
 
