@@ -324,7 +324,7 @@ class Player {
     this.article = find();
     for (const one of this.stage.querySelectorAll("article")) one.hidden = one !== this.article;
     for (const link of this.place.querySelectorAll(".episodes a"))
-      link.toggleAttribute("aria-current", link.hash === `#episode=${number}`);
+      link.setAttribute("aria-current", link.hash === `#episode=${number}`);
     if (!this.article) {
       this.time(this.stage.textContent.trim() && this.place.dataset.address ? "" : `Episode ${number} is not in this file.`);
       return;

@@ -29,7 +29,7 @@ _CHUNK_ITEMS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
-class DocumentLengths:
+class TokenLengths:
     """Lengths of the documents of a leaf of tokens, in order."""
 
     tokens: NDArray[np.int64]
@@ -78,23 +78,23 @@ def text_parts(reader: DatasetReader, decode: Decode | None = None) -> Html:
     )
 
 
-def _measure(reader: DatasetReader, key: Key) -> DocumentLengths:
+def _measure(reader: DatasetReader, key: Key) -> TokenLengths:
     if is_packed(reader):
         known = ("prompt_length",) in reader.episodes
         prompts = np.asarray(reader.episodes[("prompt_length",)], np.int64) if known else None
-        return DocumentLengths(np.asarray(reader.lengths), prompts)
+        return TokenLengths(np.asarray(reader.lengths), prompts)
     mask = reader.step((*key[:-1], "attention_mask"))
     step = max(1, _CHUNK_ITEMS // mask.shape[1])
     parts = [np.count_nonzero(mask[i : i + step], axis=1) for i in range(0, len(mask), step)]
     given = ("prompt_rindex",) in reader.step_leaves
     prompts = np.asarray(reader.step(("prompt_rindex",)), np.int64).ravel() + 1 if given else None
-    return DocumentLengths(np.concatenate(parts).astype(np.int64), prompts)
+    return TokenLengths(np.concatenate(parts).astype(np.int64), prompts)
 
 
 def _sample(
     reader: DatasetReader,
     leaves: Sequence[Key],
-    found: Sequence[DocumentLengths],
+    found: Sequence[TokenLengths],
     number: int,
     pairs: bool,
     decode: Decode | None,
@@ -124,7 +124,7 @@ def _sample(
 def _document(
     reader: DatasetReader,
     key: Key,
-    documents: DocumentLengths,
+    documents: TokenLengths,
     place: int,
     name: str,
     decode: Decode | None,

@@ -203,7 +203,7 @@ def drawable(pictures: DatasetPictures) -> list[tuple[str, str]]:
     """List leaf and kind of each picture that `select` can return."""
     pairs = [(one.label, "histogram") for one in (pictures.returns, pictures.lengths) if one]
     for leaf in pictures.stats.leaves:
-        if leaf.features is not None and leaf.dtype != "bool" and prod(leaf.shape):
+        if leaf.features is not None and leaf.dtype != "bool" and prod(leaf.shape) > 0:
             pairs += [(leaf.key, kind) for kind in ("histogram", "range")]
     pairs += [("next/reward", "curve")] if pictures.timelines else []
     return pairs + ([("observation", "coverage")] if pictures.coverage else [])

@@ -107,7 +107,7 @@ def metadata_load_of(card: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "README.md")
         file.write_text(card, encoding="utf-8")
-        found = metadata_load(file)
+        found: dict[str, Any] | None = metadata_load(file)
     assert found is not None
     return found
 

@@ -157,6 +157,7 @@ def test_columns_of_a_drawing_are_as_high_as_the_counts(found: DatasetPictures) 
     alone = chart_lines(replace(found, returns=None, rewards=(), actions=()), 38)
     place = next(n for n, line in enumerate(alone) if line.endswith("column)"))
     assert alone[place].startswith("length (episodes, up to")
+    assert found.lengths is not None
     counts = found.lengths.counts
     wide = 36 // len(counts)
     rows = [line.ljust(36) for line in alone[place + 1 : place + 5]]

@@ -48,6 +48,7 @@ def test_histograms_hold_every_value(found: DatasetPictures) -> None:
     rewards = np.concatenate([one["rewards"] for one in episodes])
     assert found.returns is not None
     _counted(found.returns, [one["rewards"].sum() for one in episodes])
+    assert found.lengths is not None
     _counted(found.lengths, LENGTHS)
     assert (found.lengths.discrete, found.lengths.unit) == (False, "episodes")
     (reward,) = found.rewards
