@@ -219,7 +219,7 @@ class _Help:
         option.help = "Show this help and exit; -h is short."
         return option
 
-    def _panels(self, ctx: Any) -> dict[str, list[Any]]:
+    def panels(self, ctx: Any) -> dict[str, list[Any]]:
         """Return arguments and options by panel, without hidden ones."""
         panels: dict[str, list[Any]] = {"Arguments": []}
         for param in self.get_params(ctx):  # type: ignore[attr-defined] # of a command
@@ -231,7 +231,7 @@ class _Help:
 
     def _sources(self, ctx: Any) -> list[str]:
         """Return the sources that have options of their own, sorted."""
-        return sorted({source for panel in self._panels(ctx) for source in _sources_of(panel)})
+        return sorted({source for panel in self.panels(ctx) for source in _sources_of(panel)})
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the text of the command, unless only some options are requested."""
@@ -242,8 +242,8 @@ class _Help:
         """Write arguments and options by panel, each name with its value and its text."""
         topic = ctx.meta[_TOPIC]
         sections: dict[str, list[tuple[str, str]]] = {}
-        for panel, params in self._panels(ctx).items():
-            rows = [_describe(p, ctx) for p in params if self._is_shown(p, panel, ctx)]
+        for panel, params in self.panels(ctx).items():
+            rows = [describe(p, ctx) for p in params if self._is_shown(p, panel, ctx)]
             if topic == _SHORT:  # one section of options, and the first sentence of each text
                 rows = [(name, re.split(r"(?<=\.) ", text)[0]) for name, text in rows]
                 panel = panel if panel == "Arguments" else "Options"
@@ -279,7 +279,7 @@ class _Help:
         return [
             "[OPTIONS]",
             *(p.metavar if p.required else f"[{p.metavar}]" for p in arguments),
-            *(_describe(p, ctx)[0] for p in options),
+            *(describe(p, ctx)[0] for p in options),
             *(["COMMAND"] if hasattr(self, "commands") else []),
         ]
 
@@ -298,7 +298,7 @@ class _Help:
             formatter.write(f"\nAll other options: {path} --help\n")
 
 
-def _describe(param: Any, ctx: Any) -> tuple[str, str]:
+def describe(param: Any, ctx: Any) -> tuple[str, str]:
     """Return an argument or the names of an option with its value, and its text with the default."""
     if param.param_type_name == "argument":
         return param.metavar, param.help

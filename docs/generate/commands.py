@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import fields
+from inspect import cleandoc
 from typing import Any
 
 from docs.generate.text import code, page, plain, table
@@ -51,7 +51,7 @@ def _index() -> str:
         *parts,
         "## Global options",
         "They are taken before or after the command.",
-        table(["option", "meaning"], (_option(p, _context(tree, PROGRAM)) for p in shared)),
+        table(["option", "meaning"], (_describe(p, _context(tree, PROGRAM)) for p in shared)),
         "## Exit codes",
         table(["code", "meaning"], texts.CODES.items()),
         "Data go to standard output, and everything else (progress, warnings, hints) to standard error. "
@@ -68,23 +68,17 @@ def _verb(name: str) -> str:
 
 def _about(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
     context = _context(command, name.rpartition(" ")[2], parent)
-    yield plain(command.help or command.callback.__doc__ or "").split("\f")[0].strip()
+    text = cleandoc(command.help or command.callback.__doc__ or "").split("\f")[0].strip()
+    for paragraph in text.split("\n\n"):  # click keeps the lines of those that begin with \b
+        lines = paragraph.removeprefix("\b\n")
+        yield plain(paragraph) if lines == paragraph else f"```text\n{lines}\n```"
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield f"```console\n$ {usage}\n```"
-    params = [param for param in command.params if param.name not in GLOBALS]
-    arguments = [param for param in params if param.param_type_name == "argument"]
-    if arguments:
-        yield f"{level} Arguments"
-        yield table(["argument", "meaning"], ([code(p.metavar), plain(p.help)] for p in arguments))
-    options: dict[str, list[Any]] = {}
-    for param in params:
-        if param not in arguments:
-            options.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(
-                param
-            )
-    for panel, some in options.items():
-        yield f"{level} {panel}"
-        yield table(["option", "meaning"], (_option(p, context) for p in some))
+    for panel, params in command.panels(context).items():
+        rows = [_describe(p, context) for p in params if p.name not in {*GLOBALS, "help"}]
+        if rows:
+            yield f"{level} {panel}"
+            yield table(["argument" if panel == "Arguments" else "option", "meaning"], rows)
     if hasattr(command, "commands"):
         for inner in command.commands:
             yield f"{level} {name} {inner}"
@@ -101,15 +95,7 @@ def _context(command: Any, name: str, parent: Any = None) -> Any:
     return command.context_class(command, info_name=name, parent=parent)
 
 
-def _option(param: Any, context: Any) -> list[str]:
-    """Return the names of an option with its value, and its text with the default."""
-    hidden, param.hidden = param.hidden, False
-    usage, text = param.get_help_record(context)
-    param.hidden = hidden
-    value = "" if param.is_flag else usage.removeprefix(", ".join(param.opts))
-    default = re.search(r"  \[.*?(default: [^;\]]*).*\]$", text)
-    names = ", ".join(sorted(param.opts, key=len))
-    return [
-        code(names + value),
-        plain(param.help or "") + (f" {plain(f'({default[1]})')}" if default else ""),
-    ]
+def _describe(param: Any, context: Any) -> list[str]:
+    """Return an argument or the names of an option, and its text with the default."""
+    names, text = texts.describe(param, context)
+    return [code(names), plain(text)]

@@ -77,6 +77,15 @@ def test_help_of_a_verb(cli: Cli) -> None:
     assert cli("help", "nothing").code == 2
 
 
+def test_commands_in_texts_keep_their_lines(cli: Cli) -> None:
+    lines = cli("worker", "-h").out.splitlines()
+    (begin,) = [number for number, line in enumerate(lines) if "sbatch" in line]
+    assert [line.split()[0] for line in lines[begin : begin + 2]] == ["sbatch", "--rank"]
+    assert "\n    eval " in cli("completion", "--help").out
+    for verb in EXAMPLES:
+        assert not re.search(r"\\|[\x00-\x09\x0b-\x1f]", cli(*verb.split(), "--help").out)
+
+
 @pytest.mark.parametrize("verb", ["download", "convert"])
 def test_options_of_a_source_are_in_its_help_only(cli: Cli, verb: str) -> None:
     declared = {

@@ -106,7 +106,7 @@ def completion(
         Shell, argument("SHELL", "bash, zsh or fish.", autocompletion=complete.shells)
     ],
 ) -> Result:
-    r"""Print the script that makes a shell complete verbs, options, ids, sources and steps.
+    """Print the script that makes a shell complete verbs, options, ids, sources and steps.
 
     \b
     bash, in ~/.bashrc:
@@ -115,7 +115,7 @@ def completion(
       eval "$(offline-data completion zsh)"
     fish, once:
       offline-data completion fish > ~/.config/fish/completions/offline-data.fish
-    """
+    """  # noqa: D301 - click keeps lines after this character
     script = SCRIPTS[shell.value]
     return Result({"shell": shell.value, "script": script}, (script.rstrip("\n"),), (script,))
 

@@ -220,14 +220,14 @@ def worker(
     world: Annotated[int | None, count("Total number of workers. (default: one per task)")] = None,
     finish: Annotated[bool, option("Only publish the dataset, if all tasks are finished.")] = False,
 ) -> Result:
-    r"""Run one worker's share of a plan: tasks I, I + N, I + 2N and so on.
+    """Run one worker's share of a plan: tasks I, I + N, I + 2N and so on.
 
     Finished tasks are skipped. The last worker to finish publishes the dataset. As a Slurm array:
 
     \b
     sbatch --array=0-7 --wrap 'offline-data worker --plan FILE
       --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT'
-    """
+    """  # noqa: D301 - click keeps lines after this character
     if finish == (rank is not None) or (finish and world is not None):
         raise UsageError(
             "Give either --rank I (with --world N) or --finish",
