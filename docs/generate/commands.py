@@ -92,7 +92,8 @@ def _about(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
 
 
 def _context(command: Any, name: str, parent: Any = None) -> Any:
-    return command.context_class(command, info_name=name, parent=parent)
+    settings = command.context_settings
+    return command.context_class(command, info_name=name, parent=parent, **settings)
 
 
 def _describe(param: Any, context: Any) -> list[str]:
