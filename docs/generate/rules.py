@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from docs.generate.text import code, links, page, plain, table
+from docs.generate.text import bullets, code, links, page, plain, table
 from offline_data.checks.reference import RuleText, rule_texts
 from offline_data.checks.rules.files import advisories
 
@@ -44,15 +44,8 @@ def _rule(text: RuleText) -> str:
 
 
 def _defects() -> str:
-    rows = [
-        [
-            "<br>".join(map(code, one.datasets)),
-            one.severity,
-            plain(one.summary),
-            links(one.links),
-        ]
+    found = (
+        f"{', '.join(map(code, one.datasets))} ({one.severity}): {plain(one.summary)} ({links(one.links)})."
         for one in advisories()
-    ]
-    return page(
-        "## Published defects", table(["datasets", "severity", "defect", "published"], rows)
-    ).rstrip()
+    )
+    return page("## Published defects", bullets(found)).rstrip()
