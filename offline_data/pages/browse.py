@@ -216,7 +216,7 @@ def _list_page(server: DatasetServer, _: Mapping[str, str]) -> bytes:
     listing = list_local(server.settings.root)
     rows = [
         (
-            element("a", one.id, href=_address("dataset", one.id)),
+            element("a", sections.dataset_name(one.id), href=_address("dataset", one.id)),
             f"{one.transitions:,}",
             f"{one.episodes:,}",
             human_bytes(one.bytes),

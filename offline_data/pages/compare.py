@@ -83,7 +83,7 @@ def _counts(infos: Sequence[DatasetInfo], found: dict[str, DatasetStats]) -> Htm
         means = [f"{one.mean:.4g}" if one else "–" for one in (spreads.returns, spreads.length)]
         rows.append(
             (
-                element("code", name),
+                sections.dataset_name(name),
                 info.licence or "not stated",
                 f"{info.transitions:,}",
                 f"{info.episodes:,}",
@@ -106,7 +106,7 @@ def _schemas(infos: Sequence[DatasetInfo], names: Sequence[str]) -> Html:
             kinds if same else [element("b", kind or "absent", class_="warning") for kind in kinds]
         )
         rows.append((element("code", key), *cells))
-    return table(("Leaf", *names), rows)
+    return table(("Leaf", *map(sections.dataset_name, names)), rows)
 
 
 def _kind(info: DatasetInfo, key: str) -> str:

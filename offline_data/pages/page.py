@@ -73,7 +73,7 @@ def as_html(content: object) -> Html:
     return text(content)
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[object]], numbers: int = 0) -> Html:
+def table(titles: Sequence[object], rows: Iterable[Sequence[object]], numbers: int = 0) -> Html:
     """Return a table that scrolls sideways if it is too wide; the last `numbers` columns are numbers."""
     first = len(titles) - numbers
 

@@ -56,6 +56,12 @@ def state(info: DatasetInfo, report: CheckReport | None = None) -> Html:
     return as_html((element("p", line, class_="state"), prose))
 
 
+def dataset_name(dataset: str) -> Html:
+    """Return an id with its name in bold and its revision small."""
+    name, at, revision = dataset.partition("@")
+    return as_html((element("b", name), element("small", at + revision, class_="revision")))
+
+
 def strips(episode: ExampleEpisode) -> Html:
     """Return a film strip of each camera; nothing without images."""
     return as_html(map(_strip, episode.frames))

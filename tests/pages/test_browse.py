@@ -142,6 +142,8 @@ def test_the_list_leads_to_each_dataset(ask: Client) -> None:
     (section,) = ask("/").page.all("section", id="datasets")
     rows = [[cell.text for cell in row.all("td")] for row in section.all("tr")[1:]]
     assert [row[:3] for row in rows] == [["local:other@1", "38", "3"], ["local:rich@1", "38", "3"]]
+    names = [(one.all("b")[0].text, one.all("small")[0].text) for one in section.all("a")]
+    assert names == [("local:other", "@1"), ("local:rich", "@1")]
     links = [link.attributes["href"] for link in section.all("a")]
     assert links[1] == "/dataset?" + RICH
     assert [ask(str(link)).status for link in links] == [200, 200]
