@@ -323,8 +323,7 @@ class Player {
     }
     this.article = find();
     for (const one of this.stage.querySelectorAll("article")) one.hidden = one !== this.article;
-    for (const link of this.place.querySelectorAll(".episodes a"))
-      link.setAttribute("aria-current", link.hash === `#episode=${number}`);
+    this.mark();
     if (!this.article) {
       this.time(this.stage.textContent.trim() && this.place.dataset.address ? "" : `Episode ${number} is not in this file.`);
       return;
@@ -335,6 +334,12 @@ class Player {
       const data = JSON.parse(camera.querySelector("script").textContent);
       return { ...data, image: camera.querySelector("img") };
     });
+  }
+
+  // Mark the episode that is shown in the list, which may arrive later.
+  mark() {
+    for (const link of this.place.querySelectorAll(".episodes a"))
+      link.setAttribute("aria-current", link.hash === `#episode=${this.article?.dataset.episode}`);
   }
 
   time(said) { this.place.querySelector(".time").textContent = said; }
@@ -450,7 +455,8 @@ function start(part) {
   for (const plot of part.querySelectorAll(".plot")) plot.chart ??= new Chart(plot);
   for (const table of part.querySelectorAll("table")) { sortable(table); page(table, 0); }
   for (const place of part.querySelectorAll("[data-load]")) load(place);
-  for (const place of part.querySelectorAll(".player")) new Player(place);
+  for (const place of part.querySelectorAll(".player")) place.player = new Player(place);
+  part.closest?.(".player")?.player?.mark();
   for (const button of part.querySelectorAll("button[data-ask]"))
     button.addEventListener("click", () => {
       button.disabled = true;

@@ -297,8 +297,11 @@ def test_the_datasets_of_a_root_can_be_browsed(chromium: Any, pages_root: Path) 
             page.until("document.querySelector('#findings .finding')")
             page.until("document.querySelectorAll('#episodes a').length === 3")
             page.check()
+            current = "document.querySelector('#episodes a[aria-current=true]')?.textContent"
+            page.until(f"{current} === 'Episode 0'")
             page("document.querySelectorAll('#episodes a')[2].click()")
             page.until("document.querySelector('article[data-episode=\"2\"] .plot svg')")
+            page.until(f"{current} === 'Episode 2'")
             page.check()
             assert page(TIME) == "step 0 of 30, 0.00 s"
             assert {urlsplit(url).netloc for url in page.requests} == {

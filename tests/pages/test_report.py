@@ -155,8 +155,8 @@ def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_
     assert "length" not in shown  # the same in both
     assert "7 quantities in all of them; 1 identical." in said
     titles = list(shown)
-    said = [one.text for one in page.all("small")]
-    notes = [float(one.removeprefix("distance ")) for one in said if one.startswith("distance")]
+    small = [one.text for one in page.all("small")]
+    notes = [float(one.removeprefix("distance ")) for one in small if one.startswith("distance")]
     assert (notes, len(titles)) == (sorted(notes, reverse=True), len(notes))
     third = write(tmp_path, "third", flat_batch(np.ones((9, 3))))
     length = charts(parse(compare_page([entries[0], third])))["length"]
