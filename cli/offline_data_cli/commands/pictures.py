@@ -35,9 +35,7 @@ def plot(
     ] = None,
     kind: Annotated[
         PictureKind | None,
-        option(
-            "Draw only histograms, ranges, curves of episodes, or the coverage.", metavar="KIND"
-        ),
+        option("Draw only this: histogram, range, curve or coverage.", metavar="KIND"),
     ] = None,
     list_: Annotated[
         bool, option("List the leaves and kinds of pictures that can be drawn.", "--list")
