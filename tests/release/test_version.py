@@ -93,3 +93,10 @@ def test_citation() -> None:
     assert citation["title"] == PROJECT["name"]
     assert citation["license"] == PROJECT["license"]
     assert citation["abstract"] == PROJECT["description"]
+
+
+def test_a_version_has_at_most_25_lines_in_the_changelog() -> None:
+    _, *versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert versions
+    for section in versions:
+        assert len(re.findall(r"^- ", section, re.MULTILINE)) <= 25, section.partition("\n")[0]
