@@ -93,7 +93,8 @@ class GrowingLeaf:
         self.fixed = True
 
     def _become(self, dtype: np.dtype[Any]) -> None:
-        self.dtype, self.rows = dtype, self.rows.astype(dtype)
+        with np.errstate(invalid="ignore"):  # of rows that are not written yet
+            self.dtype, self.rows = dtype, self.rows.astype(dtype)
         self._scalars = () if self._row_shape else _SCALARS.get(dtype.name, ())
 
     def to_leaf(self, table: Literal["steps", "observations"]) -> LogLeaf:

@@ -126,8 +126,8 @@ def test_info_history(chain: list[Path], cli: Cli) -> None:  # noqa: F811
     assert lines[0] == f"1. convert {source}"
     at = lines.index(f"2. preprocess {clipped}")
     assert lines[at + 1 : at + 4] == [
-        f"made from\t{source}", "steps\tclip: keys: [action], low: -1",
-        "steps\tfilter: where: length > 1",
+        f"made from\t{source}", "steps\tclip: keys=[action], low=-1",
+        "steps\tfilter: where=length > 1",
     ]  # fmt: skip
     assert f"3. preprocess {cast}" in lines
     shown = cli("info", str(chain[2]), "--history", "--json").json
