@@ -130,6 +130,11 @@ class Settings:
             )
 
 
+def completes_command_lines() -> bool:
+    """Return True if a shell asks the command for completions, by click's variable."""
+    return "_OFFLINE_DATA_COMPLETE" in os.environ
+
+
 def resolve_settings(
     *,
     root: str | os.PathLike[str] | None = None,

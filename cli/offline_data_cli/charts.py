@@ -46,7 +46,7 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
     lines = [pictures.id, counts, ""]
     for one in (each for each in shown if each.constant):
         said = f", {one.not_finite:,} not finite" * bool(one.not_finite)
-        text = f"{one.label}: always {one.edges[0]:.6g} in {one.counts[0]:,} {one.unit}{said}"
+        text = f"{one.label}: always {one.edges[0]:.6g} in {plural(one.counts[0], one.unit.removesuffix('s'))}{said}"
         lines += wrap(text, width)
     varying = [each for each in shown if not each.constant]
     lines += [*([""] if len(varying) < len(shown) else []), *_side_by_side(varying, width)]

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from offline_data import errors
+from offline_data.config import completes_command_lines
 from offline_data.errors import OfflineDataError
 from offline_data.urls import redact
 
@@ -101,7 +102,9 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         try:
-            return _run(list(arguments)) if arguments else _show_first_steps()
+            if arguments or completes_command_lines():
+                return _run(list(arguments))
+            return _show_first_steps()
         except ReaderGone:
             raise
         except BaseException as error:  # noqa: BLE001 - the only place that handles every error

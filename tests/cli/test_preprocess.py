@@ -320,7 +320,6 @@ def test_every_step_is_listed_with_an_example_that_can_be_given(cli: Cli) -> Non
     assert cli("preprocess", "--list-steps", "-q").out.split() == step_names()
     shown = cli("preprocess", "--list-steps")
     assert ["clip", "--step clip:action,low=-1,high=1"] in shown.rows
-    assert "--step fn:FILE.py:FN" in shown.err
 
 
 def test_ray_is_asked_with_its_address(

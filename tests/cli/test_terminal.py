@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -342,3 +343,19 @@ def test_an_example_is_one_line_that_can_be_pasted(
     for line, example in zip(shown, EXAMPLES[verb], strict=True):
         assert line.strip() in {f"offline-data {example}", example}
         assert len(line) <= 80
+
+
+def test_a_shell_that_asks_for_completions_gets_no_first_steps() -> None:
+    asked = {
+        "_OFFLINE_DATA_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": "offline-data vers",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", "from offline_data_cli.main import run; run()"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split("\t")[0].strip() == "version"
