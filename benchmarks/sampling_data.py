@@ -43,7 +43,7 @@ class Data:
     reward: str = "float32"
 
 
-_ANTMAZE_INFO = {
+_ANTMAZE_INFO: Mapping[Key, tuple[str, tuple[int, ...]]] = {
     **{("info", name): ("float64", (size,)) for name, size in (("qpos", 15), ("qvel", 14))},
     ("info", "goal"): ("float64", (2,)),
     **{("info", f"reward_{i}"): ("float64", ()) for i in range(9)},

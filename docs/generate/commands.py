@@ -70,8 +70,8 @@ def _about(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
     context = _context(command, name.rpartition(" ")[2], parent)
     text = cleandoc(command.help or command.callback.__doc__ or "").split("\f")[0].strip()
     for paragraph in text.split("\n\n"):  # click keeps the lines of those that begin with \b
-        lines = paragraph.removeprefix("\b\n")
-        yield plain(paragraph) if lines == paragraph else f"```text\n{lines}\n```"
+        kept = paragraph.removeprefix("\b\n")
+        yield plain(paragraph) if kept == paragraph else f"```text\n{kept}\n```"
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield f"```console\n$ {usage}\n```"
     for panel, params in command.panels(context).items():

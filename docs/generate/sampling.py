@@ -29,7 +29,7 @@ JOBS = {
     "numpy, a take for each column": "numpy, one take per column",
     "TorchRL": "TorchRL, memory-mapped",
 }
-COLOURS = {
+COLOURS: dict[str, dict[str, Any]] = {
     "light": {"text": "#1f2328", "soft": "#59636e", "bars": ("#00796b", "#8c959f", "#c4622d")},
     "dark": {"text": "#e6edf3", "soft": "#9198a1", "bars": ("#4db6ac", "#6e7681", "#e08a57")},
 }
