@@ -29,7 +29,7 @@ unit: $(VENV)/.test
 	$(BIN)/pytest -n 2
 
 slow: $(VENV)/.test
-	$(BIN)/pytest -m "slow and not network"
+	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not network"
 
 # The default tests with the lowest versions that pyproject.toml declares, on the lowest Python.
 test-oldest: $(OLDEST)/.test
