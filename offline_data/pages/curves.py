@@ -1,4 +1,4 @@
-"""Values of a leaf over an episode: as curves while they can be told apart, else as a heat map."""
+"""Values of a leaf over an episode: curves of a few features, a heat map of many."""
 
 from __future__ import annotations
 
