@@ -1,4 +1,4 @@
-"""Recognising HDF5 datasets with equal object headers by comparing bytes.
+"""Recognising HDF5 datasets with equal object headers by comparing bytes, and reading small ones.
 
 The object header contains dtype, shape, filters and storage of a dataset. Asking HDF5 for each takes
 longer than reading a leaf of a short episode, and the leaves of all episodes have the same header,
@@ -6,7 +6,7 @@ except for the parts that are not compared here:
 
 ```
 message              compared                      not compared
-dataspace            version, rank, flags          lengths of the axes
+dataspace            version, rank, flags          lengths of the axes, largest length of the first
 datatype             all
 fill value           all
 layout               version, class, item size     where the values or the index of the chunks lie,
@@ -15,12 +15,14 @@ modification time                                  all
 nothing              its size                      its content
 ```
 
-Headers with any other message, or of version 2, are never recognised. Source: HDF5 File Format
-Specification 3.0, IV.A.1.a and IV.A.2, https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
+Headers with any other message, or of version 2, are never recognised. A dataset that is stored in one
+piece, contiguous or as a single chunk, is read from there. Source: HDF5 File Format Specification
+3.0, III.A.1, IV.A.1.a and IV.A.2, https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 """
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Hashable
@@ -28,14 +30,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from typing_extensions import Self
 
 _PREFIX = 16
 _LARGEST = 4096
 _NOTHING, _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _TIME = 0, 1, 3, 5, 8, 0x12
 _SHARED = 0b10
+_HAS_LARGEST = 0b1
 _CONTIGUOUS, _CHUNKED = 1, 2
+_NODE = struct.Struct("<4sBBHQQ")
+"""Begin of a B-tree's node: signature, type, level, entries, addresses of its siblings."""
+_UNDEFINED = 2**64 - 1
+_SMALL = 1 << 18
+"""Largest dataset in bytes that is read here; for larger ones, asking HDF5 takes no time that counts."""
 
 _Span: TypeAlias = "tuple[int, int]"
 
@@ -54,6 +65,20 @@ class _Template:
     """Offset of the lengths of the axes."""
     axes: struct.Struct
     """Their format."""
+    layout: int
+    """Offset of the class of the layout."""
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The header of a dataset that was recognised."""
+
+    raw: bytes
+    template: _Template
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.template.axes.unpack_from(self.raw, self.template.begin)
 
 
 class KnownHeaders:
@@ -76,8 +101,8 @@ class KnownHeaders:
     def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
-    def shape_of(self, key: Hashable, address: int) -> tuple[int, ...] | None:
-        """Return the shape of a dataset that differs from the one added as `key` in nothing else.
+    def find(self, key: Hashable, address: int) -> _Header | None:
+        """Return the header of a dataset that differs from the one added as `key` only in its shape.
 
         None for all others. `address` is that of its object header.
         """
@@ -87,7 +112,42 @@ class KnownHeaders:
         raw = os.pread(self._file, known.size, address)
         if len(raw) < known.size or int.from_bytes(raw, "little") & known.mask != known.fixed:
             return None
-        return known.axes.unpack_from(raw, known.begin)
+        return _Header(raw, known)
+
+    def read(self, header: _Header, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Read a whole dataset, whose type in the file is `dtype`.
+
+        None if it is not small, not in one piece, or damaged: HDF5 can tell.
+        """
+        shape, raw, layout = header.shape, header.raw, header.template.layout
+        size = math.prod(shape) * dtype.itemsize
+        if not 0 < size <= _SMALL:
+            return None
+        if raw[layout] == _CONTIGUOUS:
+            address, stored = struct.unpack_from("<QQ", raw, layout + 1)
+            address = address if stored == size else _UNDEFINED
+        else:
+            chunk = struct.unpack_from(f"<{len(shape)}I", raw, layout + 10)
+            (tree,) = struct.unpack_from("<Q", raw, layout + 2)
+            whole = chunk[0] >= shape[0] and chunk[1:] == shape[1:]
+            address = self._only_chunk(tree, chunk, dtype.itemsize) if whole else _UNDEFINED
+        if address >= 2**63:
+            return None
+        values = os.pread(self._file, size, address)
+        if len(values) < size:
+            return None
+        return np.frombuffer(bytearray(values), dtype).reshape(shape)
+
+    def _only_chunk(self, tree: int, chunk: tuple[int, ...], item: int) -> int:
+        """Return the address of the only chunk that a B-tree lists; `_UNDEFINED` if there are more."""
+        key = struct.Struct(f"<II{len(chunk) + 1}QQ")
+        raw = os.pread(self._file, _NODE.size + key.size, tree) if tree < 2**63 else b""
+        if len(raw) < _NODE.size + key.size:
+            return _UNDEFINED
+        size, skipped_filters, *offsets, address = key.unpack_from(raw, _NODE.size)
+        expected = b"TREE", 1, 0, 1, _UNDEFINED, _UNDEFINED
+        sound = _NODE.unpack_from(raw) == expected and size == math.prod(chunk) * item
+        return address if sound and not skipped_filters and not any(offsets) else _UNDEFINED
 
     def add(self, key: Hashable, address: int) -> None:
         """Remember the header of a dataset, if it is of a kind that can be recognised."""
@@ -103,7 +163,7 @@ def _template(raw: bytes) -> _Template | None:
     count, size = struct.unpack_from("<2xH4xI", raw)
     end, place, compared = _PREFIX + size, _PREFIX, [(0, _PREFIX)]
     axes: _Span | None = None
-    layout = False
+    layout = 0
     for _ in range(count):
         if place + 8 > min(end, len(raw)):
             return None
@@ -117,10 +177,14 @@ def _template(raw: bytes) -> _Template | None:
             begin = place + (8 if data[0] == 1 else 4)
             axes = begin, begin + 8 * data[1]
             compared.append((place, begin))
+            if (
+                data[2] & _HAS_LARGEST
+            ):  # lengths that the axes may grow to; all but the first are fixed
+                compared.append((axes[1] + 8, axes[1] + 8 * data[1]))
             if axes[1] > place + length:
                 return None
         elif kind == _LAYOUT and not layout and data[:1] == b"\3":
-            layout = True
+            layout = place + 1
             if data[1] == _CHUNKED:
                 item = place + 11 + 4 * (data[2] - 1)
                 compared += [(place, place + 3), (item, item + 4)]
@@ -140,4 +204,5 @@ def _template(raw: bytes) -> _Template | None:
         mask[begin:stop] = b"\xff" * (stop - begin)
     bits = int.from_bytes(mask, "little")
     lengths = struct.Struct(f"<{(axes[1] - axes[0]) // 8}Q")
-    return _Template(bits, int.from_bytes(raw[:end], "little") & bits, end, axes[0], lengths)
+    fixed = int.from_bytes(raw[:end], "little") & bits
+    return _Template(bits, fixed, end, axes[0], lengths, layout)

@@ -332,9 +332,13 @@ def read_plain(
         # What a hard link leads to is in this file.
         if link.type != low.h5l.TYPE_HARD:
             return None
-        known = None if headers is None else headers.shape_of(key, link.u)
+        known = None if headers is None else headers.find(key, link.u)
+        if headers is not None and known is not None and known.shape[1:] == row_shape:
+            values = headers.read(known, dtype)
+            if values is not None:
+                return values
         dataset = low.h5d.open(group, encoded) if known else _open_plain(group, encoded, memory)
-        shape: tuple[int, ...] | None = known or (dataset and dataset.shape)
+        shape: tuple[int, ...] | None = known.shape if known else dataset and dataset.shape
         if not shape or shape[1:] != row_shape:
             return None
         size = math.prod(shape)
