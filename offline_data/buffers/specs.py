@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from offline_data.checks.block import BLOCK_ITEMS, blocks
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.store.reader import DatasetReader
@@ -165,6 +164,8 @@ def _spaces_of_data(reader: DatasetReader, keys: list[Key]) -> dict[Key, LeafSpa
 
     NaN where one is in the data, which no bound contains.
     """
+    from offline_data.checks.block import BLOCK_ITEMS, blocks
+
     leaves = leaves_with_space(reader)
     found: dict[Key, LeafSpace] = {}
     for key in keys:

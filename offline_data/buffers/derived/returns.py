@@ -14,7 +14,6 @@ from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
-from offline_data.preprocess.steps.rewards import discount_rewards
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -68,6 +67,8 @@ class ReturnsToGo(CachedLeaf):
 
     def _all(self, storage: Storage) -> Tensor:
         """Return the returns of all rows, float64 `[N, …]`."""
+        from offline_data.preprocess.steps.rewards import discount_rewards
+
         if not has_leaf(storage, REWARD):
             raise UsageError("return_to_go needs the leaf 'next/reward', which the storage lacks")
         stored, runs = self._memory.only(storage, (REWARD,)), storage.runs()

@@ -18,7 +18,6 @@ from offline_data.buffers.views.rows import SubsetStorage, end_to_end
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.plurals import plural
-from offline_data.preprocess.steps.episodes import Filter
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
 
@@ -111,6 +110,8 @@ class EpisodeTable:
             UsageError: The expression cannot be parsed, or has an unsupported part.
             StepError: No such column, types that cannot be compared, or no episode is selected.
         """
+        from offline_data.preprocess.steps.episodes import Filter
+
         step = Filter(text)
         table: dict[Key, NDArray[Any]] = {("number",): np.arange(len(self))}
         words: dict[Key, list[Any]] = {}
