@@ -30,9 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("offline_data", "cli")
 
 BUDGETS = {
-    "cli": 5_300,
+    "cli": 5_340,
     "offline_data": 2_260,
-    "offline_data/api": 1_180,
+    "offline_data/api": 1_200,
     "offline_data/buffers": 17_810,
     "offline_data/checks": 4_070,
     "offline_data/episodes": 710,
@@ -48,12 +48,12 @@ BUDGETS = {
     "offline_data/record": 1_450,
     "offline_data/reports": 2_790,
     "offline_data/share": 400,
-    "offline_data/targets": 3_350,
+    "offline_data/targets": 3_360,
     "offline_data/sources": 13_700,
-    "offline_data/store": 5_300,
+    "offline_data/store": 5_420,
     "offline_data/testing": 930,
     "offline_data/text": 3_060,
-    "tests": 83_500,
+    "tests": 83_800,
 }
 """Lines of each folder."""
 

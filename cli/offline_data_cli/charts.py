@@ -119,7 +119,7 @@ def _range_lines(leaf: Ranges, width: int) -> list[str]:
     names = [_cut(name, width // 3) for name in leaf.names[:_MOST_DIMENSIONS]]
     wide = max(map(len, names))
     lines = wrap(f"{leaf.label}: minimum, 5 ▒ 25 █ 75 ▒ 95 %, maximum", width)
-    for name, (low, _, five, quarter, median, three, most, _, high) in zip(
+    for name, (low, _, five, _, quarter, median, three, _, most, _, high) in zip(
         names, shown.tolist(), strict=True
     ):
         if not low < high:

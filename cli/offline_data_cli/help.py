@@ -27,7 +27,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "head": ("head local:mine -n 2", "head local:mine --random 3 --seed 0"),
     "tail": ("tail local:mine -n 2",),
     "sample": ("sample local:mine --batch 32 --seed 0", "sample local:mine --batch 64 --slices 8"),
-    "stats": ("stats local:mine --features --quantiles", "stats local:mine --json"),
+    "stats": (
+        "stats local:mine --features --quantiles",
+        "stats local:mine --chunk 50 --openpi norm_stats.json",
+    ),
     "plot": ("plot local:mine", "plot local:mine --out mine.png"),
     "view": ("view local:mine 0", "view local:mine 3 --out three.gif --fps 10"),
     "card": ("card local:mine", "card local:mine --out README.md"),

@@ -14,7 +14,7 @@ from offline_data.progress import progress_of
 from offline_data.store.layout import DEFAULT_AUDIT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.figure import Figure
 
@@ -557,20 +557,47 @@ def info(
 def stats(
     id: DatasetLike,
     *,
+    chunk: int | None = None,
+    relative_to: str | None = None,
+    absolute: Sequence[int] = (),
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     progress: bool | Progress = True,
 ) -> DatasetStats:
-    """Return minimum, maximum, mean and more of every leaf and of the episodes, reading all rows.
+    """Return minimum, maximum, mean, quantiles and more of every leaf and of the episodes.
 
-    Raises `NotFoundError`, `InvalidIdError`, `IntegrityError`, `AccessError`.
+    ```python
+    found = offline_data.stats("local:arm", chunk=50, relative_to="observation/state", absolute=[6])
+    found.actions.features.mean  # of each element of a relative action, over all chunks
+    Path("norm_stats.json").write_text(json.dumps(found.norm_stats()))  # for openpi
+    ```
+
+    Args:
+        id: A dataset id, the path of a dataset directory, or a loaded dataset.
+        chunk: Also describe the actions of all chunks of this many rows inside of an episode.
+        relative_to: Observation leaf that is subtracted from the actions of a chunk: its value
+            before the first of them. It has the action's shape.
+        absolute: Elements of the action that it is not subtracted from, such as a gripper.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+
+    Raises:
+        NotFoundError, InvalidIdError, IntegrityError, AccessError: The dataset is not available.
+        UsageError: No action, no whole chunk, or a state of another shape.
     """
     from offline_data.reports.stats import dataset_stats
     from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
     entry = locate(text_of(id), settings_of(root, settings))
-    return dataset_stats(open_reader(entry.path), progress_of(progress))
+    return dataset_stats(
+        open_reader(entry.path),
+        progress_of(progress),
+        chunk=chunk,
+        relative_to=relative_to,
+        absolute=absolute,
+    )
 
 
 def plot(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -146,7 +147,13 @@ class Described:
         scores: Returns = (values - low) / (high - low)
         return scores
 
-    def describe(self) -> DatasetStats:
+    def describe(
+        self,
+        *,
+        chunk: int | None = None,
+        relative_to: str | None = None,
+        absolute: Sequence[int] = (),
+    ) -> DatasetStats:
         """Compute statistics of every stored leaf and of the episodes; for a view, over its rows.
 
         ```python
@@ -159,15 +166,27 @@ class Described:
         One pass over all data in bounded memory. Every observation that the source has counts once,
         the last ones of episodes included. Whole episodes that a view cuts have their whole return.
 
+        Args:
+            chunk: Also describe action chunks; these three are documented at `offline_data.stats`.
+            relative_to: Observation leaf to subtract from the actions of a chunk.
+            absolute: Elements of the action that it is not subtracted from.
+
         Raises:
-            UsageError: The view is empty.
+            UsageError: The view is empty, or has no such chunk.
+            NotFoundError: No leaf `relative_to`.
             ManifestError: A file is missing or damaged.
         """
         storage, pieces = self.storage, None
         if isinstance(storage, SubsetStorage):
             cut = storage.transitions
             pieces = (cut.first.numpy(), cut.lengths.numpy())
-        return dataset_stats(self._steps_storage.reader, pieces=pieces)
+        return dataset_stats(
+            self._steps_storage.reader,
+            pieces=pieces,
+            chunk=chunk,
+            relative_to=relative_to,
+            absolute=absolute,
+        )
 
 
 def _is_finite(score: object) -> TypeGuard[float]:

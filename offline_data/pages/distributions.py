@@ -19,10 +19,10 @@ from offline_data.pages.curves import (
 from offline_data.pages.page import Html, as_html, element, table
 from offline_data.plurals import plural
 from offline_data.reports.frames import image_layout
-from offline_data.reports.histograms import QUANTILES
 from offline_data.reports.names import feature_names
 from offline_data.reports.pictures import Histogram, histogram_of, histograms_of, ranges_of
 from offline_data.reports.stats import DatasetStats, LeafStats
+from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import DatasetReader
 
 REWARD = "next/reward"

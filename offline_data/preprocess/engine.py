@@ -110,9 +110,18 @@ class Run:
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
         """Run a first pass over the data; returns the measures of all groups, in order."""
         tasks, job = range(len(plan.tasks)), partial(measure_task, plan, step)
+        found: dict[int, list[Any]] = {}
+        measures: list[Any] = []
+        done = 0
         with self._answers(plan, job, tasks, f"measure for {step.name}") as answers:
-            found = dict(answers)
-        return [measure for task in tasks for measure in found[task]]
+            for task, answer in answers:
+                found[task] = answer
+                while done in found:
+                    measures += found.pop(done)
+                    done += 1
+                if isinstance(step, MeasuredStep) and measures:
+                    measures = step.condense(measures)
+        return measures
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
         """Run the unfinished tasks; returns the digests of files written in place."""

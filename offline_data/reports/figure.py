@@ -205,7 +205,7 @@ def _range(axes: Any, leaf: Ranges, room: int) -> None:
     """
     shown = leaf.quantiles[:MOST_DIMENSIONS]
     places = np.arange(len(shown))
-    low, _, five, quarter, median, three, most, _, high = shown.T
+    low, _, five, _, quarter, median, three, _, most, _, high = shown.T
     axes.vlines(places, low, high, color=_PALE, linewidth=1, zorder=1)
     for bottom, top, width, color in ((five, most, 0.5, _PALE), (quarter, three, 0.7, _BLUE)):
         axes.bar(places, top - bottom, width, bottom=bottom, color=color, zorder=2)

@@ -1,4 +1,4 @@
-"""Histograms and quantiles of many features from one pass, whatever their range, in bounded memory."""
+"""Histograms of many features from one pass, whatever their range, in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-"""Levels of the quantiles that are reported."""
 
 HISTOGRAM_BINS = 64
 """Bins of the histograms that are reported."""
@@ -38,7 +35,7 @@ class FeatureHistogram:
 
 
 class Histograms:
-    """Counts of the values of `features` features in `FINE_BINS` bins each; for floats also sums.
+    """Counts of the values of `features` features in `FINE_BINS` bins each.
 
     The bins of a feature are `[i * w, (i + 1) * w)` for consecutive integers `i`, where `w` is the
     least power of two with which they hold all of its values, at least 1 for integers. A range that
@@ -50,8 +47,9 @@ class Histograms:
         >>> seen = Histograms(1)
         >>> seen.add(np.array([[0.0, 0.5, 1.0]]), np.array([0.0]), np.array([1.0]))
         >>> seen.add(np.array([[100.0]]), np.array([100.0]), np.array([100.0]))
-        >>> seen.quantiles((0, 0.5, 1))
-        array([[  0.  ,   0.75, 100.  ]])
+        >>> found = seen.histogram(())
+        >>> found.counts[0], found.edges[[0, 1, -1]].tolist()
+        (np.int64(3), [0.0, 1.625, 104.0])
     """
 
     def __init__(self, features: int, dtype: str | np.dtype[Any] = "float64") -> None:
@@ -60,7 +58,6 @@ class Histograms:
         self.bins = 256 if self._bytes else FINE_BINS
         """Bins of each feature in memory."""
         self._counts = np.zeros((features, self.bins), np.int64)
-        self._sums = None if self._integers else np.zeros((features, self.bins))
         self._low = np.full(features, np.nan)
         self._high = np.full(features, np.nan)
         self._exponent = np.full(features, 0 if self._bytes else _NARROWEST)
@@ -91,46 +88,10 @@ class Histograms:
                 places += rows.astype(kind)
                 whole = self._integers or np.isfinite(places.sum())
             if not whole:
-                finite = np.isfinite(numbers)
-                places, values = places[finite], values[finite]
+                places = places[np.isfinite(numbers)]
             places = places.astype(np.intp)
         size, flat = self._counts.size, places.ravel("K")
         self._counts += np.bincount(flat, minlength=size).reshape(self._counts.shape)
-        if self._sums is not None:
-            weights = values.ravel("K")
-            self._sums += np.bincount(flat, weights, minlength=size).reshape(self._counts.shape)
-
-    def quantiles(self, levels: tuple[float, ...] = QUANTILES) -> NDArray[np.float64]:
-        """Return estimates of quantiles, `[features, len(levels)]`, NaN without finite values.
-
-        A value is estimated by the mean of its bin, for integers by the middle of it, and a quantile
-        as numpy's default does: between two neighbours in order. So it is less than `w` from the
-        exact one, and equal to it, up to rounding, where all values of a bin are equal: rewards of a
-        few values, integers that span fewer than `FINE_BINS`. The levels 0 and 1 are the exact
-        minimum and maximum.
-        """
-        ends = np.cumsum(self._counts, axis=1)
-        total = ends[:, -1]
-        with np.errstate(invalid="ignore", over="ignore"):
-            if self._sums is None:
-                width = np.ldexp(1.0, self._exponent)[:, None]
-                means = (self._first[:, None] + np.arange(self.bins) + 0.5) * width - 0.5
-            else:
-                means = self._sums / self._counts
-            means = np.clip(means, self._low[:, None], self._high[:, None])
-        rows, out = np.arange(len(total)), np.full((len(total), len(levels)), np.nan)
-        for place, level in enumerate(levels):
-            rank = level * (np.maximum(total, 1) - 1)
-            below, above = (
-                means[rows, np.minimum((ends <= of[:, None]).sum(axis=1), self.bins - 1)]
-                for of in (np.floor(rank), np.ceil(rank))
-            )
-            share = rank - np.floor(rank)
-            out[:, place] = below * (1 - share) + above * share
-            if level in {0, 1}:
-                out[:, place] = self._high if level else self._low
-        out[total == 0] = np.nan
-        return out
 
     def histogram(self, shape: tuple[int, ...], bins: int = HISTOGRAM_BINS) -> FeatureHistogram:
         """Return a histogram of each feature in wider bins; `shape` is that of a row."""
@@ -175,9 +136,7 @@ class Histograms:
         places = (old >> merged[:, None]) - first[:, None]
         rows, columns = np.nonzero(self._counts[grown])
         target = grown[rows], places[rows, columns]
-        for table in (self._counts, self._sums):
-            if table is not None:
-                kept = table[grown[rows], columns]
-                table[grown] = 0
-                np.add.at(table, target, kept)
+        kept = self._counts[grown[rows], columns]
+        self._counts[grown] = 0
+        np.add.at(self._counts, target, kept)
         self._exponent[grown], self._first[grown] = exponent, first

@@ -15,9 +15,10 @@ from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.frames import image_layout
-from offline_data.reports.histograms import HISTOGRAM_BINS, QUANTILES, Histograms
+from offline_data.reports.histograms import HISTOGRAM_BINS, Histograms
 from offline_data.reports.names import feature_labels, feature_names
 from offline_data.reports.stats import MOST_FEATURES, DatasetStats, LeafStats, dataset_stats
+from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import DatasetReader
 
 COVERAGE_ROWS = 1 << 17

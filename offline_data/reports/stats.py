@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,8 +14,9 @@ from offline_data.episodes.fields import Key, join_key, next_of, split_key
 from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
-from offline_data.reports.histograms import QUANTILES, FeatureHistogram, Histograms
+from offline_data.reports.histograms import FeatureHistogram, Histograms
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, LeafSpec, leaves_by_file
+from offline_data.store.quantiles import LEVELS, QUANTILES, QuantileSketch
 from offline_data.store.reader import DatasetReader
 from offline_data.store.statistics import BLOCK_ITEMS, Moments, Number, item_moments, moments_of
 
@@ -36,6 +37,9 @@ MOST_FEATURES = 1024
 _NARROW = 64
 """Numbers in a row up to which it is faster to make each column contiguous first."""
 
+_ENDS = ("q01", "q99")
+"""Quantiles in openpi's `norm_stats.json`."""
+
 _TITLES = ("MIN", "MAX", "MEAN", "STD", "NAN", "INF")
 
 
@@ -52,8 +56,10 @@ class FeatureStats:
     std: NDArray[np.float64]
     """Standard deviation of the population."""
     quantiles: NDArray[np.float64]
-    """At the levels `QUANTILES`, `[*shape, levels]`; exact, or less than a bin of `Histograms` off:
-    0.2 % of the range. NaN where no value is finite."""
+    """At the levels `QUANTILES`, `[*shape, levels]`. NaN where no value is finite."""
+    rank_error: float
+    """Bound of the distance between ranks of `quantiles` and the exact ones, as a share of the rows:
+    0 where they are exact, as for fewer than 1,024 rows (8,192 of up to 32 numbers)."""
     histogram: FeatureHistogram
 
 
@@ -161,6 +167,8 @@ class DatasetStats:
     per_episode: EpisodeStats
     quantile_levels: tuple[float, ...] = QUANTILES
     """Levels of the quantiles in `features`."""
+    actions: LeafStats | None = None
+    """Of action chunks or relative actions, if requested; a row is one action of one chunk."""
 
     def __getitem__(self, key: str | tuple[str, ...]) -> LeafStats | TextStats:
         """Return the figures of one leaf by its TED key; raises `NotFoundError`."""
@@ -170,6 +178,40 @@ class DatasetStats:
         if name not in known:
             raise NotFoundError(f"There is no leaf {name!r}; there are {', '.join(known)}")
         return known[name]
+
+    def norm_stats(self, state: str | None = None) -> dict[str, dict[str, dict[str, list[float]]]]:
+        """Return the content of openpi's `norm_stats.json`: figures of `state` and `actions`.
+
+        Actions are those of `actions` if chunks or relative actions were requested, else the leaf.
+
+        Args:
+            state: Leaf of the robot's state; None: `observation/state` or the only observation.
+
+        Raises:
+            NotFoundError: No such leaf.
+            UsageError: No leaf named and none is obvious, or one that is not a vector of numbers
+                with finite values.
+        """
+        seen = [leaf.key for leaf in self.leaves if split_key(leaf.key)[0] == "observation"]
+        if state is None and "observation/state" not in seen and len(seen) != 1:
+            raise UsageError(
+                f"{self.id} has no leaf observation/state and {plural(len(seen), 'other')}",
+                hint="name the robot's state: --state KEY, norm_stats(KEY)",
+            )
+        state = state or ("observation/state" if "observation/state" in seen else seen[0])
+        found = {}
+        for name, leaf in (("state", self[state]), ("actions", self.actions or self["action"])):
+            figures = leaf.features if isinstance(leaf, LeafStats) else None
+            vector = isinstance(leaf, LeafStats) and len(leaf.shape) < 2
+            if figures is None or not vector or not np.all(figures.count):
+                raise UsageError(
+                    f"openpi's {name} are one vector of numbers, and {leaf.key!r} is not, or has "
+                    "elements without a finite value"
+                )
+            levels = {name: figures.quantiles[..., QUANTILES.index(LEVELS[name])] for name in _ENDS}
+            columns = {"mean": figures.mean, "std": figures.std, **levels}
+            found[name] = {key: column.reshape(-1).tolist() for key, column in columns.items()}
+        return {"norm_stats": found}
 
     def __repr__(self) -> str:
         episodes = self.per_episode
@@ -197,6 +239,9 @@ def dataset_stats(
     progress: Progress = SILENT,
     *,
     pieces: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    chunk: int | None = None,
+    relative_to: str | None = None,
+    absolute: Sequence[int] = (),
     chunk_items: int = CHUNK_ITEMS,
 ) -> DatasetStats:
     """Compute the statistics of every leaf; reads each file once, `chunk_items` items at a time.
@@ -205,13 +250,24 @@ def dataset_stats(
         reader: Of the dataset.
         pieces: First rows and lengths, int64 `[P]`, of the runs of rows to look at, each inside an
             episode; the observation after its last row counts with each. None: all episodes.
+        chunk: Length of the action chunks to describe in `actions`; None: 1 with `relative_to`.
+        relative_to: Observation leaf to subtract from the actions of a chunk: its value before the
+            first of them.
+        absolute: Elements of the action that it is not subtracted from, such as a gripper.
         chunk_items: Numbers in memory.
 
     Raises:
         ManifestError: A file is missing or damaged.
-        UsageError: There is no row in `pieces`.
+        NotFoundError: No leaf `relative_to`.
+        UsageError: There is no row in `pieces`, no action, no whole chunk, or a state of another
+            shape.
     """
     chosen = _Selection.of(reader, pieces)
+    actions = None
+    if chunk is not None or relative_to is not None:
+        actions = _action_stats(reader, chosen, chunk or 1, relative_to, absolute, chunk_items)
+    elif absolute:
+        raise UsageError("absolute names elements of relative actions", hint="add relative_to")
     transitions, count = chosen.steps.rows, len(chosen.numbers)
     if not transitions:
         raise UsageError(f"There is nothing to describe: no row of {reader.manifest.id}")
@@ -249,7 +305,63 @@ def dataset_stats(
         tuple(found.stats(rows[key]) for key, found in measured.items()),
         tuple(_text_stats(reader, key, rows[key], found) for key, found in counts.items()),
         per_episode,
+        actions=actions,
     )
+
+
+def _action_stats(
+    reader: DatasetReader,
+    chosen: _Selection,
+    chunk: int,
+    relative_to: str | None,
+    absolute: Sequence[int],
+    items: int,
+) -> LeafStats:
+    """Compute the statistics of all actions of all chunks of `chunk` rows inside of an episode.
+
+    An action counts once for each chunk it is in. Relative actions are `action[t + i] - state[t]`,
+    as in LeRobot's `compute_relative_action_stats` and openpi's `DeltaActions`.
+    """
+    leaf = reader.step_leaves.get(("action",))
+    if leaf is None or leaf.text or len(leaf.shape) > 1 or np.dtype(leaf.dtype).kind not in "fiub":
+        raise UsageError(
+            f"Statistics of action chunks need a leaf 'action' of vectors of numbers; "
+            f"{reader.manifest.id} has {'none' if leaf is None else f'{leaf.dtype}{[*leaf.shape]}'}"
+        )
+    name, state = f"action, chunks of {chunk}" if chunk > 1 else "action", None
+    dtype, size = np.dtype(leaf.dtype), prod(leaf.shape)
+    if relative_to is not None:
+        state = reader.observation_leaves.get(split_key(relative_to))
+        if state is None:
+            known = ", ".join(map(join_key, reader.observation_leaves))
+            raise NotFoundError(f"There is no observation {relative_to!r}; there are {known}")
+        if state.shape != leaf.shape or state.text or np.dtype(state.dtype).kind not in "fiub":
+            raise UsageError(
+                f"Relative actions need a state like the action, {[*leaf.shape]}; "
+                f"{relative_to!r} is {state.dtype}{[*state.shape]}"
+            )
+        dtype = np.result_type(dtype, state.dtype, np.float32)
+        name = f"action - {join_key(state.key)}" + (f", chunks of {chunk}" if chunk > 1 else "")
+    kept = np.zeros(size, bool)
+    if any(not 0 <= place < size for place in absolute):
+        raise UsageError(f"absolute is {[*absolute]}; an action has elements 0 to {size - 1}")
+    kept[list(absolute)] = True
+    starts = _Pieces(chosen.steps.first, np.maximum(chosen.steps.lengths - chunk + 1, 0))
+    if not starts.rows:
+        raise UsageError(
+            f"No episode has {chunk} rows; the longest has {chosen.steps.lengths.max()}",
+            hint=f"a chunk of {chosen.steps.lengths.max()} rows at most",
+        )
+    figures, actions = _Figures(replace(leaf, dtype=str(dtype))), reader.step(leaf.key)
+    for rows in starts.chunks([leaf], max(1, items // chunk)):
+        first = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        values = np.asarray(actions[first[:, None] + np.arange(chunk)])
+        if state is not None:
+            origin = reader.observations_at(state.key, first, after=False)
+            origin = np.where(kept.reshape(leaf.shape), 0, origin)
+            values = np.subtract(values, origin[:, None], dtype=dtype)
+        figures.add(values.reshape(-1, *leaf.shape))
+    return replace(figures.stats(starts.rows * chunk), key=name)
 
 
 class _Pieces:
@@ -320,11 +432,10 @@ class _Figures:
 
     def __init__(self, leaf: LeafSpec) -> None:
         self._leaf, self._seen, self._count = leaf, Moments(), prod(leaf.shape)
-        self._low: NDArray[np.generic] | None = None
-        self._high: NDArray[np.generic] | None = None
         self._histograms: Histograms | None = None
         if self._count <= MOST_FEATURES and "complex" not in leaf.dtype:
             self._histograms = Histograms(self._count, leaf.dtype)
+            self._sketch = QuantileSketch(self._count)
 
     def add(self, values: NDArray[np.generic]) -> None:
         """Add some rows, at least one."""
@@ -338,33 +449,33 @@ class _Figures:
             if self._count <= _NARROW:
                 # Each feature contiguous: its minimum is found several times faster.
                 rows = np.ascontiguousarray(rows)
-            low, high = _extremes(rows)
-            self._low = low if self._low is None else np.asarray(np.fmin(self._low, low))
-            self._high = high if self._high is None else np.asarray(np.fmax(self._high, high))
+            self._sketch.add(rows)
             self._seen = self._seen.merge(item_moments(rows.T))
-            self._histograms.add(rows, low, high)
+            self._histograms.add(rows, self._sketch.low, self._sketch.high)
 
     def stats(self, rows: int) -> LeafStats:
         """Return the statistics over `rows` rows."""
         leaf, seen, features = self._leaf, self._seen, None
         least, greatest = seen.minimum, seen.maximum
-        if self._low is not None and self._high is not None and self._histograms is not None:
+        if self._histograms is not None and rows:
+            low, high = self._sketch.low, self._sketch.high
             count = np.asarray(seen.count)
             means, stds = (np.where(count == 0, np.nan, one) for one in (seen.mean, seen.std))
             features = FeatureStats(
                 count.reshape(leaf.shape),
-                self._low.reshape(leaf.shape),
-                self._high.reshape(leaf.shape),
+                low.astype(leaf.dtype).reshape(leaf.shape),
+                high.astype(leaf.dtype).reshape(leaf.shape),
                 means.reshape(leaf.shape),
                 stds.reshape(leaf.shape),
-                self._histograms.quantiles().reshape(*leaf.shape, len(QUANTILES)),
+                self._sketch.quantiles(QUANTILES).reshape(*leaf.shape, len(QUANTILES)),
+                self._sketch.rank_error,
                 self._histograms.histogram(leaf.shape),
             )
             seen = seen.pool()
             if seen.count:
                 kind = float if leaf.dtype.startswith("float") else int
-                least = kind(np.fmin.reduce(self._low, None))
-                greatest = kind(np.fmax.reduce(self._high, None))
+                least = kind(np.fmin.reduce(low, None))
+                greatest = kind(np.fmax.reduce(high, None))
         mean, std = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
         return LeafStats(
             join_key(leaf.key),
@@ -379,15 +490,6 @@ class _Figures:
             seen.inf,
             features,
         )
-
-
-def _extremes(rows: NDArray[np.generic]) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return the minimum and maximum finite value of each row, or NaN."""
-    low, high = np.asarray(np.min(rows, 1)), np.asarray(np.max(rows, 1))  # NaN where there is one
-    if rows.dtype.kind != "f" or (np.isfinite(low) & np.isfinite(high)).all():
-        return low, high
-    finite = np.where(np.isfinite(rows), rows, np.nan).astype(rows.dtype, copy=False)
-    return np.asarray(np.fmin.reduce(finite, 1)), np.asarray(np.fmax.reduce(finite, 1))
 
 
 def _spread(values: NDArray[np.generic]) -> Spread | None:

@@ -44,6 +44,7 @@ from offline_data.sources.lerobot.metadata import (
     fill,
 )
 from offline_data.sources.registry import get_source
+from offline_data.store.quantiles import LEVELS, QuantileSketch
 from offline_data.targets.base import (
     ExportJob,
     ExportOptions,
@@ -54,9 +55,9 @@ from offline_data.targets.base import (
 )
 from offline_data.targets.episodes import ExportedEpisodes, ExportMember, Leaf, Table
 from offline_data.targets.lerobot_stats import (
-    QUANTILES,
     Stats,
     merge_stats,
+    quantiles_of,
     reduce_image,
     sampled_frames,
     stats_of_images,
@@ -325,6 +326,7 @@ class _LeRobotWriter:
         self._old = options.format_version == "2.1"
         self._tasks: dict[str, int] = {}
         self._total: dict[str, Stats] = {}
+        self._sketches: dict[str, QuantileSketch] = {}
         self._count = self._rows = 0
         self._places = {one.path: one for one in job.places if one.path != "task_index"}
         self._features = _features(self._places.values(), options, job.episodes.reader.manifest)
@@ -393,7 +395,12 @@ class _LeRobotWriter:
             if (
                 one["dtype"] not in _WITHOUT_STATS and "image" not in name
             ):  # else they are of images
-                stats[name] = stats_of_rows(np.asarray(columns[name]))
+                values = np.asarray(columns[name])
+                stats[name] = stats_of_rows(values)
+                if not self._old:
+                    values = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1).T
+                    sketch = self._sketches.setdefault(name, QuantileSketch(len(values)))
+                    sketch.add(values)
         rows = [_column(columns[one.name], one.type) for one in self._schema]
         table = arrow().table(rows, schema=self._schema)
         self._data.for_episode(fields).write_table(table, row_group_size=length)
@@ -461,6 +468,8 @@ class _LeRobotWriter:
             if self._listed:
                 self._write_list()
             _write_tasks(self._tasks, folder / "tasks.parquet")
+            for name, sketch in self._sketches.items():
+                self._total[name] |= quantiles_of(sketch)
             figures = {name: _as_lists(one) for name, one in self._total.items()}
             (folder / "stats.json").write_text(json.dumps(figures, indent=4))
         robot = self._job.episodes.reader.manifest.about.get("robot_type")
@@ -598,5 +607,5 @@ def _write_tasks(tasks: Mapping[str, int], path: Path) -> None:
 
 def _as_lists(stats: Stats, *, quantiles: bool = True) -> dict[str, Any]:
     return {
-        name: value.tolist() for name, value in stats.items() if quantiles or name not in QUANTILES
+        name: value.tolist() for name, value in stats.items() if quantiles or name not in LEVELS
     }

@@ -2,8 +2,8 @@
 
 Numbers: over all rows and all axes but the last. Images: of each channel, divided by 255, `[3, 1, 1]`,
 from at most `_MOST` frames of an episode, every few pixels of large ones. Quantiles are exact in an
-episode, where LeRobot's are of a histogram; those of all episodes are their mean weighted by rows, as
-LeRobot's are.
+episode, where LeRobot's are of a histogram. Those of all episodes are of all rows (`QuantileSketch`),
+where LeRobot's are the extremes of the episodes' quantiles; of images their mean weighted by frames.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.store.quantiles import LEVELS, QuantileSketch
+
 Stats: TypeAlias = dict[str, NDArray[Any]]
 """`min`, `max`, `mean`, `std`, `count` and quantiles of a feature."""
 
-QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _FEWEST, _MOST = 100, 10_000
 _LARGE, _SMALL = 300, 150
 """Images with a side of `_LARGE` pixels are reduce_image to about `_SMALL`."""
@@ -40,8 +41,13 @@ def stats_of_rows(values: NDArray[Any]) -> Stats:
             "std": rows.std(axis=0),
             "count": np.array([len(values)]),
         }
-        quantiles = np.quantile(rows, list(QUANTILES.values()), axis=0)
-    return found | dict(zip(QUANTILES, quantiles, strict=True))
+        quantiles = np.quantile(rows, list(LEVELS.values()), axis=0)
+    return found | dict(zip(LEVELS, quantiles, strict=True))
+
+
+def quantiles_of(seen: QuantileSketch) -> Stats:
+    """Return the quantiles of all rows that a sketch has seen."""
+    return dict(zip(LEVELS, seen.quantiles([*LEVELS.values()]).T, strict=True))
 
 
 def sampled_frames(length: int) -> NDArray[np.int64]:
@@ -80,9 +86,9 @@ def stats_of_images(images: NDArray[Any]) -> Stats:
         there, total = np.flatnonzero(counts), counts.sum()
         mean = (levels * counts).sum() / total
         spread = np.sqrt(((levels - mean) ** 2 * counts).sum() / total)
-        places = np.searchsorted(np.cumsum(counts), np.array([*QUANTILES.values()]) * total)
+        places = np.searchsorted(np.cumsum(counts), np.array([*LEVELS.values()]) * total)
         columns.append([levels[there[0]], levels[there[-1]], mean, spread, *levels[places]])
-    names = ("min", "max", "mean", "std", *QUANTILES)
+    names = ("min", "max", "mean", "std", *LEVELS)
     table = np.repeat(np.array(columns), 3 // len(columns), axis=0).T[..., None, None]
     return dict(zip(names, table, strict=True)) | {"count": np.array([len(images)])}
 
@@ -96,7 +102,7 @@ def _merge(one: Stats, other: Stats) -> Stats:
     counts = np.array([one["count"].item(), other["count"].item()], np.float64)
     first, second = counts / counts.sum()
     with np.errstate(all="ignore"):
-        found = {name: first * one[name] + second * other[name] for name in ("mean", *QUANTILES)}
+        found = {name: first * one[name] + second * other[name] for name in ("mean", *LEVELS)}
         variances = (
             part["std"] ** 2 + (part["mean"] - found["mean"]) ** 2 for part in (one, other)
         )

@@ -161,7 +161,7 @@ def test_stats_quantiles(cli: Cli, toy: Path) -> None:
         for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
             assert count == sum(low <= value < high for value in values)
     rows = cli("stats", "local:toy", "--quantiles").rows
-    assert ["QUANTILES OF", "P5", "P25", "P50", "P75", "P95"] in rows
+    assert ["QUANTILES OF", "Q01", "Q10", "Q50", "Q90", "Q99"] in rows
     assert ["observation/state[1]", "1004.0"] in [[row[0], row[3]] for row in rows if len(row) > 3]
     (reward,) = [row for row in rows if row[0] == "next/reward" and len(row) == 6]
     assert float(reward[3]) == pytest.approx(100.4)

@@ -124,7 +124,7 @@ def test_each_feature_has_its_figures_and_a_drawing(
         "next/reward", r"action/arm\[0\] pan", r"action/arm\[1\] lift", "action/grip"
     ]  # fmt: skip
     arm: Any = stats["action/arm"]
-    assert rows[1][1:4] == [f"{arm.features.quantiles[0, place]:.4g}" for place in (0, 4, 8)]
+    assert rows[1][1:4] == [f"{arm.features.quantiles[0, place]:.4g}" for place in (0, 5, 10)]
     grips = np.bincount(np.concatenate([one["actions"]["grip"] for one in drawn_episodes()]))
     heights = ["▁▂▃▄▅▆▇█".index(one) + 1 for one in rows[3][4]]
     assert heights == np.ceil(8 * grips / grips.max()).tolist()

@@ -17,6 +17,7 @@ from offline_data import api
 from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.reports import figure
 from offline_data.reports.pictures import DatasetPictures, summarise
+from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import open_reader
 from offline_data_cli.charts import chart_lines
 from tests.reports.drawn import LENGTHS, drawn_episodes
@@ -63,7 +64,9 @@ def test_panels_hold_the_numbers(found: DatasetPictures) -> None:
     assert bars == dict(enumerate(np.bincount(grips)))
     state = panels["observation/state"]
     (medians,) = state.lines
-    np.testing.assert_array_equal(medians.get_ydata(), found.ranges[1].quantiles[:, 4])
+    np.testing.assert_array_equal(
+        medians.get_ydata(), found.ranges[1].quantiles[:, QUANTILES.index(0.5)]
+    )
     total = panels["cumulated reward"]
     curves = [line for line in total.lines if line.get_label().startswith("episode")]
     assert [line.get_label().split(",")[0] for line in curves] == [

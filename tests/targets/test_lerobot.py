@@ -368,6 +368,9 @@ def test_statistics_are_those_of_all_rows(write: Write) -> None:
         np.testing.assert_allclose(one["mean"], np.repeat(flat.mean(axis=0), 3)[:3])
         np.testing.assert_allclose(one["std"], np.repeat(flat.std(axis=0), 3)[:3])
         assert one["count"].tolist() == [ROWS]
+    for q in (1, 10, 50, 90, 99):
+        quantile = np.quantile(state, q / 100, axis=0)
+        np.testing.assert_allclose(found["observation.state"][f"q{q:02d}"], quantile)
     assert np.shape(found["observation.image"]["q50"]) == (3, 1, 1)
     listed = pq.read_table(folder / "meta/episodes/chunk-000/file-000.parquet")
     for number, row in enumerate(listed.to_pylist()):

@@ -1,10 +1,11 @@
 """`info`, `head`, `sample` and `stats`: metadata and values of one dataset."""
 
+import json
 import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.files import human_bytes
@@ -34,7 +35,7 @@ OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", met
 _INTERNAL = ("recipe", "fingerprint", "next_too")
 """Recorded options that are shown elsewhere, or only identify a dataset."""
 _UNITS = {"fps": "Hz", "max_episode_steps": "steps"}
-_QUANTILES = {"P5": 0.05, "P25": 0.25, "P50": 0.5, "P75": 0.75, "P95": 0.95}
+_QUANTILES = {"Q01": 0.01, "Q10": 0.1, "Q50": 0.5, "Q90": 0.9, "Q99": 0.99}
 """Quantiles in the output; `--json` has more."""
 
 
@@ -396,15 +397,59 @@ def stats(
     dataset: Dataset,
     features: Annotated[bool, option("Also show each element, such as action[0].")] = False,
     quantiles: Annotated[
-        bool, option("Also show the 5, 25, 50, 75 and 95 % quantiles of each element.")
+        bool, option("Also show the 1, 10, 50, 90 and 99 % quantiles of each element.")
     ] = False,
+    chunk: Annotated[
+        int | None, count("Also describe all action chunks of N rows.", max=_MOST)
+    ] = None,
+    relative_to: Annotated[
+        str | None,
+        option("Also describe actions minus this observation before their chunk.", metavar="LEAF"),
+    ] = None,
+    absolute: Annotated[
+        list[int] | None,
+        option(
+            "Element of the action to leave absolute, such as a gripper; may be repeated.",
+            metavar="I",
+            min=0,
+        ),
+    ] = None,
+    openpi: Annotated[
+        str | None, option("Also write openpi's norm_stats.json to FILE.", metavar="FILE")
+    ] = None,
+    state: Annotated[
+        str | None,
+        option(
+            "With --openpi: the robot's state. (default: --relative-to, else observation/state)",
+            metavar="LEAF",
+        ),
+    ] = None,
+    force: Annotated[bool, option("Replace FILE if it exists.")] = False,
 ) -> Result:
     """Show statistics of every leaf and of the episodes."""
     from offline_data import api
+    from offline_data.errors import UsageError
+    from offline_data.files import write_user_file
+    from offline_data_cli.commands.pages import new_file
 
+    if openpi is None and state is not None:
+        raise UsageError("--state requires --openpi", hint="add --openpi FILE")
+    file = new_file(openpi, force, "--openpi") if openpi is not None else None
     path = entry_named(context, dataset).path
-    found = api.stats(path, settings=context.settings, progress=context.progress)
-    return stats_result(found, features, quantiles)
+    found = api.stats(
+        path,
+        chunk=chunk,
+        relative_to=relative_to,
+        absolute=absolute or (),
+        settings=context.settings,
+        progress=context.progress,
+    )
+    shown = stats_result(found, features, quantiles)
+    if file is None:
+        return shown
+    content = found.norm_stats(state or relative_to)
+    write_user_file(file, json.dumps(content, indent=2).encode())
+    return replace(shown, notes=(*shown.notes, f"{file} written"))
 
 
 def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool = False) -> Result:
@@ -417,17 +462,18 @@ def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool 
     )
     figures = "min:number max:number mean:number std:number"
     places = [0, *(1 + found.quantile_levels.index(level) for level in _QUANTILES.values())]
+    leaves = [*found.leaves, *([found.actions] if found.actions else [])]
     tables = [
-        table(f"leaf=key type=kind {figures} nan:number inf:number", found.leaves),
+        table(f"leaf=key type=kind {figures} nan:number inf:number", leaves),
         table(
             f"feature finite:count {figures}",
-            [row for leaf in found.leaves for row in (leaf.feature_rows() if features else ())],
+            [row for leaf in leaves for row in (leaf.feature_rows() if features else ())],
         ),
         table(
             f"quantiles_of {' '.join(f'{title}:number' for title in _QUANTILES)}",
             [
                 tuple(row[place] for place in places)
-                for leaf in found.leaves
+                for leaf in leaves
                 for row in (leaf.quantile_rows() if quantiles else ())
             ],
         ),
@@ -442,4 +488,7 @@ def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool 
         "episodes min:number median:number mean:number max:number",
         [{"episodes": name, **vars(spread)} for name, spread in spreads.items() if spread],
     )
-    return Result(found, (counts, tables[0], *non_empty(*tables[1:]), episodes), (found.id,))
+    error = max((one.features.rank_error for one in leaves if one.features), default=0)
+    note = f"quantiles are at most {100 * error:.2g} % of the rows off in rank"
+    notes = (note,) if quantiles and error else ()
+    return Result(found, (counts, tables[0], *non_empty(*tables[1:]), episodes), (found.id,), notes)

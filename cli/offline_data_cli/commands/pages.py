@@ -169,12 +169,12 @@ def find_decoder(manifest: "Manifest", named: str | None = None) -> "Decode | No
     return found.decode
 
 
-def new_file(out: str, force: bool) -> Path:
+def new_file(out: str, force: bool, name: str = "--out") -> Path:
     """Return the path of a file to write; raises `UsageError` if it exists, unless `force`."""
-    path = user_path(out, "--out")
+    path = user_path(out, name)
     if path.is_dir() or not path.parent.is_dir():
         wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
-        raise UsageError(f"{path} cannot be written: {wrong}", hint="--out FILE")
+        raise UsageError(f"{path} cannot be written: {wrong}", hint=f"{name} FILE")
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="choose another name, or replace it with --force")
     return path

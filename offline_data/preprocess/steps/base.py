@@ -134,6 +134,14 @@ class MeasuredStep(Step):
         """Return a measurement of some episodes: small and picklable."""
         raise NotImplementedError
 
+    def condense(self, measures: Sequence[Any]) -> list[Any]:
+        """Return fewer measurements that `fitted` treats alike.
+
+        Called with the result of the last call and the next measurements, so that not all of them
+        are in memory; the result must not depend on where that happens.
+        """
+        return list(measures)
+
     def fitted(self, measures: Sequence[Any]) -> Self:
         """Return the step ready to `apply`.
 

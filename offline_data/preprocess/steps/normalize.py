@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from math import inf
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,10 +28,16 @@ from offline_data.preprocess.steps.leaves import (
     without_overflow,
 )
 from offline_data.preprocess.steps.parse import is_finite
-from offline_data.store.statistics import Moments, item_moments
+from offline_data.store.quantiles import LEVELS, QuantileSketch
+from offline_data.store.statistics import item_moments
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_EPS = {"std": 1e-3, "quantile": 1e-6}
+
+_SKETCH = 4096
+"""Values that a sketch keeps of each element and level."""
 
 
 class _Learning(MeasuredStep):
@@ -56,7 +62,11 @@ class _Learning(MeasuredStep):
 
 @dataclass(frozen=True)
 class Normalize(_Learning, name="normalize", example="normalize:observation,eps=1e-3"):
-    """Normalize leaves to mean 0 and standard deviation 1: `(x - mean) / (std + eps)`.
+    """Normalize leaves to mean 0 and standard deviation 1, or to quantiles -1 and 1.
+
+    `by="std"`: `(x - mean) / (std + eps)`. `by="quantile"`: `2 (x - q01) / (q99 - q01 + eps) - 1` with
+    the 1 % and 99 % quantiles, as openpi does; values beyond them are not clipped. They are exact
+    for up to 4,096 rows and else of a `QuantileSketch`, whose rank error is in the manifest.
 
     Mean and (population) standard deviation are computed elementwise in float64 over all rows. An
     observation column counts each of the source's observations once, including the last one of an
@@ -90,45 +100,78 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     keys: tuple[str, ...] = field(default=("observation",), metadata={"many": True})
     """Leaves. A name of one leaf selects it; a name of several selects those of floating-point
     numbers."""
-    eps: float = 1e-3
-    """Added to the standard deviation, as in CORL and d3rlpy; a constant element becomes 0."""
+    eps: float | None = None
+    """Added to the divisor. null: 1e-3 by standard deviation, as in CORL and d3rlpy, where a constant
+    element becomes 0; 1e-6 by quantiles, as in openpi, where it becomes -1."""
     std: bool = True
     """Whether to divide; else only the mean is subtracted."""
+    by: str = "std"
+    """`std`, or `quantile`."""
     learnt: Mapping[str, Any] | None = field(
         default=None, hash=False, repr=False, metadata={"state": True}
     )
     """JSON values `{"leaves": {key: {mean, std, not_finite}}}`: nested lists in the shape of a row,
-    and the number of ignored values."""
+    and the number of ignored values; by quantiles `q01`, `q99` and their `rank_error` instead."""
 
     def __post_init__(self) -> None:
         self._expect("keys", "some leaves", fits=bool(self.keys))
-        self._expect(
-            "eps", "a finite number, 0 or more", fits=is_finite(self.eps) and self.eps >= 0
-        )
+        self._expect("by", "std or quantile", fits=self.by in {"std", "quantile"})
+        if self.eps is None:
+            object.__setattr__(self, "eps", _EPS[self.by])
+        fits = is_finite(self.eps) and self.eps is not None and self.eps >= 0
+        self._expect("eps", "a finite number, 0 or more", fits=fits)
         self._expect("std", "true or false", fits=isinstance(self.std, bool))
+        self._expect("std", "true, since quantiles divide", fits=self.std or self.by == "std")
 
     def settled(self, probe: EpisodeChunk) -> Self:
         self._meant(probe)
         return self
 
-    def measure(self, chunk: EpisodeChunk) -> dict[Key, Moments]:
+    def measure(self, chunk: EpisodeChunk) -> dict[Key, Any]:
+        """Return moments by leaf; by quantiles the shape of a row and a sketch."""
         batch = chunk.batch
         known = np.ones(batch.transitions + len(batch.lengths), bool)
         known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
-        return {
-            key: item_moments(column(chunk, key), known if key in batch.observations else None)
-            for key in self._meant(chunk)
-        }
+        counted = {key: known if key in batch.observations else None for key in self._meant(chunk)}
+        if self.by == "std":
+            return {key: item_moments(column(chunk, key), mask) for key, mask in counted.items()}
+        sketches = {}
+        for key, mask in counted.items():
+            values = column(chunk, key) if mask is None else column(chunk, key)[mask]
+            sketch = QuantileSketch(prod(values.shape[1:]), _SKETCH)
+            if len(values):
+                sketch.add(values.reshape(len(values), -1).T)
+            sketches[key] = values.shape[1:], sketch
+        return sketches
 
-    def fitted(self, measures: Sequence[Mapping[Key, Moments]]) -> Self:
+    def condense(self, measures: Sequence[Mapping[Key, Any]]) -> list[Mapping[Key, Any]]:
+        def merge(one: Mapping[Key, Any], other: Mapping[Key, Any]) -> dict[Key, Any]:
+            if self.by == "std":
+                return {key: moments.merge(other[key]) for key, moments in one.items()}
+            return {key: (shape, own.merge(other[key][1])) for key, (shape, own) in one.items()}
+
+        return [reduce(merge, measures)]
+
+    def fitted(self, measures: Sequence[Mapping[Key, Any]]) -> Self:
         if not measures:
             raise StepError("Step 'normalize' has no episode to take statistics of")
-        learnt = {}
-        for key in measures[0]:
-            found = reduce(Moments.merge, [moments[key] for moments in measures])
-            self._check(f"Step 'normalize': {join_key(key)!r}", found)
-            figures = {"mean": found.mean.tolist(), "std": found.std.tolist()}
-            learnt[join_key(key)] = {**figures, "not_finite": found.not_finite}
+        learnt: dict[str, Any] = {}
+        for key, found in self.condense(measures)[0].items():
+            figures: dict[str, Any]
+            where = f"Step 'normalize': {join_key(key)!r}"
+            if self.by == "quantile":
+                shape, seen = found
+                low, high = seen.quantiles([LEVELS["q01"], LEVELS["q99"]]).T.reshape(2, *shape)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    self._check(where, seen.count, high - low)
+                figures = {"q01": low.tolist(), "q99": high.tolist()}
+                missing = seen.rows * len(seen.count) - int(seen.count.sum())
+                figures |= {"rank_error": seen.rank_error}
+            else:
+                self._check(where, found.count, found.std)
+                figures = {"mean": found.mean.tolist(), "std": found.std.tolist()}
+                missing = found.not_finite
+            learnt[join_key(key)] = {**figures, "not_finite": missing}
         return replace(self, learnt={"leaves": learnt})
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
@@ -171,37 +214,45 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
                 )
         return [key for key in leaves(chunk) if key in wanted]
 
-    def _check(self, leaf: str, found: Moments) -> None:
+    def _check(self, leaf: str, count: NDArray[Any], spread: NDArray[Any]) -> None:
         """Raise `StepError` if values cannot be normalized with these statistics."""
-        std = found.std
-        if not found.count.all():
+        if not count.all():
             raise StepError(
-                f"{leaf} has {int((found.count == 0).sum())} of {found.count.size} numbers of a "
-                "row without any finite value: they have no mean",
+                f"{leaf} has {int((count == 0).sum())} of {count.size} numbers of a "
+                "row without any finite value: they have no mean and no quantiles",
                 hint="name other leaves, or take this one out with exclude",
             )
-        if not np.isfinite(std).all():
+        if not np.isfinite(spread).all():
             raise StepError(
-                f"{leaf} has values too large for a standard deviation in float64",
+                f"{leaf} has values too large for a standard deviation or range in float64",
                 hint="put a step before it, such as clip",
             )
-        if self.std and self.eps == 0 and not std.all():
+        if self.std and self.eps == 0 and not spread.all():
+            never = "never change" if self.by == "std" else "have equal quantiles"
             raise StepError(
-                f"{leaf} has {int((std == 0).sum())} of {std.size} numbers of a row that never "
-                "change, and eps=0: that would divide by 0",
+                f"{leaf} has {int((spread == 0).sum())} of {spread.size} numbers of a row that "
+                f"{never}, and eps=0: that would divide by 0",
                 hint="give eps above 0, for example eps=1e-3",
             )
 
     def _scale(self, chunk: EpisodeChunk, key: Key, learnt: Mapping[str, Any]) -> NDArray[Any]:
         values = column(chunk, key)
         wide = np.result_type(values.dtype, np.float32)
-        mean, std = (np.asarray(learnt[name], "f8").astype(wide) for name in ("mean", "std"))
-        dtype = values.dtype if values.dtype.kind == "f" else np.float32
+        names = ("mean", "std") if self.by == "std" else ("q01", "q99")
+        first, second = (np.asarray(learnt[name], "f8") for name in names)
+        dtype, eps = values.dtype if values.dtype.kind == "f" else np.float32, self.eps or 0.0
+        center = first.astype(wide)
+        if self.by == "std":
+            spread = second.astype(wide) + wide.type(eps)
+        else:
+            spread = ((second - first + eps) / 2).astype(wide)
 
         def scale(values: NDArray[Any]) -> NDArray[Any]:
-            result: NDArray[Any] = np.subtract(values, mean, dtype=wide)
+            result: NDArray[Any] = np.subtract(values, center, dtype=wide)
             if self.std:
-                result /= std + wide.type(self.eps)
+                result /= spread
+            if self.by == "quantile":
+                result -= 1
             return result.astype(dtype, copy=False)
 
         return without_overflow(chunk, key, values, scale, self.name)

@@ -320,3 +320,33 @@ def test_data_are_read_once_where_tables_are_enough(
         open_reader(tmp_path / "made").lengths.tolist()
         == open_reader(tmp_path / "alone").lengths.tolist()
     )
+
+
+def test_quantiles_of_many_chunks_are_within_the_stated_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("offline_data.preprocess.steps.normalize._SKETCH", 64)
+    rng = np.random.default_rng(1)
+    parts = [rng.standard_cauchy((n, 2)).astype("f4") for n in (301, 20, 2, 2000, 700)]
+    chunks = [
+        with_leaves(toy_chunk([len(x) - 1]), observations={"observation.x": x}) for x in parts
+    ]
+    step: Any = parse_step("normalize:observation.x,by=quantile")
+    measures = [step.measure(chunk) for chunk in chunks]
+    fitted = step.fitted(measures)
+    learnt = fitted.state()["leaves"]["observation/x"]
+    rows = np.sort(np.concatenate(parts), axis=0)
+    error = round(learnt["rank_error"] * len(rows))
+    assert 0 < error < len(rows) / 20
+    for level, name in ((0.01, "q01"), (0.99, "q99")):
+        rank = level * (len(rows) - 1)
+        low = rows[max(int(rank) - error, 0)]
+        high = rows[min(int(np.ceil(rank)) + error, len(rows) - 1)]
+        assert (low <= learnt[name]).all()
+        assert (learnt[name] <= high).all()
+    for cut in range(1, len(parts)):  # wherever those so far are condensed
+        again = step.fitted([*step.condense(measures[:cut]), *measures[cut:]])
+        assert again.state() == fitted.state()
+    q01, q99 = (np.array(learnt[name], "f4") for name in ("q01", "q99"))
+    found = fitted.apply(chunks[0]).batch.observations["observation", "x"]
+    np.testing.assert_allclose(found, 2 * (parts[0] - q01) / (q99 - q01 + 1e-6) - 1, rtol=1e-4)
