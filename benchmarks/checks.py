@@ -1,4 +1,4 @@
-"""All rules of `offline-data check`, compared with reading the files of the dataset once.
+"""All rules of `offline-data check` and the quality of episodes, compared with reading the files once.
 
 Minari 0.5 and LeRobot 0.4 have no command that checks a dataset, so the other lines are what a user
 has instead: checksums of the files, and the usual numpy figures of each leaf.
@@ -19,6 +19,7 @@ from benchmarks.timing import Row, interleaved
 from offline_data.checks.block import all_leaves
 from offline_data.checks.registry import select_rules
 from offline_data.checks.run import run_checks
+from offline_data.reports.quality import episode_quality
 from offline_data.store.reader import DatasetReader
 
 TARGET = "twice the time of reading the files once"
@@ -54,6 +55,7 @@ def _case(path: Path, data: Data, *, cold: bool, repeats: int) -> list[Row]:
         ),
         "sha256 of the files": lambda: _read(files, hashlib.sha256()),
         "numpy: finite, min, max, std": lambda: _numpy_figures(path),
+        "quality of episodes": lambda: episode_quality(DatasetReader(path)),
     }
     forget = (lambda: _forget(files)) if cold else None
     seconds = interleaved(jobs, repeats=repeats, before=forget)

@@ -16,6 +16,7 @@ from tests.toys.text import write_chat_tokenizer, write_tokenizer
 
 PAGES = [
     "docs/index.md",
+    "docs/episodes.md",
     *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/guides/*.md")),
 ]
 LONG = ("docs/guides/streaming.md", "docs/guides/text.md")

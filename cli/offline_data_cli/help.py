@@ -31,6 +31,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stats local:mine --features --quantiles",
         "stats local:mine --chunk 50 --openpi norm_stats.json",
     ),
+    "episodes": (
+        "episodes local:mine --sort jerk --limit 10",
+        "episodes local:mine --leaf observation/state --json",
+    ),
     "plot": ("plot local:mine", "plot local:mine --out mine.png"),
     "view": ("view local:mine 0", "view local:mine 3 --out three.gif --fps 10"),
     "card": ("card local:mine", "card local:mine --out README.md"),

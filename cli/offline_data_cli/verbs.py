@@ -50,6 +50,10 @@ VERBS: dict[str, Table] = {
         "info": ("inspection:info", "Show schema, counts, provenance and licence of a dataset."),
         "head": ("inspection:head", "Show transitions: the first, the last, or random ones."),
         "stats": ("inspection:stats", "Show statistics of every leaf and of the episodes."),
+        "episodes": (
+            "inspection:episodes",
+            "Show the quality of episodes: idle steps, jerk, outliers and more.",
+        ),
         "plot": (
             "pictures:plot",
             "Plot returns, lengths, rewards, actions, coverage and more.",

@@ -50,6 +50,7 @@ def navigation() -> list[Any]:
         *below("guides/"),
         "your-files.md",
         "record.md",
+        "episodes.md",
         "share.md",
         "export.md",
         "lerobot.md",

@@ -16,6 +16,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 from offline_data.checks.registry import select_rules
@@ -43,10 +44,13 @@ from offline_data.plurals import plural
 from offline_data.reports.info import entry_info
 from offline_data.reports.listing import list_local
 from offline_data.reports.names import feature_names
+from offline_data.reports.quality import episode_quality
 from offline_data.reports.stats import dataset_stats
 from offline_data.store.library import Entry, list_datasets
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
+
+_T = TypeVar("_T")
 
 LOOPBACK = "127.0.0.1"
 
@@ -89,7 +93,7 @@ class DatasetServer(ThreadingHTTPServer):
     ) -> None:
         self.find_decoder = find_decoder
         self.settings, self.token = settings, secrets.token_urlsafe(24)
-        self._computing, self._computed = threading.Lock(), dict[tuple[str, ...], Html]()
+        self._computing, self._computed = threading.Lock(), dict[tuple[str, ...], Any]()
         try:
             super().__init__((LOOPBACK, port), _DatasetHandler)
         except (OSError, OverflowError) as error:
@@ -116,13 +120,14 @@ class DatasetServer(ThreadingHTTPServer):
                 return entry
         raise NotFoundError(f"There is no dataset {dataset} under {self.settings.root}")
 
-    def compute_once(self, part: str, entry: Entry, compute: Callable[[], Html]) -> Html:
+    def compute_once(self, part: str, entry: Entry, compute: Callable[[], _T]) -> _T:
         """Return a part of a dataset's page that takes long, computed once, one at a time."""
         key = (part, str(entry.path), entry.manifest.created, str(entry.manifest.sha256))
         with self._computing:
             if key not in self._computed:
                 self._computed[key] = compute()
-            return self._computed[key]
+            found: _T = self._computed[key]
+            return found
 
 
 class _DatasetHandler(BaseHTTPRequestHandler):
@@ -319,7 +324,8 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     counted = element(
         "span", f"{first:,} to {stop - 1:,} of {reader.episode_count:,}", class_="soft"
     )
-    found = episode_list(reader, range(first, stop))
+    quality = server.compute_once("quality", entry, lambda: episode_quality(reader))
+    found = episode_list(reader, range(first, stop), quality)
     return as_html((found, element("div", counted, pages, class_="pages"))).encode()
 
 

@@ -20,6 +20,7 @@ from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
     from offline_data.pages.episodes import ExampleEpisode
+    from offline_data.reports.quality import EpisodeQuality
 
 _RATE = 30.0
 """Steps a second where a dataset does not state them."""
@@ -91,23 +92,36 @@ def article(shown: ExampleEpisode, why: str = "") -> Html:
     )
 
 
-def episode_list(reader: DatasetReader, numbers: Iterable[int]) -> Html:
-    """Return a table of episodes, each with its return so far as a small curve."""
+def episode_list(
+    reader: DatasetReader, numbers: Iterable[int], quality: EpisodeQuality | None = None
+) -> Html:
+    """Return a table of episodes, each with its return so far as a small curve, and its quality."""
     columns = ("length", "return", "terminated", "truncated")
     values: Mapping[str, Any] = {name: np.asarray(reader.episodes[(name,)]) for name in columns}
+    names = [name for name in quality or () if name not in {"length", "return", "outliers"}]
     rows = []
     for number in numbers:
         ends = [name for name in columns[2:] if values[name][number]]
+        (found,) = quality.rows(np.array([number])) if quality else ({},)
+        outliers = (", ".join(found["outliers"]).replace("_", " "),) if quality else ()
         rows.append(
             (
                 element("a", f"Episode {number}", href=f"#episode={number}"),
                 " and ".join(ends),
+                *outliers,
                 _small_curve(reader, number),
                 f"{int(values['length'][number]):,}",
                 f"{float(values['return'][number]):.6g}",
+                *("" if found[name] is None else f"{found[name]:.4g}" for name in names),
             )
         )
-    return table(("Episode", "Ends", "Return so far", "Steps", "Return"), rows, numbers=2)
+    more = ("Outlier in",) if quality else ()
+    titles = (name.replace("_", " ").capitalize() for name in names)
+    return table(
+        ("Episode", "Ends", *more, "Return so far", "Steps", "Return", *titles),
+        rows,
+        numbers=2 + len(names),
+    )
 
 
 def _small_curve(reader: DatasetReader, number: int) -> Html | None:

@@ -15,6 +15,7 @@ from offline_data.pages.texts import Decode, is_text, text_parts
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.info import entry_info
 from offline_data.reports.names import feature_names
+from offline_data.reports.quality import episode_quality
 from offline_data.reports.stats import dataset_stats
 from offline_data.store.library import Entry
 from offline_data.store.reader import open_reader
@@ -35,7 +36,7 @@ def report_page(
     progress: Progress = SILENT,
     decode: Decode | None = None,
 ) -> bytes:
-    """Return a page with all that can be said about a dataset; reads it twice, in bounded memory.
+    """Return a page with all that can be said about a dataset; reads it three times, in bounded memory.
 
     The page loads nothing, and names no folder of this machine.
 
@@ -67,13 +68,14 @@ def report_page(
     budget = PICTURE_BYTES // (len(chosen) + 1)
     shown = [read_episode(reader, number, budget=budget) for number in chosen]
     middle = shown[len(shown) // 2]
+    listed = episode_list(reader, chosen, episode_quality(reader, progress))
     articles = [article(one, why) for one, why in zip(shown, chosen.values(), strict=True)]
     parts = {
         "state": ("Overview", sections.state(info, found)),
         "findings": ("Findings", sections.findings(found)),
         "cameras": (f"Cameras, episode {middle.number}", sections.strips(middle)),
         "returns": ("Returns and lengths", spread_parts(reader, stats)),
-        "episodes": ("Episodes", player(reader, episode_list(reader, chosen), articles)),
+        "episodes": ("Episodes", player(reader, listed, articles)),
         "leaves": (
             "Leaves",
             as_html(

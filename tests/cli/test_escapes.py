@@ -60,6 +60,7 @@ COMMANDS: dict[str, str] = {
     "diff": "local:evil local:other",
     "download": "local:evil",
     "env": "",
+    "episodes": "local:evil",
     "explain": "RL001 clip",
     "filter": "local:evil length>1 --out new",
     "head": "local:evil",

@@ -16,6 +16,7 @@ import pytest
 
 from offline_data.errors import NotFoundError
 from offline_data.testing.toy import toy_batch
+from tests.reports.test_quality import walks
 from tests.toys.lerobot import write_lerobot
 from tests.toys.stored import write_stored
 
@@ -147,6 +148,41 @@ def test_stats_of_each_number(cli: Cli, toy: Path) -> None:
     (last,) = [row for row in rows if row[0] == "observation/state[2]"]
     assert last[:4] == ["observation/state[2]", "7", "1001.0", "2003.0"]
     assert float(last[5]) == pytest.approx(statistics.pstdev(states))
+
+
+def test_episodes(cli: Cli, tmp_path: Path) -> None:
+    lengths = [5, 6, 7, 5, 6, 7, 40]
+    write_stored(tmp_path / "root", "local:walks@1", walks(lengths))
+    found = cli("episodes", "local:walks", "--json").json
+    assert (found["leaf"], found["rate"], len(found["episodes"])) == ("observation/state", None, 7)
+    assert [row["length"] for row in found["episodes"]] == lengths
+    assert "length" in found["episodes"][6]["outliers"]
+    assert "length" not in found["episodes"][0]["outliers"]
+    ran = cli("episodes", "local:walks", "--sort", "length", "--limit", "3")
+    titles, *rows = ran.rows
+    assert titles == [
+        *("EPISODE", "LENGTH", "RETURN", "SUCCESS", "IDLE", "JERK", "JERK P95", "VELOCITY"),
+        *("SATURATED", "LAG", "TIMESTAMP ERROR", "OUTLIERS"),
+    ]
+    assert [row[:2] for row in rows] == [["6", "40"], ["2", "7"], ["5", "7"]]
+    assert "length" in rows[0][-1].split()
+    assert ran.err == "idle, jerk and velocity are of observation/state, per step\n"
+    least = cli("episodes", "local:walks", "--sort", "jerk", "--reverse", "--json").json
+    values = [row["jerk"] for row in least["episodes"]]
+    known = [value for value in values if value is not None]
+    assert known == sorted(known)
+    assert values[len(known) :] == [None] * (7 - len(known))
+    action = cli("episodes", "local:walks", "--leaf", "action", "--json").json
+    assert action["leaf"] == "action"
+    assert cli("episodes", "local:walks", "-q").out == "local:walks@1\n"
+    for words, hint in (
+        (("--sort", "jerc"), "did you mean jerk?"),
+        (("--leaf", "acton"), "did you mean action?"),
+    ):
+        ran = cli("episodes", "local:walks", *words)
+        assert ran.code == 3
+        assert hint in ran.err
+    assert cli("episodes", "local:walks", "--reverse").code == 2
 
 
 def test_stats_quantiles(cli: Cli, toy: Path) -> None:

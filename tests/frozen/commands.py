@@ -27,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "cp": "cp local:toy copy",
     "diff": "diff local:toy local:other",
     "diff of one": "diff local:toy local:toy",
+    "episodes": "episodes local:toy --sort jerk",
+    "episodes by a missing column": "episodes local:toy --sort jerc",
     "filter": "filter local:toy length>1 --out long",
     "filter by a missing leaf": "filter local:toy width>1 --out long",
     "head": "head local:toy",

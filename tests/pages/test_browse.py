@@ -11,11 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import AccessError
 from offline_data.pages.browse import DatasetServer
+from offline_data.reports.quality import episode_quality
+from offline_data.store.library import Entry
+from offline_data.store.reader import open_reader
 from tests.pages.conftest import HOSTILE
 from tests.pages.parsed import Element, charts, parse
 
@@ -150,7 +154,7 @@ def test_the_list_leads_to_each_dataset(ask: Client) -> None:
 
 
 def test_the_page_of_a_dataset_loads_its_parts(
-    ask: Client, monkeypatch: pytest.MonkeyPatch
+    ask: Client, rich: Entry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = ask("/dataset?" + RICH).page
     assert HOSTILE in page.all("section", id="state")[0].text
@@ -170,11 +174,20 @@ def test_the_page_of_a_dataset_loads_its_parts(
     assert "observation/state, episode 0, row 3" in found.text
     episodes = ask(str(loaded[1])).page
     rows = [[cell.text for cell in row.all("td")] for row in episodes.all("tr")[1:]]
-    assert rows == [
+    assert [[*row[:2], *row[3:6]] for row in rows] == [
         ["Episode 0", "terminated", "", "7", "21"],
         ["Episode 1", "terminated", "", "1", "7"],
         ["Episode 2", "truncated", "", "30", "675"],
     ]
+    titles = [cell.text for cell in episodes.all("th")]
+    assert titles[2:6] == ["Outlier in", "Return so far", "Steps", "Return"]
+    assert titles[6:] == ["Idle", "Jerk", "Jerk p95", "Velocity"]
+    quality = episode_quality(open_reader(rich.path))
+    for number, row in enumerate(rows):
+        (known,) = quality.rows(np.array([number]))
+        values = [known[name] for name in ("idle", "jerk", "jerk_p95", "velocity")]
+        assert row[6:] == ["" if value is None else f"{value:.4g}" for value in values]
+        assert row[2] == ", ".join(known["outliers"]).replace("_", " ")
     assert [one.attributes["href"] for one in episodes.all("a")] == [
         f"#episode={number}" for number in range(3)
     ]

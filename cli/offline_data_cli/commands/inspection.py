@@ -1,4 +1,4 @@
-"""`info`, `head`, `sample` and `stats`: metadata and values of one dataset."""
+"""`info`, `head`, `sample`, `stats` and `episodes`: metadata and values of one dataset."""
 
 import json
 import re
@@ -37,6 +37,9 @@ _INTERNAL = ("recipe", "fingerprint", "next_too")
 _UNITS = {"fps": "Hz", "max_episode_steps": "steps"}
 _QUANTILES = {"Q01": 0.01, "Q10": 0.1, "Q50": 0.5, "Q90": 0.9, "Q99": 0.99}
 """Quantiles in the output; `--json` has more."""
+
+_KINDS = {"length": "count", "success": "text", "idle": "share", "saturated": "share"}
+"""Formats of columns of `episodes`; the others are numbers."""
 
 
 def info(
@@ -492,3 +495,51 @@ def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool 
     note = f"quantiles are at most {100 * error:.2g} % of the rows off in rank"
     notes = (note,) if quantiles and error else ()
     return Result(found, (counts, tables[0], *non_empty(*tables[1:]), episodes), (found.id,), notes)
+
+
+def episodes(
+    context: Context,
+    dataset: Dataset,
+    sort: Annotated[
+        str | None,
+        option("Sort by a column, largest first; unknown values last.", metavar="COLUMN"),
+    ] = None,
+    reverse: Annotated[bool, option("With --sort: smallest first.")] = False,
+    limit: Annotated[int | None, count("Show at most N episodes.")] = None,
+    leaf: Annotated[
+        str | None,
+        option(
+            "Leaf of idle, jerk and velocity. (default: positions or state, else the action)",
+            metavar="KEY",
+        ),
+    ] = None,
+) -> Result:
+    """Show the quality of episodes: idle steps, jerk, outliers and more.
+
+    Values that are not known are empty. The last column names the columns in which an episode is an outlier.
+    """
+    import numpy as np
+
+    from offline_data.errors import UsageError
+    from offline_data.reports.quality import episode_quality
+    from offline_data.store.reader import open_reader
+
+    if reverse and sort is None:
+        raise UsageError("--reverse requires --sort", hint="add --sort jerk")
+    entry = entry_named(context, dataset)
+    quality = episode_quality(open_reader(entry.path), context.progress, leaf=leaf)
+    every = np.arange(len(quality["length"]))
+    numbers = every if sort is None else quality.order(sort, reverse=reverse)
+    rows = quality.rows(numbers[:limit])
+    names = [name for name in quality if name != "outliers"]
+    shown = table(
+        " ".join(
+            ["episode", *(f"{name}:{_KINDS.get(name, 'number')}" for name in names), "outliers"]
+        ),
+        rows,
+        outliers=lambda row: " ".join(row["outliers"]),
+    )
+    unit = f"per second at {quality.rate:g} steps/s" if quality.rate else "per step"
+    notes = (f"idle, jerk and velocity are of {quality.leaf}, {unit}",) if quality.leaf else ()
+    data = {"id": str(entry.id), "leaf": quality.leaf, "rate": quality.rate, "episodes": rows}
+    return Result(data, (shown,), (str(entry.id),), notes)

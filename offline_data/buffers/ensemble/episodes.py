@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.episodes.fields import Key, join_key
 from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from offline_data.reports.quality import EpisodeQuality
 
 SOURCE: Key = ("source",)
 
@@ -44,6 +48,19 @@ class MixtureEpisodes(EpisodeTable):
         """Keys of all columns, as tuples."""
         first, *others = self._tables
         return [*(key for key in first.columns if all(key in table for table in others)), SOURCE]
+
+    @cached_property
+    def _quality_keys(self) -> list[Key]:
+        first, *others = self._tables
+        every = (key for key in first._quality_keys if all(key in table for table in others))
+        return [key for key in every if key not in self.columns]
+
+    def quality(self, leaf: str | None = None) -> EpisodeQuality:  # noqa: ARG002 - of one dataset
+        """Raise: outliers are those of one dataset. Single columns are columns of this table."""
+        raise UsageError(
+            "quality() describes the episodes of one dataset, not of a mixture",
+            hint='mixture.episodes["jerk"], or quality() of a member',
+        )
 
     def place(self, number: int) -> tuple[int, int]:
         """Return the source of an episode and its row there; raises like `rows`."""

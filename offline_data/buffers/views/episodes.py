@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,13 @@ from offline_data.buffers.views.html import ROWS, table_html
 from offline_data.buffers.views.rows import SubsetStorage, end_to_end
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
+from offline_data.ids import unknown
 from offline_data.plurals import plural
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
+
+if TYPE_CHECKING:
+    from offline_data.reports.quality import EpisodeQuality
 
 
 class EpisodeTable:
@@ -36,6 +40,9 @@ class EpisodeTable:
     ds.episodes.to_pandas().sort_values("return")
     ```
 
+    The columns of `quality()` have names here, too, and are computed on first use: `ds.episodes.jerk`,
+    `ds.filter("idle < 0.5")`. They are not in `keys()`, and a stored column of such a name comes first.
+
     Iteration yields one dict of column values per episode; `ds.iter_episodes()` yields the
     episodes themselves.
     """
@@ -43,6 +50,29 @@ class EpisodeTable:
     def __init__(self, reader: DatasetReader) -> None:
         self._reader = reader
         self._read: dict[Key, Tensor | list[Any]] = {}
+
+    def quality(self, leaf: str | None = None) -> EpisodeQuality:
+        """Return length, return, idle steps, jerk and other columns as numpy arrays; see there.
+
+        They describe whole episodes, also in a view that cuts them; outliers are those of the dataset.
+
+        Args:
+            leaf: Continuous leaf of `idle`, `jerk` and `velocity`; None: see `EpisodeQuality.leaf`.
+
+        Raises:
+            UnknownLeafError: There is no such leaf, or it is not continuous.
+        """
+        from offline_data.reports.quality import episode_quality
+
+        return episode_quality(self._reader, leaf=leaf)
+
+    @cached_property
+    def _quality_keys(self) -> list[Key]:
+        """Keys of the columns that are computed on first use."""
+        from offline_data.reports.quality import quality_columns
+
+        stored = self.columns
+        return [key for name in quality_columns(self._reader) if (key := (name,)) not in stored]
 
     def __len__(self) -> int:
         """Return `E`."""
@@ -115,7 +145,7 @@ class EpisodeTable:
         step = Filter(text)
         table: dict[Key, NDArray[Any]] = {("number",): np.arange(len(self))}
         words: dict[Key, list[Any]] = {}
-        for key in step.columns([*table, *self.columns]).values():
+        for key in step.columns([*table, *self.columns, *self._quality_keys]).values():
             column = table[key] if key in table else self[key]
             if isinstance(column, list):  # text, of which the step takes codes
                 words[key] = [*dict.fromkeys(text for text in column if text is not None)]
@@ -133,14 +163,15 @@ class EpisodeTable:
         return place % count
 
     def __contains__(self, key: KeyLike) -> bool:
-        return as_key(key) in self.columns
+        name = as_key(key)
+        return name in self.columns or name in self._quality_keys
 
     def __getitem__(self, key: KeyLike) -> Any:
         """Return one column; raises `NotFoundError`."""
         name = as_key(key)
         if name not in self:
-            known = ", ".join(map(join_key, self.columns))
-            raise NotFoundError(f"Episodes have no column {join_key(name)!r}; there are {known}")
+            known = [join_key(key) for key in (*self.columns, *self._quality_keys)]
+            raise unknown(NotFoundError, "Episodes have no column", join_key(name), known)
         if name not in self._read:
             self._read[name] = self._load(name)
         return self._read[name]
@@ -152,7 +183,8 @@ class EpisodeTable:
         return self[(name.rstrip("_"),)]
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(key[0] for key in self.columns if len(key) == 1)]
+        every = (*self.columns, *self._quality_keys)
+        return [*super().__dir__(), *(key[0] for key in every if len(key) == 1)]
 
     def __repr__(self) -> str:
         names = ", ".join(map(join_key, self.columns))
@@ -165,6 +197,8 @@ class EpisodeTable:
         return table_html(("", *names), rows, len(self) - shown)
 
     def _load(self, key: Key) -> Tensor | list[Any]:
+        if key in self._quality_keys:
+            return torch.from_numpy(np.array(self.quality()[key[0]]))  # of a view, its episodes
         values = self._reader.episodes[key]
         words = self._reader.vocabularies.get(EPISODES, {}).get(key)
         if words is not None:
@@ -194,6 +228,10 @@ class ViewEpisodes(EpisodeTable):
         """Return `E`."""
         return len(self.numbers)
 
+    def quality(self, leaf: str | None = None) -> EpisodeQuality:
+        """Return the columns of the view's episodes; see `EpisodeTable.quality`."""
+        return super().quality(leaf).take(self.numbers.numpy())
+
     def rows(self, number: int) -> Tensor:
         """Return the view's rows of one episode, in the view's order; see `EpisodeTable.rows`.
 
@@ -221,6 +259,8 @@ class ViewEpisodes(EpisodeTable):
         if key == ("start",):
             most = torch.full_like(self.numbers, pieces.count)
             return most.scatter_reduce_(0, episode, pieces.starts[:-1], "amin")
+        if key in self._quality_keys:
+            return super()._load(key)
         whole = super()._load(key)
         if isinstance(whole, list):
             return [whole[number] for number in self.numbers.tolist()]

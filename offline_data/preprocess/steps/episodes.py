@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,11 +28,13 @@ from offline_data.preprocess.steps.parse import (
     scalar,
     usage_error,
 )
+from offline_data.reports.quality import episode_quality, quality_columns
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from offline_data.preprocess.steps.base import Columns, Words
+    from offline_data.preprocess.steps.base import Columns, Step, Words
+    from offline_data.store.reader import DatasetReader
 
 DIGEST: Key = ("digest",)
 """Column of the table passed to `Dedupe.choose`."""
@@ -98,7 +100,9 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 
     Fields are the columns of the episode table at this point of the recipe: `length`, `return`,
     `terminated`, `truncated`, `final_observation`, `number` (in the parent), and the source's own
-    (`id`, `seed`, …); `a.b` is the nested key `a/b`. Text is quoted.
+    (`id`, `seed`, …); `a.b` is the nested key `a/b`. Text is quoted. Columns of the quality of the
+    dataset's episodes (`idle`, `jerk`, `saturated`, …; see `episodes`) are fields, too, unless steps
+    other than selections come first.
 
     Supported are `+ - * / %`, comparisons, also chained (`10 <= length < 50`) and with lists
     (`id in ["3", "7"]`), `and`, `or`, `not`, and over all episodes `min(x)`, `max(x)`, `mean(x)`
@@ -118,6 +122,10 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 
     where: str
     """The expression."""
+    reader: DatasetReader | None = field(
+        default=None, compare=False, repr=False, metadata={"state": True}
+    )
+    """Dataset whose quality columns are fields."""
 
     def __post_init__(self) -> None:
         _ = self._expression
@@ -133,12 +141,31 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
     def by_values(self) -> bool:
         return not _BY_VALUES.isdisjoint(self._expression.fields)
 
+    def bind(self, reader: DatasetReader, before: Sequence[Step]) -> Self:
+        if all(isinstance(step, Selection) for step in before):
+            return replace(self, reader=reader)
+        computed = {*quality_columns(reader)} - {"length", "return"}
+        computed -= {".".join(key) for key in reader.episodes}
+        if asked := sorted(computed.intersection(self._expression.fields)):
+            raise StepError(
+                f"Step 'filter': {asked[0]!r} is computed from the rows of {reader.manifest.id}, and "
+                "steps before it may change rows",
+                hint="put filter first, or write a dataset before filtering",
+            )
+        return self
+
     def settled(self, probe: EpisodeChunk) -> Self:
-        self.columns(episode_columns(probe))
+        known = episode_columns(probe)
+        self.columns([*known, *self._quality_keys(known)])
         return self
 
     def choose(self, table: Columns, words: Words) -> NDArray[np.bool_]:
-        keys = self.columns(table)
+        computed = self._quality_keys(table)
+        keys = self.columns([*table, *computed])
+        asked = [key for key in computed if key in keys.values()]
+        if self.reader and asked:
+            quality, numbers = episode_quality(self.reader), table[("number",)]
+            table = {**table, **{key: quality[key[0]][numbers] for key in asked}}
         fields = {name: _field(name, table[key], words.get(key)) for name, key in keys.items()}
         chosen = self._expression.evaluate(fields, len(next(iter(table.values()))))
         if not chosen.any():
@@ -150,6 +177,11 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
             )
         return chosen
 
+    def _quality_keys(self, table: Columns) -> list[Key]:
+        """Return keys of the columns of quality that are not in a table."""
+        names = quality_columns(self.reader) if self.reader else ()
+        return [key for name in names if (key := (name,)) not in table]
+
     @cached_property
     def _expression(self) -> Expression:
         return Expression(self.where)
@@ -157,10 +189,10 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
     def columns(self, known: Iterable[Key]) -> dict[str, Key]:
         """Return the column of each field; raises `UnknownLeafError` if it is missing."""
         names = {".".join(key): key for key in known}
-        for field in self._expression.fields:
-            if field not in names:
+        for name in self._expression.fields:
+            if name not in names:
                 problem = "Step 'filter': episodes have no"
-                raise unknown(UnknownLeafError, problem, field, names, shown=repr)
+                raise unknown(UnknownLeafError, problem, name, names, shown=repr)
         return {field: names[field] for field in self._expression.fields}
 
 
