@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch, Key
+from offline_data.episodes.fields import REWARD
 from offline_data.errors import UnknownLeafError
 from offline_data.reports import quality
 from offline_data.reports.quality import EpisodeQuality, episode_quality, quality_columns
@@ -270,6 +271,16 @@ def test_outliers(value: float, write: Write) -> None:
     assert found.marked["return"].any() == bool(value)
     assert found.take(np.array([6]))["length"].tolist() == [40]
     assert len(found.take(np.zeros(0, np.int64))["jerk"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "marked"), [(12.1, True), (11.9, False), (-3.9, False), (-5, True)]
+)
+def test_one_and_a_half_interquartile_ranges(last: float, marked: bool, write: Write) -> None:
+    batch = walks([1] * 9)
+    rewards = np.array([*range(8), last])
+    found = episode_quality(write(replace(batch, steps={**batch.steps, REWARD: rewards[:, None]})))
+    assert found.marked["return"].tolist() == [False] * 8 + [marked]
 
 
 def test_nothing_but_nan_is_not_an_outlier(write: Write) -> None:
