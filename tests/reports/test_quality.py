@@ -274,7 +274,7 @@ def test_outliers(value: float, write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "marked"), [(12.1, True), (11.9, False), (-3.9, False), (-5, True)]
+    ("last", "marked"), [(12.1, True), (11.9, False), (-4.9, False), (-5.1, True)]
 )
 def test_one_and_a_half_interquartile_ranges(last: float, marked: bool, write: Write) -> None:
     batch = walks([1] * 9)
