@@ -321,12 +321,11 @@ def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
         for label, at in (("Previous", first - _EPISODES), ("Next", stop))
         if 0 <= at < reader.episode_count and at != first
     ]
-    counted = element(
-        "span", f"{first:,} to {stop - 1:,} of {reader.episode_count:,}", class_="soft"
-    )
+    counted = f"{first:,} to {stop - 1:,} of {reader.episode_count:,}"
+    bar = element("div", element("span", counted, class_="soft"), pages, class_="pages")
     quality = server.compute_once("quality", entry, lambda: episode_quality(reader))
     found = episode_list(reader, range(first, stop), quality)
-    return as_html((found, element("div", counted, pages, class_="pages"))).encode()
+    return as_html((found, bar if pages else None)).encode()
 
 
 _PAGES: dict[str, Callable[[DatasetServer, Mapping[str, str]], bytes]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -27,8 +28,8 @@ _BINS = 32
 """Bins that several datasets share: fewer than those of a histogram, so that these seldom split."""
 _MOST_DRAWN = 12
 _ABOUT = (
-    "The farthest first. Distance: Wasserstein-1 divided by the range of all, 0 for equal and 1 for "
-    "opposite ends; of more than two datasets, that of the two farthest apart."
+    "Largest distance first: Wasserstein-1, divided by the range over all datasets; 0 is equal, 1 is "
+    "opposite ends. With more than two datasets, the largest over pairs."
 )
 
 
@@ -189,7 +190,9 @@ def _steps(one: Histogram) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return one.edges, shares
 
 
-def _distributions(readers: Sequence[DatasetReader], found: dict[str, DatasetStats]) -> list[Html]:
+def _distributions(
+    readers: Sequence[DatasetReader], found: dict[str, DatasetStats]
+) -> list[Html | None]:
     """Return the features by distance, the farthest first: the first ones drawn, all in a table."""
     exact = {name: _of_episodes(name, readers) for name in ("return", "length")}
     quantities = {
@@ -216,18 +219,17 @@ def _distributions(readers: Sequence[DatasetReader], found: dict[str, DatasetSta
     drawn = differing[:_MOST_DRAWN]
     same = len(order) - len(differing)
     rows = [(element("code", label), f"{far[label]:.3f}") for label in differing[_MOST_DRAWN:]]
-    what = f"{plural(len(order), 'quantity', 'quantities')} in all of them; "
-    what += "all are identical." if same == len(order) else f"{same:,} identical."
-    lone = [label for label in quantities if label not in common]
+    what = f"{plural(len(order), 'feature')} in common, "
+    what += "all identical." if same == len(order) else f"{same or 'none'} identical."
+    lone = Counter(label.partition("[")[0] for label in quantities if label not in common)
+    missing = [f"{key} ({plural(count, 'feature')})" for key, count in lone.items()]
     return [
         element("p", what),
-        element("p", f"Not in all: {', '.join(lone[:40])}{', …' * (len(lone) > 40)}")
-        if lone
-        else Html(),
-        element("p", _ABOUT, class_="soft") if drawn else Html(),
-        charts.legend(list(found)) if drawn else Html(),
+        element("p", f"Not in every dataset: {', '.join(missing)}.") if missing else None,
+        element("p", _ABOUT, class_="soft") if drawn else None,
+        charts.legend(list(found)) if drawn else None,
         element("div", (_overlaid(common[one], far[one]) for one in drawn), class_="grid wide"),
-        table(("Feature", "Distance"), rows, numbers=1) if rows else Html(),
+        table(("Feature", "Distance"), rows, numbers=1) if rows else None,
     ]
 
 

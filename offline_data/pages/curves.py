@@ -74,13 +74,13 @@ def curves_parts(
 ) -> Iterator[Html]:
     """Yield the charts of a leaf over an episode, and a sentence on features that do not change."""
     values, key = curves.values, curves.key
-    if len(values) >= WIDE:
+    constant = (values == values[:, :1]).all(1) & (len(steps) > 1) & np.isfinite(values[:, 0])
+    if len(values) >= WIDE and not constant.all():
         yield charts.heat(key, steps, curves.names, values, note=note)
         with np.errstate(over="ignore", invalid="ignore"):
             norm = np.linalg.norm(values, axis=0)
         yield charts.lines(f"{key}: norm", steps, {"norm": norm}, marks=marks, note=note)
         return
-    constant = (values == values[:, :1]).all(1) & (len(steps) > 1) & np.isfinite(values[:, 0])
     if constant.any():
         same = {n: float(v) for n, v in zip(curves.names, values[:, 0], strict=True)}
         same = {n: v for (n, v), so in zip(same.items(), constant, strict=True) if so}
@@ -113,6 +113,8 @@ def constants_sentence(values: dict[str, float], features: int) -> str:
         by_value.setdefault(value, []).append(name)
     if len(values) == features and len(by_value) == 1:
         return f"Always {next(iter(by_value)):.6g}."
+    if len(values) >= WIDE:
+        return f"{len(values):,} of {features:,} features never change."
     parts = []
     for value, names in by_value.items():
         *before, last = names

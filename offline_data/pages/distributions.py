@@ -168,7 +168,8 @@ def chart_of(one: Histogram) -> Html:
     note = f"{one.not_finite:,} not finite" if one.not_finite else ""
     if one.constant:
         unit = one.unit.removesuffix("s")
-        said = f"Always {one.edges[0]:.6g}, in {plural(one.counts[0], unit)}."
+        always = "Always " if one.counts[0] > 1 else ""
+        said = f"{always}{one.edges[0]:,.6g}, in {plural(one.counts[0], unit)}."
         caption = element("figcaption", element("b", one.label), element("small", note))
         return element("figure", caption, element("p", said), class_="sentence")
     named, x = {one.label: one.counts}, "steps" if one.label == "length" else "value"

@@ -136,8 +136,8 @@ def read_episode(
         shown = min((len(one.steps) for one in frames), default=stop - first)
         if shown < stop - first:
             notes.append(
-                f"{shown} of {stop - first:,} frames of each camera are in this page; "
-                f"`offline-data view {reader.manifest.id} {number}` writes all of one"
+                f"This page has {shown} of {stop - first:,} frames of each camera. "
+                f"`offline-data view {reader.manifest.id} {number}` writes a film with all of them."
             )
     except MissingDependencyError as error:
         notes.append(f"No pictures: {error.message} ({error.hint})")

@@ -30,7 +30,7 @@ function ticks(low, high, most) {
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at++)
     found.push(Number((at * step).toPrecision(12)));
-  return found;
+  return found.length > 1 || most > 5 ? found : ticks(low, high, most + 1); // one has no scale
 }
 
 // Texts of ticks, with as many digits as tell them apart.
@@ -131,7 +131,7 @@ class Chart {
     });
     const room = Math.max(2, Math.floor((right - left) / 62));
     if (labels) {
-      const every = Math.ceil(labels.length / room), cut = cutNames(labels, 9);
+      const every = Math.ceil(labels.length / room), cut = cutNames(labels, Math.max(9, Math.floor((right - left) / labels.length / LETTER) - 1));
       cut.forEach((name, i) => { if (i % every === 0) this.label(this.x(i + .5), floor + 14, name); });
     } else {
       const found = ticks(xs[0], xs[1], room).filter(value => this.data.x !== "step" || Number.isInteger(value));
@@ -204,7 +204,7 @@ class Chart {
       ends.forEach((one, i) => { one.at = Math.max(one.y, i ? ends[i - 1].at + LEAST : TOP + 4); });
       let floor = this.height - BOTTOM;
       for (const one of [...ends].reverse()) { one.at = Math.min(one.at, floor); floor = one.at - LEAST; }
-      const x = this.width - after;
+      const x = this.x(steps[steps.length - 1]);
       for (const one of ends) {
         shape("path", { d: `M${x + 1},${one.y}L${x + 8},${one.at}H${x + 16}`, class: `line l${one.n % 6 + 1}` }, this.svg);
         this.label(x + 19, one.at + 4, one.name, "start");
@@ -349,7 +349,7 @@ class Player {
     this.step = Math.min(this.length - 1, Math.max(0, step));
     this.slider.value = this.step;
     const seconds = Number((this.step / this.fps).toFixed(3));
-    this.time(`step ${this.step} of ${this.length}, ${seconds.toFixed(2)} s`);
+    this.time(`step ${brief(this.step)} of ${brief(this.length)}, ${seconds.toFixed(2)} s`);
     for (const { image, steps, files, kind } of this.cameras) {
       let at = 0;
       while (at + 1 < steps.length && steps[at + 1] <= this.step) at++;

@@ -116,7 +116,9 @@ def metadata(info: DatasetInfo) -> Html:
             {
                 "id": element("code", info.id),
                 "licence": info.licence or "not stated",
-                "citation": element("pre", info.citation) if info.citation else "none stated",
+                "citation": element("pre", info.citation, tabindex=0)
+                if info.citation
+                else "none stated",
                 "source": info.source,
                 **stated,
                 "notes": _bullets(info.notes),
@@ -143,13 +145,13 @@ def findings(report: CheckReport) -> Html:
     found = report.findings[:_MOST_FINDINGS]
     ran = plural(len(report.rules), "rule")
     if not found:
-        return element("p", f"No findings by {ran}.")
+        return element("p", f"No findings from {ran}.")
     several = len(report.datasets) > 1
     each = [_finding(one, several) for one in found]
     hidden = len(report.findings) - len(found)
-    more = element("p", f"… and {hidden} more: offline-data check") if hidden > 0 else None
+    more = element("p", f"… and {hidden:,} more: offline-data check") if hidden > 0 else None
     folded = (element("summary", f"{len(each) - _OPEN_FINDINGS} more"), each[_OPEN_FINDINGS:], more)
-    count = f"{plural(len(report.findings), 'finding')} by {ran}."
+    count = f"{plural(len(report.findings), 'finding')} from {ran}."
     rest = element("details", folded) if each[_OPEN_FINDINGS:] else None
     return as_html((each[:_OPEN_FINDINGS], rest, element("p", count, class_="soft")))
 
@@ -168,7 +170,7 @@ def episode_parts(episode: ExampleEpisode) -> Html:
         (
             element("div", curves, class_="grid pair"),
             facts(texts),
-            (element("p", note, class_="soft") for note in episode.notes),
+            (element("p", _with_code(note), class_="soft") for note in episode.notes),
         )
     )
 
@@ -176,7 +178,7 @@ def episode_parts(episode: ExampleEpisode) -> Html:
 def episode_summary(episode: ExampleEpisode) -> str:
     """Return length, return and end of an episode as a sentence."""
     ends = [name for name in ("terminated", "truncated") if getattr(episode, name)]
-    unknown = "" if episode.final_observation else "; the observation after it is unknown"
+    unknown = "" if episode.final_observation else "; the last observation is unknown"
     return (
         f"{plural(episode.length, 'step')}, return {episode.returned:.6g}, "
         f"ends {' and '.join(ends) or 'without a flag'}{unknown}"
@@ -241,12 +243,18 @@ def _finding(one: Finding, several: bool) -> Html:
     return element(
         "div",
         element("p", element("b", one.severity, class_=one.severity), f" {one.code} {one.rule}"),
-        element("p", one.message + "."),
+        element("p", _with_code(one.message), "" if one.message.endswith("…") else "."),
         element("p", one.dataset, class_="soft") if several else None,
         element("p", f"Where: {where}", class_="soft") if where else None,
-        element("p", one.hint, class_="soft") if one.hint else None,
+        element("p", "Hint: ", _with_code(one.hint), class_="soft") if one.hint else None,
         class_=f"finding {one.severity}",
     )
+
+
+def _with_code(message: str) -> Html:
+    """Return a sentence whose parts in backticks are code."""
+    parts = message.split("`")
+    return as_html(element("code", one) if n % 2 else one for n, one in enumerate(parts))
 
 
 def _strip(frames: Frames) -> Html:

@@ -53,7 +53,7 @@ def text_parts(reader: DatasetReader, decode: Decode | None = None) -> Html:
     count = every // 2 if pairs and len(leaves) == 1 else every
     noun = "pair" if len(leaves) == 2 else "document"
     said = f"{plural(count, 'pair' if pairs else 'document')}; "
-    said += f"{plural(cut, noun)} of {every:,} cut off ({100 * cut / max(1, every):.3g} %)."
+    said += f"{cut:,} of {plural(every, noun)} cut off ({100 * cut / max(1, every):.3g} %)."
     lengths = {"tokens of a document": np.concatenate([one.tokens for one in found])}
     prompts = [one.prompts for one in found if one.prompts is not None]
     if prompts:

@@ -152,7 +152,7 @@ def test_a_report_is_drawn_and_loads_nothing(chromium: Any, report: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [480, 1280])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_a_report_is_legible_in_both_themes(
     chromium: Any, report: str, theme: str, width: int
 ) -> None:

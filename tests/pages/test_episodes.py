@@ -70,7 +70,7 @@ def test_frames_of_an_episode_stay_within_their_budget(rich: Entry) -> None:
         assert len(one.steps) == len(one.files) >= 1
     fewest = min(len(one.files) for one in small.frames)
     assert fewest < 30
-    assert f"{fewest} of 30 frames of each camera are in this page" in small.notes[0]
+    assert f"This page has {fewest} of 30 frames of each camera" in small.notes[0]
     assert "`offline-data view local:rich@1 2`" in small.notes[0]
 
 

@@ -61,7 +61,7 @@ def test_prompt_and_completion_stand_apart(tmp_path: Path, tokenizer: Path) -> N
     shown = documents(page)
     chosen = [0, 2, 3, 5, 6, 8, 9, 11]
     assert shown == [{"prompt": ROWS[n]["prompt"], "completion": ROWS[n]["chosen"]} for n in chosen]
-    assert "12 documents; 0 documents of 12 cut off (0 %)." in page.text
+    assert "12 documents; 0 of 12 documents cut off (0 %)." in page.text
     assert set(charts(page)) == {"tokens of a document", "tokens of a prompt"}
     assert sum(charts(page)["tokens of a document"]["series"][0]["values"]) == 12
     names = [one.attributes["id"] for one in page.all("section")]
@@ -79,7 +79,7 @@ def test_chosen_stands_beside_rejected(tmp_path: Path, tokenizer: Path, pad: boo
         for document, name in zip(shown[2 * place :][:2], ("chosen", "rejected"), strict=True):
             assert document["prompt"] == ROWS[number]["prompt"]
             assert ROWS[number][name].startswith(document["completion"])
-    cut = "8 pairs of 12 cut off (66.7 %)" if pad else "8 documents of 24 cut off (33.3 %)"
+    cut = "8 of 12 pairs cut off (66.7 %)" if pad else "8 of 24 documents cut off (33.3 %)"
     assert f"12 pairs; {cut}." in page.text  # the chosen texts of two and three sentences
 
 
