@@ -15,6 +15,7 @@ from offline_data.plurals import plural
 if TYPE_CHECKING:
     from offline_data.reports.pictures import (
         Coverage,
+        Curves,
         DatasetPictures,
         Histogram,
         Ranges,
@@ -53,6 +54,8 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
     lines += _more(len(pictures.actions) - len(actions), "numbers of the action")
     for leaf in pictures.ranges:
         lines += [*_range_lines(leaf, width), ""]
+    for curves in pictures.curves:
+        lines += _curve_lines(curves, width)
     for timeline in pictures.timelines:
         lines += _timeline_lines(timeline, width)
     if pictures.coverage:
@@ -135,6 +138,19 @@ def _range_lines(leaf: Ranges, width: int) -> list[str]:
         bar[at[2]] = "│"
         lines.append(f"{name:<{wide}} {low:>9.3g} {''.join(bar)} {high:<9.3g}")
     return lines + _more(len(leaf.names) - len(shown), f"numbers of {leaf.label}")[:1]
+
+
+def _curve_lines(curves: Curves, width: int) -> Iterator[str]:
+    """Yield the lines of each feature of a leaf over an episode."""
+    yield from wrap(f"{curves.key} in episode {curves.episode}", width)
+    for name, values in zip(curves.names[:_MOST_DIMENSIONS], curves.values, strict=False):
+        points = values[np.linspace(0, len(values) - 1, width - 1).round().astype(int)]
+        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+        yield from wrap(f"{name or curves.key}: {low:.4g} to {high:.4g}", width)
+        if np.isfinite(points).all() and points.max() > points.min():
+            heights = points / 2 - low / 2
+            yield from _columns(heights + heights.max() * 1e-9, 2)
+    yield from _more(len(curves.names) - _MOST_DIMENSIONS, f"numbers of {curves.key}") or [""]
 
 
 def _timeline_lines(line: Timeline, width: int) -> list[str]:

@@ -228,6 +228,8 @@ def human(value: Any, kind: Kind) -> str:
     """Format a value for a terminal."""
     if value is None:
         return UNKNOWN
+    if isinstance(value, bool):
+        return format_nested(value)
     if kind == "count":
         return f"{value:,}"
     if kind == "bytes":
@@ -239,6 +241,8 @@ def human(value: Any, kind: Kind) -> str:
 
 def format_for_pipe(value: Any) -> str:
     r"""Format a value for another program: unrounded, one cell on one line."""
+    if isinstance(value, bool):
+        return format_nested(value)
     return "" if value is None else re.sub(r"[\t\n]", " ", str(value))
 
 

@@ -3,77 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from offline_data.episodes.fields import Key, join_key
 from offline_data.pages import charts
 from offline_data.pages.page import Html, element
-from offline_data.reports.names import feature_labels
-from offline_data.store.reader import DatasetReader
+from offline_data.reports.pictures import Curves
 
-MOST_POINTS = 400
-"""Steps in a curve."""
 WIDE = 64
 """Features of a leaf from which on it is a heat map and a norm."""
 _TOGETHER, _APART = 4, 12
 """Curves in one chart, and charts of one curve each; more are a heat map."""
 
 
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """Values of a leaf at some steps."""
-
-    key: str
-    """TED key, parts joined by `/`."""
-    names: tuple[str, ...]
-    """Name of each feature, `[0]` or `[0] elbow`; no text for the only one."""
-    values: NDArray[np.float64]
-    """`[features, steps]`."""
-
-
-def space_evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
-    """Return up to `most` of the integers `[first, stop)`, evenly spaced, the ends among them."""
-    found = np.linspace(first, stop - 1, min(most, stop - first))
-    return np.unique(found.round().astype(np.int64))
-
-
-def read_rows(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Return a leaf at step rows, for observations before the action; encoded images decoded."""
-    if key in reader.observation_leaves:
-        return np.asarray(reader.observations_at(key, rows, after=False))
-    return np.asarray(reader.step(key)[rows])
-
-
-def leaf_curves(
-    reader: DatasetReader, key: Key, rows: NDArray[np.int64], names: tuple[str, ...] = ()
-) -> Curves:
-    """Read all features of a leaf at some rows; `names` are those of its features."""
-    values = read_rows(reader, key, rows)
-    flat = values.reshape(len(rows), prod(values.shape[1:])).astype(np.float64).T
-    return Curves(join_key(key), feature_labels(values.shape[1:], names), flat)
-
-
-def episode_rows(
-    reader: DatasetReader, episode: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return up to `MOST_POINTS` steps of an episode, evenly spaced, and their rows."""
-    steps = space_evenly(0, int(reader.lengths[episode]), MOST_POINTS)
-    return steps, int(reader.starts[episode]) + steps
-
-
 def curves_parts(
     curves: Curves,
-    steps: NDArray[np.int64],
     marks: Sequence[tuple[int, str]] = (),
     note: str = "",
 ) -> Iterator[Html]:
     """Yield the charts of a leaf over an episode, and a sentence on features that do not change."""
-    values, key = curves.values, curves.key
+    values, key, steps = curves.values, curves.key, curves.steps
     constant = (values == values[:, :1]).all(1) & (len(steps) > 1) & np.isfinite(values[:, 0])
     if len(values) >= WIDE and not constant.all():
         yield charts.heat(key, steps, curves.names, values, note=note)

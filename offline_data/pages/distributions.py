@@ -13,14 +13,18 @@ from offline_data.pages.curves import (
     WIDE,
     constants_sentence,
     curves_parts,
-    episode_rows,
-    leaf_curves,
 )
 from offline_data.pages.page import Html, as_html, element, table
 from offline_data.plurals import plural
 from offline_data.reports.frames import image_layout
 from offline_data.reports.names import feature_names
-from offline_data.reports.pictures import Histogram, histogram_of, histograms_of, ranges_of
+from offline_data.reports.pictures import (
+    Histogram,
+    histogram_of,
+    histograms_of,
+    leaf_curves,
+    ranges_of,
+)
 from offline_data.reports.stats import DatasetStats, LeafStats
 from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import DatasetReader
@@ -152,13 +156,12 @@ def _leaf(leaf: LeafStats, names: tuple[str, ...]) -> Html:
 def _wide_leaf(
     reader: DatasetReader, leaf: LeafStats, names: tuple[str, ...], episode: int
 ) -> Html:
-    steps, rows = episode_rows(reader, episode)
-    curves = leaf_curves(reader, tuple(leaf.key.split("/")), rows, names)
+    curves = leaf_curves(reader, tuple(leaf.key.split("/")), episode, names)
     note = f"episode {episode}"
     return as_html(
         (
             element("h3", f"{leaf.key}, {leaf.kind}"),
-            element("div", curves_parts(curves, steps, (), note), class_="grid pair"),
+            element("div", curves_parts(curves, (), note), class_="grid pair"),
         )
     )
 

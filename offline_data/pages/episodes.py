@@ -13,11 +13,17 @@ from numpy.typing import NDArray
 from offline_data.checks.block import all_leaves, is_numeric
 from offline_data.episodes.fields import REWARD, Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError
-from offline_data.pages.curves import MOST_POINTS, Curves, leaf_curves, read_rows, space_evenly
 from offline_data.plurals import plural
 from offline_data.readers.images import encode_image
 from offline_data.reports.frames import as_rgb, image_layout, image_leaves
 from offline_data.reports.names import feature_names
+from offline_data.reports.pictures import (
+    MOST_POINTS,
+    Curves,
+    leaf_curves,
+    read_rows,
+    space_evenly,
+)
 from offline_data.reports.stats import MOST_FEATURES
 from offline_data.store.reader import DatasetReader
 
@@ -159,7 +165,7 @@ def read_episode(
         first,
         stop,
         steps,
-        _curves(reader, numeric[:MOST_LEAVES], begin, stop, steps),
+        _curves(reader, numeric[:MOST_LEAVES], number, stop, steps),
         frames,
         tuple(_texts(reader, key, begin, first, stop) for key in texts[:MOST_LEAVES]),
         tuple(notes),
@@ -169,16 +175,18 @@ def read_episode(
 def _curves(
     reader: DatasetReader,
     keys: Sequence[Key],
-    begin: int,
+    episode: int,
     stop: int,
     steps: NDArray[np.int64],
 ) -> tuple[Curves, ...]:
-    found, names = [], feature_names(reader)
+    found, names, begin = [], feature_names(reader), int(reader.starts[episode])
     for key in keys:
-        found.append(leaf_curves(reader, key, begin + steps, names.get(join_key(key), ())))
+        found.append(leaf_curves(reader, key, episode, names.get(join_key(key), ()), steps))
         if key == REWARD:
             every = np.asarray(reader.step(key)[begin : begin + stop], np.float64).ravel()
-            found.append(Curves("return so far", ("",), np.cumsum(every)[steps][None]))
+            found.append(
+                Curves("return so far", ("",), episode, steps, np.cumsum(every)[steps][None])
+            )
     return tuple(found)
 
 
@@ -186,14 +194,14 @@ def _frames(
     reader: DatasetReader, key: Key, begin: int, steps: NDArray[np.int64], side: int, budget: int
 ) -> Frames:
     """Return pictures of at most `budget` bytes, unless one takes more."""
-    pixels, note = _pixels(reader, key, begin + steps, side)
+    pixels, note = read_pictures(reader, key, begin + steps, side)
     files = [_encode(picture) for picture in pixels]
     while len(files) > 1 and sum(len(content) for _, content in files) > budget:
         files, steps = files[::2], steps[::2]
     return Frames(join_key(key), tuple(steps.tolist()), tuple(files), note)
 
 
-def _pixels(
+def read_pictures(
     reader: DatasetReader, key: Key, rows: NDArray[np.int64], side: int
 ) -> tuple[list[NDArray[np.uint8]], str]:
     """Return uint8 pictures, reduced, and how values of other types were scaled."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.checks.finding import SEVERITIES
 from offline_data.files import human_bytes
-from offline_data.pages.curves import curves_parts, space_evenly
+from offline_data.pages.curves import curves_parts
 from offline_data.pages.markdown import render
 from offline_data.pages.page import Html, as_html, data_uri, element, facts, table
 from offline_data.plurals import plural
 from offline_data.reports.info import DatasetInfo, compared_with_source
+from offline_data.reports.pictures import space_evenly
 from offline_data.store.manifest import dropped_lines
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def episode_parts(episode: ExampleEpisode) -> Html:
     """Return the curves and texts of some steps of an episode."""
     ends = {"terminated": episode.terminated, "truncated": episode.truncated}
     marks = [(episode.length - 1, name) for name, ends_so in ends.items() if ends_so]
-    curves = (curves_parts(one, episode.steps, marks) for one in episode.curves)
+    curves = (curves_parts(one, marks) for one in episode.curves)
     texts = {
         name: _bullets(f"from step {step}: {shown if shown is not None else '(missing)'}"
                        for step, shown in changes)

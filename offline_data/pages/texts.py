@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from offline_data.checks.tokens import is_packed, token_leaves
 from offline_data.episodes.fields import Key
-from offline_data.pages.curves import space_evenly
 from offline_data.pages.distributions import chart_of
 from offline_data.pages.page import Html, as_html, element
 from offline_data.plurals import plural
-from offline_data.reports.pictures import histogram_of
+from offline_data.reports.pictures import histogram_of, space_evenly
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -60,6 +61,7 @@ def dataset_card(
     *,
     address: str | None = None,
     header: Mapping[str, Any] = MappingProxyType({}),
+    picture: str | None = None,
 ) -> str:
     """Return the text of a dataset card: YAML header, then Markdown.
 
@@ -68,6 +70,8 @@ def dataset_card(
         stats: Its statistics.
         address: Where it is pushed to, in place of its id here.
         header: Further lines of the header, as JSON values, which YAML reads; `tags` are added.
+            Without `configs`, which name files that the hub can load, its viewer is switched off.
+        picture: Name of a picture in the folder of the card.
     """
     size = f"{human_bytes(info.bytes)} on disk"
     blocks = (
@@ -75,6 +79,7 @@ def dataset_card(
         f"# {plain(info.id)}",
         *(f"> {escape_text(line)}" for line in _description(info)),
         f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
+        f"![Preview]({quote(picture)})" if picture else "",
         "## Schema",
         _table(("Leaf", "Type", "Shape", "Rows"), _schema(info)),
         "One row per step, or for observations one more per episode: the one after the last action.",
@@ -154,7 +159,8 @@ def _header(info: DatasetInfo, more: Mapping[str, Any]) -> str:
     )
     lines += ["task_categories:", "- reinforcement-learning", "tags:"]
     lines += [f"- {_string(tag)}" for tag in tags]
-    lines += [f"{key}: {json.dumps(value)}" for key, value in more.items() if key != "tags"]
+    shown = more if "configs" in more else {**more, "viewer": False}
+    lines += [f"{key}: {json.dumps(value)}" for key, value in shown.items() if key != "tags"]
     return "\n".join([*lines, "size_categories:", f"- {size_category(info.transitions)}", "---"])
 
 

@@ -6,6 +6,7 @@ import io
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from offline_data.plurals import plural
 if TYPE_CHECKING:
     from offline_data.reports.pictures import (
         Coverage,
+        Curves,
         DatasetPictures,
         Histogram,
         Ranges,
@@ -121,6 +123,12 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
         rows.append(
             (2.5 * -(-len(ranges) // 2) + 0.2, title, lambda part: _all_ranges(part, ranges))
         )
+    for leaf in pictures.curves:
+        count = min(len(leaf.names), MOST_PANELS)
+        title = f"{_text(leaf.key)} in episode {leaf.episode}"
+        title += f" (first {count} of {len(leaf.names)})" * (count < len(leaf.names))
+        height = 1.75 * -(-count // _COLUMNS) + 0.3
+        rows.append((height, title, partial(_curves, leaf=leaf, count=count)))
     if pictures.timelines or pictures.coverage or "coverage" in dict(pictures.left_out):
         title = "Episodes" if pictures.timelines else ""
         rows.append((3.4, title, lambda part: _episodes(part, pictures)))
@@ -221,6 +229,15 @@ def _range(axes: Any, leaf: Ranges, room: int) -> None:
     axes.set_title(
         _text(leaf.label) + (f" (first {len(shown)} of {len(leaf.quantiles)})" if more else "")
     )
+
+
+def _curves(part: Any, leaf: Curves, count: int) -> None:
+    """Draw the first `count` features of a leaf over an episode."""
+    shown = zip(_grid(part, count, min(count, _COLUMNS)), leaf.names, leaf.values, strict=False)
+    for axes, name, values in shown:
+        axes.plot(leaf.steps, values, color=_BLUE, linewidth=1, marker="." * (len(values) == 1))
+        axes.set_title(_text(name))
+        axes.set_xlabel("step")
 
 
 def _episodes(part: Any, pictures: DatasetPictures) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
 from offline_data.progress import SILENT, Progress
@@ -27,6 +27,8 @@ COVERAGE_FEATURES = 512
 """Numbers in an observation that principal components are computed of at most."""
 COVERAGE_BINS = 48
 TIMELINE_POINTS = 2000
+MOST_POINTS = 400
+"""Steps of `Curves`."""
 _CHUNK_ITEMS = 1 << 20
 _MOST_MARKS = 1000
 _MOST_SELECTED = 64
@@ -116,6 +118,21 @@ class Coverage:
 
 
 @dataclass(frozen=True, eq=False)
+class Curves:
+    """Values of a leaf at some steps of an episode."""
+
+    key: str
+    """TED key, parts joined by `/`."""
+    names: tuple[str, ...]
+    """Name of each feature, `[0]` or `[0] elbow`; no text for the only one."""
+    episode: int
+    steps: NDArray[np.int64]
+    """`[steps]`, from 0."""
+    values: NDArray[np.float64]
+    """`[features, steps]`."""
+
+
+@dataclass(frozen=True, eq=False)
 class DatasetPictures:
     """Everything that is drawn of a dataset, and what cannot be."""
 
@@ -138,6 +155,8 @@ class DatasetPictures:
     left_out: tuple[tuple[str, str], ...]
     """Pictures, or leaves of them, that are missing, and the reason."""
     levels: tuple[float, ...] = QUANTILES
+    curves: tuple[Curves, ...] = ()
+    """One for each leaf given to `select`, over the episode of the median return."""
 
 
 def summarise(
@@ -200,13 +219,40 @@ def summarise(
     )
 
 
+def space_evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
+    """Return up to `most` of the integers `[first, stop)`, evenly spaced, the ends among them."""
+    found = np.linspace(first, stop - 1, min(most, stop - first))
+    return np.unique(found.round().astype(np.int64))
+
+
+def read_rows(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Return a leaf at step rows, for observations before the action; encoded images decoded."""
+    if key in reader.observation_leaves:
+        return np.asarray(reader.observations_at(key, rows, after=False))
+    return np.asarray(reader.step(key)[rows])
+
+
+def leaf_curves(
+    reader: DatasetReader,
+    key: Key,
+    episode: int,
+    names: tuple[str, ...] = (),
+    steps: NDArray[np.int64] | None = None,
+) -> Curves:
+    """Read a leaf at some steps of an episode, by default up to `MOST_POINTS`, evenly spaced."""
+    if steps is None:
+        steps = space_evenly(0, int(reader.lengths[episode]), MOST_POINTS)
+    values = read_rows(reader, key, int(reader.starts[episode]) + steps)
+    flat = values.reshape(len(steps), prod(values.shape[1:])).astype(np.float64).T
+    return Curves(join_key(key), feature_labels(values.shape[1:], names), episode, steps, flat)
+
+
 def drawable(pictures: DatasetPictures) -> list[tuple[str, str]]:
     """List leaf and kind of each picture that `select` can return."""
     pairs = [(one.label, "histogram") for one in (pictures.returns, pictures.lengths) if one]
     for leaf in pictures.stats.leaves:
         if leaf.features is not None and leaf.dtype != "bool" and prod(leaf.shape) > 0:
-            pairs += [(leaf.key, kind) for kind in ("histogram", "range")]
-    pairs += [("next/reward", "curve")] if pictures.timelines else []
+            pairs += [(leaf.key, kind) for kind in ("histogram", "range", "curve")]
     return pairs + ([("observation", "coverage")] if pictures.coverage else [])
 
 
@@ -233,11 +279,15 @@ def select(
             hint=did_you_mean(leaf or "", [key for key, _ in every]) or "`plot ID --list`",
         )
     names, left_out = feature_names(reader), list[tuple[str, str]]()
-    histograms, ranges = list[Histogram](), list[Ranges]()
+    histograms, ranges, curves = list[Histogram](), list[Ranges](), list[Curves]()
+    by_rank = _by_rank(np.asarray(reader.episodes[("return",)]), 3)
     for one in pictures.stats.leaves:
         named = names.get(one.key, ())
         if (one.key, "range") in wanted:
             ranges.append(ranges_of(one, named))
+        if (one.key, "curve") in wanted and one.key != "next/reward":
+            key = tuple(one.key.split("/"))
+            curves.append(leaf_curves(reader, key, by_rank[len(by_rank) // 2], named))
         if (one.key, "histogram") in wanted:
             found = list(histograms_of(one, named))
             histograms += found[:_MOST_SELECTED]
@@ -257,6 +307,7 @@ def select(
         timelines=pictures.timelines if ("next/reward", "curve") in wanted else (),
         coverage=pictures.coverage if ("observation", "coverage") in wanted else None,
         left_out=tuple(left_out),
+        curves=tuple(curves),
     )
 
 
@@ -387,7 +438,10 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
     def read_standardized_rows() -> Iterator[NDArray[np.float64]]:
         for begin in range(0, len(rows), step):
             some = rows[begin : begin + step]
-            columns = [_before(reader, leaf.key, some).reshape(len(some), -1) for leaf in fitting]
+            columns = [
+                read_rows(reader, tuple(leaf.key.split("/")), some).reshape(len(some), -1)
+                for leaf in fitting
+            ]
             numbers = np.concatenate(columns, axis=1).astype(np.float64)[:, kept]
             whole = numbers[np.isfinite(numbers).all(axis=1)]
             yield (whole - mean[kept]) / std[kept]
@@ -420,11 +474,3 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
         tuple(names[place] for place in kept),
         used,
     ), ""
-
-
-def _before(reader: DatasetReader, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Gather an observation leaf before the actions of some rows."""
-    parts = tuple(key.split("/"))
-    if parts in reader.observation_leaves:
-        return np.asarray(reader.observations_at(parts, rows, after=False))
-    return np.asarray(reader.step(parts)[rows])  # stored twice, as `two_copies` says

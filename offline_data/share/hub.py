@@ -23,7 +23,6 @@ from offline_data.fetch.hub import ask_hub, hub_api, hub_errors, list_hub
 from offline_data.progress import Progress
 from offline_data.store.layout import EPISODES, MANIFEST, OBSERVATIONS, STEPS, TED, TEXT
 from offline_data.store.library import Entry
-from offline_data.store.verify import CARD
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,8 +90,8 @@ class HubPush:
         """Bytes of the files that are sent."""
         return sum(self.digests[name][0] for name in self.changed)
 
-    def send(self, card: str, settings: Settings, progress: Progress) -> str | None:
-        """Send what is missing, then commit it with the card; returns the commit.
+    def send(self, card: Mapping[str, bytes], settings: Settings, progress: Progress) -> str | None:
+        """Send what is missing, then commit it with the files of the card; returns the commit.
 
         Raises `AuthError`, `NetworkError`, and `IntegrityError` if a file changes meanwhile.
         """
@@ -115,7 +114,7 @@ class HubPush:
                         raise IntegrityError(f"{name} was changed while it was pushed")
                     bar.advance(self.digests[name][0])
                 added += some
-            added.append(CommitOperationAdd(CARD, card.encode()))
+            added += [CommitOperationAdd(name, content) for name, content in card.items()]
             removed = [CommitOperationDelete(path) for path in self.stale]
             try:
                 with hub_errors(what):  # not again: it may have been made, and its answer lost

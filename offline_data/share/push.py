@@ -11,18 +11,15 @@ from offline_data.config import Settings, user_path
 from offline_data.errors import IntegrityError, InvalidIdError, UsageError
 from offline_data.files import disk_errors, is_folder, write_durably
 from offline_data.ids import SHARED, parse_id
+from offline_data.pages.preview import card_files
 from offline_data.progress import SILENT, Progress
-from offline_data.reports.card import dataset_card
-from offline_data.reports.info import entry_info
-from offline_data.reports.stats import dataset_stats
 from offline_data.share.hub import HubPush
 from offline_data.store.copies import write_copy
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import Entry, entry_at, has_manifest
+from offline_data.store.library import Entry, entry_at, has_manifest, own_files
 from offline_data.store.manifest import MAX_BYTES, check_digest, dump_manifest
 from offline_data.store.publish import dataset_lock, publish, recover
-from offline_data.store.reader import open_reader
-from offline_data.store.verify import CARD, verify_files
+from offline_data.store.verify import CARD, PREVIEW, verify_files
 from offline_data.strict_json import read_whole
 
 _OPEN = re.compile(
@@ -133,7 +130,7 @@ def _push_to_hub(
     done, revision = push.unchanged, push.parent
     if not done and not dry_run:
         _check_files(entry, progress)
-        card = _card(entry, address, progress)
+        card = card_files(entry, progress, address=address)
         revision = push.send(card, settings, progress)
     if public and push.private and not dry_run:
         push.make_public(settings)
@@ -183,8 +180,9 @@ def _push_to_folder(
         try:
             write_copy(entry, entry.id, staged, progress)
             write_durably(staged / MANIFEST, data)
-            write_durably(staged / CARD, _card(entry, str(path), progress).encode())
-            for kept in publish(staged, path):
+            for name, content in card_files(entry, progress, address=str(path)).items():
+                write_durably(staged / name, content)
+            for kept in publish(staged, path, lambda folder: [*own_files(folder), CARD, PREVIEW]):
                 progress.note(f"{kept} is not the dataset's, and was kept")
         finally:
             shutil.rmtree(staged, ignore_errors=True)
@@ -199,8 +197,3 @@ def _check_files(entry: Entry, progress: Progress) -> None:
             f"{entry.path} is damaged, and nothing was pushed: {first.file} {first.problem}",
             hint=f"`offline-data check --files {entry.id}` shows all that is",
         )
-
-
-def _card(entry: Entry, address: str, progress: Progress) -> str:
-    stats = dataset_stats(open_reader(entry.path), progress)
-    return dataset_card(entry_info(entry), stats, address=address)

@@ -28,7 +28,9 @@ from offline_data.store.tables import meta_files
 from offline_data.strict_json import read_json
 
 CARD = "README.md"
-"""Dataset card that `push` writes beside the files of a dataset; it is not one of them."""
+"""Dataset card that `push` writes next to the files of a dataset."""
+PREVIEW = "README.webp"
+"""Picture that the card shows."""
 
 _BLOCK = 1 << 20
 """Bytes that are read and hashed at once."""
@@ -91,15 +93,15 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
 
     Reads all bytes, and compares: the manifest with its own digest; every file with its size and
     sha256; the episode table, flags, returns and counts with the rows of steps; text codes with
-    their vocabularies; tensordict's `meta.json` with the schema. Names files not in the manifest but
-    the dataset card.
+    their vocabularies; tensordict's `meta.json` with the schema. Names files that are not in the
+    manifest, except the dataset card and its picture.
     Raises `NotFoundError`, `ManifestError`, `NewerFormatError`, `AccessError`.
     """
     manifest = read_manifest(path)
     problems = list(verify_files(path, manifest, progress))
     if not problems:
         problems += _compare_contents(DatasetReader(path, manifest))
-    foreign = [name for name in foreign_files(path) if name != CARD]
+    foreign = [name for name in foreign_files(path) if name not in {CARD, PREVIEW}]
     problems += [Problem(name, "is not in the manifest") for name in foreign]
     return tuple(sorted(problems, key=lambda problem: problem.file))
 

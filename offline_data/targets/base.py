@@ -15,6 +15,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
+from offline_data.plurals import plural
 from offline_data.sources.base import RawDataset
 from offline_data.targets.episodes import ExportedEpisodes, Leaf, Table
 
@@ -97,7 +98,7 @@ class Loss:
     reason: str
 
     def __str__(self) -> str:
-        rows = "" if self.rows is None else f" ({self.rows:,} rows)"
+        rows = "" if self.rows is None else f" ({plural(self.rows, 'row')})"
         return f"{self.leaf}{rows}: {self.reason}"
 
 

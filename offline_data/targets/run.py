@@ -30,16 +30,15 @@ from offline_data.files import (
     sync_folder,
     write_durably,
 )
+from offline_data.pages.preview import card_files
 from offline_data.plurals import plural
 from offline_data.preprocess.plan import digest_of_rows
 from offline_data.progress import Progress, Task
 from offline_data.project.content import digest_of
-from offline_data.reports.card import dataset_card
-from offline_data.reports.info import entry_info
-from offline_data.reports.stats import dataset_stats
 from offline_data.sources.folders import files_below
 from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock
+from offline_data.store.verify import CARD
 from offline_data.store.video import hash_file
 from offline_data.strict_json import as_unicode, read_json
 from offline_data.targets.base import (
@@ -275,8 +274,8 @@ def _write(
             target.write(_Batches(job, target, bar), written, job)
         compared = prove(target.read(written, job), job, target, progress)
         if not target.suffix:
-            card = _card(job, target, result, progress)
-            (written / "README.md").write_text(card, encoding="utf-8")
+            for name, content in _card(job, target, result, progress).items():
+                (written / name).write_bytes(content)
         folder = staged if target.suffix else written
         files = _digests(folder, files_below(folder))
         receipt = {
@@ -343,11 +342,11 @@ def _digests(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     return files
 
 
-def _card(job: ExportJob, target: ExportTarget, result: Exported, progress: Progress) -> str:
+def _card(
+    job: ExportJob, target: ExportTarget, result: Exported, progress: Progress
+) -> dict[str, bytes]:
     first = entry_at(job.episodes.reader.path)
-    text = dataset_card(
-        entry_info(first), dataset_stats(job.episodes.reader, progress), header=target.card(job)
-    )
+    files = card_files(first, progress, header=target.card(job))
     of = plural(result.transitions, "transition") + " in " + plural(result.episodes, "episode")
     part = len(job.episodes.members) > 1 or not job.episodes.members[0].whole
     lines = [
@@ -362,4 +361,5 @@ def _card(job: ExportJob, target: ExportTarget, result: Exported, progress: Prog
         "Not in these files:" if result.losses else "These files have all of the dataset.",
         "\n".join(f"- {loss}" for loss in result.losses),
     ]
-    return text + "\n" + "\n\n".join(line for line in lines if line) + "\n"
+    export = "\n" + "\n\n".join(line for line in lines if line) + "\n"
+    return {**files, CARD: files[CARD] + export.encode()}

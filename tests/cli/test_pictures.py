@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 from PIL import Image
 
+from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
 from tests.cli.conftest import Cli, Terminal
@@ -91,6 +93,17 @@ def test_plot_of_one_leaf_or_kind(cli: Cli, toy: Path, tmp_path: Path) -> None:
     assert (data["returns"], data["lengths"], data["timelines"]) == (None, None, [])
     assert "episode 0" not in lines
     assert "episode 0" in cli("plot", "local:toy", "--kind", "curve").out
+    ran = cli("plot", "local:toy", "--leaf", "observation/state", "--kind", "curve", "--json")
+    (curve,) = json.loads(ran.out)["curves"]
+    reader = open_reader(toy)
+    begin, length = int(reader.starts[curve["episode"]]), int(reader.lengths[curve["episode"]])
+    wanted = reader.observations_at(
+        ("observation", "state"), np.arange(begin, begin + length), after=False
+    )
+    assert curve["steps"] == list(range(length))
+    np.testing.assert_array_equal(np.array(curve["values"]).T, wanted.reshape(length, -1))
+    ran = cli("plot", "local:toy", "--leaf", "observation/state", "--kind", "curve")
+    assert f"observation/state in episode {curve['episode']}" in ran.out
     wrong = cli("plot", "local:toy", "--leaf", "observation/stat")
     assert (wrong.code, "did you mean observation/state?" in wrong.err) == (2, True)
     assert cli("plot", "local:toy", "--kind", "pie").code == 2
@@ -107,7 +120,11 @@ def test_titles_in_a_terminal_are_not_cut(cli: Cli, toys: Callable[..., Path]) -
 
 @pytest.mark.slow
 def test_plot_writes_a_leaf(cli: Cli, toy: Path, tmp_path: Path) -> None:
-    for leaf, kind in (("action", "histogram"), ("next/reward", "curve"), ("length", "histogram")):
+    for leaf, kind in (
+        ("action", "histogram"),
+        ("next/reward", "curve"),
+        ("observation/state", "curve"),
+    ):
         out = tmp_path / f"{kind}-{leaf[:3]}.svg"
         ran = cli("plot", "local:toy", "--leaf", leaf, "--kind", kind, "--out", str(out))
         assert (ran.code, out.exists()) == (0, True), ran.err
@@ -160,7 +177,9 @@ def test_card(cli: Cli, toy: Path, tmp_path: Path) -> None:
     assert printed.startswith('---\npretty_name: "toy"\n')
     out = tmp_path / "README.md"
     ran = cli("card", "local:toy", "--out", str(out))
-    assert (ran.code, ran.out, out.read_text()) == (0, f"{out}\n", printed)
+    assert (ran.code, ran.out) == (0, f"{out}\n")
+    assert out.read_text().replace("![Preview](README.webp)\n\n", "") == printed
+    assert out.with_suffix(".webp").read_bytes()[:4] == b"RIFF"
     assert cli("card", "local:toy", "--out", str(out)).code == 2
     assert json.loads(cli("card", "local:toy", "--json").out)["card"] == printed
 

@@ -58,6 +58,7 @@ def test_the_header(known: tuple[DatasetInfo, DatasetStats]) -> None:
         "license": "cc-by-4.0",
         "task_categories": ["reinforcement-learning"],
         "tags": ["offline-rl", "reinforcement-learning", "local"],
+        "viewer": False,
         "size_categories": ["n<1K"],
     }
     assert _front(dataset_card(replace(info, licence=None), stats))["license"] == "unknown"
@@ -97,6 +98,9 @@ def test_the_header_is_valid_metadata_of_the_hub(known: tuple[DatasetInfo, Datas
     assert isinstance(card.data, DatasetCardData)
     assert data.to_dict() == card.data.to_dict()
     assert data.to_dict()["configs"] == configs
+    assert "viewer" not in data.to_dict()
+    plain = DatasetCard(dataset_card(*known), ignore_metadata_errors=False)
+    assert metadata_load_of(str(plain))["viewer"] is False  # the hub cannot load the directory
     metadata = metadata_load_of(str(card))
     assert metadata["task_categories"] == ["reinforcement-learning"]
     assert DatasetCard(str(card)).data.to_dict() == metadata
@@ -188,7 +192,8 @@ def test_hostile_texts_are_only_text(known: tuple[DatasetInfo, DatasetStats]) ->
         assert header["pretty_name"] == " ".join(HOSTILE.split())
         assert header["license_name"] == " ".join(HOSTILE.split())
         assert set(header) == {
-            "pretty_name", "license", "license_name", "task_categories", "tags", "size_categories"
+            "pretty_name", "license", "license_name", "task_categories", "tags", "viewer",
+            "size_categories",
         }  # fmt: skip
         body = _visible(card.partition("\n---\n")[2])
         links = re.findall(r"\[d\]\(https://e\)|<https://host/a:>", body)

@@ -89,6 +89,8 @@ def test_a_push_to_the_hub_is_private_and_comes_back(
     there = dict(hub.files(REPO))
     assert there.pop(".gitattributes")
     card = there.pop("README.md").decode()
+    assert there.pop("README.webp")[:4] == b"RIFF"
+    assert "![Preview](README.webp)" in card
     assert there == files_of(toy.path)
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["license"] == "unknown"
@@ -343,6 +345,7 @@ def test_a_folder_and_a_web_server(
     assert pushed.to == str(folder)
     found = files_of(folder)
     assert found.pop("README.md")
+    assert found.pop("README.webp")
     assert found == files_of(toy.path)
     assert offline_data.verify(folder, settings=here)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

@@ -44,9 +44,10 @@ def get(
         return Result({key: values[key]}, (text,), (text,))
     shown = {name: values[name] for name in values if key in {None, name}}
     rows = [
-        (name, value, settings.origins.get(name if name != "mirrors" else value, "default"))
+        (name, text, settings.origins.get(name if name != "mirrors" else text, "default"))
         for name, found in shown.items()
         for value in (found if isinstance(found, list) else [found])
+        for text in [str(value).lower() if name == "offline" else str(value)]
     ]
     return Result(shown, non_empty(table("key value from", rows)), [str(row[1]) for row in rows])
 

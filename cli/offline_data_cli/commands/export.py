@@ -110,7 +110,6 @@ def export(
         line = f"{done.path} already exists, of the same data; nothing was written"
         return Result(done, (line,), (str(done.path),))
     fields = card(done, "id to path size=bytes:bytes")
-    line = (
-        f"{size}, {human_bytes(done.bytes)}: {done.compared:,} values were read back and are equal"
-    )
+    read = plural(done.compared, "value was read back and is", "values were read back and are")
+    line = f"{size}, {human_bytes(done.bytes)}: {read} equal"
     return Result(done, (*parts, fields, line), (str(done.path),))

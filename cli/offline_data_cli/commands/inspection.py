@@ -335,7 +335,7 @@ def brief(value: Any) -> str:
 
     array = np.asarray(value)
     items = " ".join(
-        f"{item:.6g}" if isinstance(item, float) else str(item)
+        f"{item:.6g}" if isinstance(item, float) else format_nested(item)
         for item in array.ravel()[:_MOST_ITEMS].tolist()
     )
     return items if array.size <= _MOST_ITEMS else f"{items} … {array.dtype} {list(array.shape)}"

@@ -56,12 +56,17 @@ def report(
     if card:
         if len(entries) > 1:
             raise UsageError("--card takes one dataset", hint="run it for each of them")
-        path = new_file(out, force) if out is not None else None
-        text = api.card(entries[0].path, settings=context.settings, progress=context.progress)
         name = str(entries[0].id)
-        if path:
-            return write_page(name, path, text.encode())
-        return Result({"id": name, "card": text}, (text.rstrip("\n"),), (name,))
+        if out is None:
+            text = api.card(entries[0].path, settings=context.settings, progress=context.progress)
+            return Result({"id": name, "card": text}, (text.rstrip("\n"),), (name,))
+        from offline_data.pages.preview import card_files
+
+        path = new_file(out, force)
+        card_text, *picture = card_files(entries[0], context.progress, name=path.name).items()
+        for file, content in picture:
+            write_page(name, new_file(str(path.with_name(file)), force), content)
+        return write_page(name, path, card_text[1])
     if len(entries) > 1 and (episode is not None or tokenizer):
         raise UsageError(
             "--episode and --tokenizer take one dataset", hint="run it for each of them"

@@ -243,7 +243,9 @@ class Layout:
     def _find_final(self) -> Final:
         given, path = self.mapping.final_observation, self.arrays.path.name
         after = any(key[:2] == ("next", "observation") for key in self.keys)
-        said = f"{path} has {self._acts:,} rows of actions and {self._seen:,} of observations"
+        said = (
+            f"{path} has {plural(self._acts, 'row')} of actions and {self._seen:,} of observations"
+        )
         if self._seen > self._acts:
             if given not in {None, "extra_row"} or after:
                 raise UsageError(
@@ -272,7 +274,8 @@ class Layout:
         if size != self._acts:
             more = f", or {self._seen:,}" if self.final == "extra_row" else ""
             raise UsageError(
-                f"The mapping's {place}: {name!r} has {size:,} rows; expected {self._acts:,}{more} as the actions"
+                f"The mapping's {place}: {name!r} has {plural(size, 'row')}; "
+                f"expected {self._acts:,}{more} as the actions"
             )
         return self.final == "last_row"
 
