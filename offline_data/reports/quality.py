@@ -34,7 +34,7 @@ SAMPLE = 1 << 12
 LONGEST = 1 << 20
 """Steps of an episode whose jerk is kept; of a longer episode, every k-th step."""
 
-_BLOCK, _LEAST_ROWS = 1 << 18, 256
+_BLOCK, _LEAST_ROWS = 1 << 19, 256
 """Numbers and least rows in a block, which fits the cache."""
 
 _POSITIONS = ("pos", "state", "observation")
@@ -393,25 +393,23 @@ class _Saturation:
     """`saturated`: steps in which an action lies at a bound."""
 
     def __init__(self, reader: DatasetReader, keys: tuple[Key, ...]) -> None:
-        self._series = [_Series(reader, key) for key in keys]
-        declared = declared_spaces(reader)
-        self._bounds = [
-            _bounds(_finite(_sample(reader, one.key)), declared.get(one.key)).astype(
-                one.space.dtype
-            )
-            for one in self._series
-        ]
+        declared, leaves = declared_spaces(reader), reader.step_leaves
+        self._bounds = {
+            key: _bounds(_finite(_sample(reader, key)), declared.get(key)).astype(leaves[key].dtype)
+            for key in keys
+        }
         self._lengths, self._count = reader.lengths, np.zeros(reader.episode_count, np.int64)
 
     def add(self, block: RowBlock) -> None:
         at_bound = np.zeros(len(block), bool)
-        for series, (low, high) in zip(self._series, self._bounds, strict=True):
-            series.read(block)
-            values = series.rows[:, series.past :]
-            for feature in np.flatnonzero((low > -np.inf) | (high < np.inf)):
-                at_bound |= (values[feature] <= low[feature]) | (values[feature] >= high[feature])
-        found = np.add.reduceat(at_bound, series.firsts, dtype=np.int64)
-        self._count[series.episodes] += found
+        for key, bounds in self._bounds.items():
+            features = block.numbers(key).reshape(len(block), -1).T
+            for feature in np.flatnonzero(np.isfinite(bounds).any(axis=0)):
+                low, high = bounds[:, feature]
+                at_bound |= (features[feature] <= low) | (features[feature] >= high)
+        firsts = np.append(0, block.ends + 1)
+        found = np.add.reduceat(at_bound, firsts[firsts < len(block)], dtype=np.int64)
+        self._count[block.first_episode : block.last_episode + 1] += found
 
     def columns(self) -> dict[str, NDArray[Any]]:
         return {"saturated": self._count / self._lengths}
@@ -486,7 +484,7 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _bounds(values: NDArray[np.float64], space: LeafSpace | None) -> NDArray[np.float64]:
-    """Return the values from which on an action is saturated, low and high, `[2, features, 1]`.
+    """Return the values from which on an action is saturated, low and high, `[2, features]`.
 
     Args:
         values: Rows of the action, `[n, features]`; NaN is ignored.
@@ -505,7 +503,7 @@ def _bounds(values: NDArray[np.float64], space: LeafSpace | None) -> NDArray[np.
     low, high = low + AT_BOUND * reach, high - AT_BOUND * reach
     switch = ((values <= low) | (values >= high)).mean(axis=0) >= _SWITCH
     low[switch], high[switch] = -np.inf, np.inf
-    return np.array([low, high])[:, :, None]
+    return np.array([low, high])
 
 
 def _quantiles(
@@ -515,17 +513,17 @@ def _quantiles(
 
     Bits of such floats are ordered as the floats are: one sort of integers orders all parts.
     """
-    part = np.repeat(np.arange(len(counts), dtype=np.uint64), counts)
-    keys = part << np.uint64(32) | values.view(np.uint32)
+    keys = np.repeat(np.arange(len(counts), dtype=np.uint64) << np.uint64(32), counts)
+    keys |= values.view(np.uint32)
     keys.sort()
-    ordered = np.append(keys.astype(np.uint32).view(np.float32), np.float32(np.nan))
-    begins, found = np.cumsum(counts) - counts, np.full((len(levels), len(counts)), np.nan)
+    begins, last = np.cumsum(counts) - counts, np.maximum(counts - 1, 0)
+    found, some = np.full((len(levels), len(counts)), np.nan), counts > 0
     for row, level in zip(found, levels, strict=True):
-        place = level * np.maximum(counts - 1, 0)
+        place = level * last
         below = place.astype(np.int64)
         low, high = (
-            ordered[begins + at].astype(np.float64)
-            for at in (below, np.minimum(below + 1, np.maximum(counts - 1, 0)))
+            keys[(begins + at)[some]].astype(np.uint32).view(np.float32).astype(np.float64)
+            for at in (below, np.minimum(below + 1, last))
         )
-        row[counts > 0] = (low + (high - low) * (place - below))[counts > 0]
+        row[some] = low + (high - low) * (place - below)[some]
     return found
