@@ -33,7 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "episodes": (
         "episodes local:mine --sort jerk --limit 10",
-        "episodes local:mine --leaf observation/state --json",
+        "episodes local:mine --leaf observation/state --similar --json",
     ),
     "plot": ("plot local:mine", "plot local:mine --out mine.png"),
     "view": ("view local:mine 0", "view local:mine 3 --out three.gif --fps 10"),

@@ -34,7 +34,7 @@ SAMPLE = 1 << 12
 LONGEST = 1 << 20
 """Steps of an episode whose jerk is kept; of a longer episode, every k-th step."""
 
-_BLOCK, _LEAST_ROWS = 1 << 19, 256
+BLOCK_ITEMS, _LEAST_ROWS = 1 << 19, 256
 """Numbers and least rows in a block, which fits the cache."""
 
 _POSITIONS = ("pos", "state", "observation")
@@ -93,6 +93,13 @@ class EpisodeQuality(Mapping[str, NDArray[Any]]):
         if name not in self.columns:
             raise unknown(UnknownLeafError, "Episodes have no column", name, self.columns)
         return self.columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return one column, or a default."""
+        return self.columns.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.columns)
@@ -183,7 +190,7 @@ def episode_quality(
     leaves = reader.step_leaves | reader.observation_leaves
     read = {found.success, found.motion, *found.actions, found.time} - {None}
     size = sum(prod(leaves[key].shape) for key in read if key)
-    rows = max(_LEAST_ROWS, _BLOCK // max(1, size)) if measures else reader.transitions
+    rows = max(_LEAST_ROWS, BLOCK_ITEMS // max(1, size)) if measures else reader.transitions
     with progress.task("quality", reader.transitions, "rows") as task:
         for first in range(0, reader.transitions, rows):
             block = RowBlock(reader, first, min(first + rows, reader.transitions))
@@ -260,7 +267,7 @@ def _is_continuous(leaf: LeafSpec) -> bool:
     return leaf.dtype.startswith("float") and counted and not is_image(leaf)
 
 
-def _sample(reader: DatasetReader, key: Key, *, after: bool = False) -> NDArray[np.float64]:
+def sample_rows(reader: DatasetReader, key: Key, *, after: bool = False) -> NDArray[np.float64]:
     """Return `[n, features]` values at `SAMPLE` rows, or at all; `after`: of the next row.
 
     Multiples of the golden ratio are even, and do not fall on the same step of all episodes.
@@ -275,7 +282,7 @@ def _sample(reader: DatasetReader, key: Key, *, after: bool = False) -> NDArray[
     return np.asarray(values, np.float64).reshape(len(rows), -1)
 
 
-class _Series:
+class LeafSeries:
     """Rows of a leaf, block by block, after the last three known ones of an episode that continues.
 
     ```
@@ -320,9 +327,9 @@ class _Motion:
     """`idle`, `jerk`, `jerk_p95` and `velocity`."""
 
     def __init__(self, reader: DatasetReader, key: Key, rate: float) -> None:
-        self._series, self._rate, self._lengths = _Series(reader, key), rate, reader.lengths
+        self._series, self._rate, self._lengths = LeafSeries(reader, key), rate, reader.lengths
         self._starts = reader.starts
-        low, high = np.nanquantile(_finite(_sample(reader, key)), (0.01, 0.99), axis=0)
+        low, high = np.nanquantile(finite_or_nan(sample_rows(reader, key)), (0.01, 0.99), axis=0)
         self._least = (IDLE * np.nan_to_num(high - low)[:, None]).astype(self._series.space.dtype)
         self._slow = 1.0001 * float(np.sqrt(np.square(self._least).sum()))
         self._space = np.zeros(0, self._least.dtype)
@@ -395,7 +402,9 @@ class _Saturation:
     def __init__(self, reader: DatasetReader, keys: tuple[Key, ...]) -> None:
         declared, leaves = declared_spaces(reader), reader.step_leaves
         self._bounds = {
-            key: _bounds(_finite(_sample(reader, key)), declared.get(key)).astype(leaves[key].dtype)
+            key: _bounds(finite_or_nan(sample_rows(reader, key)), declared.get(key)).astype(
+                leaves[key].dtype
+            )
             for key in keys
         }
         self._lengths, self._count = reader.lengths, np.zeros(reader.episode_count, np.int64)
@@ -419,10 +428,10 @@ class _Clock:
     """`lag` and `timestamp_error`."""
 
     def __init__(self, reader: DatasetReader, key: Key, rate: float | None) -> None:
-        self._series, self._starts = _Series(reader, key, "float64"), reader.starts
+        self._series, self._starts = LeafSeries(reader, key, "float64"), reader.starts
         kind = np.dtype((reader.step_leaves | reader.observation_leaves)[key].dtype)
         self._rounding = 4 * float(np.finfo(kind if kind.kind == "f" else "float64").eps)
-        gaps = _sample(reader, key, after=True) - _sample(reader, key)
+        gaps = sample_rows(reader, key, after=True) - sample_rows(reader, key)
         gaps = gaps[gaps > 0]
         period = float(np.median(gaps)) if len(gaps) else np.nan
         close = rate is not None and not abs(period * rate - 1) > 0.1
@@ -455,7 +464,7 @@ class _Success:
     """`success`, of a leaf."""
 
     def __init__(self, reader: DatasetReader, key: Key) -> None:
-        self._series, self._found = _Series(reader, key), np.zeros(reader.episode_count, bool)
+        self._series, self._found = LeafSeries(reader, key), np.zeros(reader.episode_count, bool)
 
     def add(self, block: RowBlock) -> None:
         self._series.read(block)
@@ -477,7 +486,7 @@ def _norm(change: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.sqrt(np.einsum("ij,ij->j", change, change)))
 
 
-def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def finite_or_nan(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Replace infinite values by NaN, and columns without a finite value by 0."""
     finite = np.isfinite(values)
     return np.where(finite, values, np.where(finite.any(axis=0), np.nan, 0.0))

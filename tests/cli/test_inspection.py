@@ -174,6 +174,9 @@ def test_episodes(cli: Cli, tmp_path: Path) -> None:
     assert values[len(known) :] == [None] * (7 - len(known))
     action = cli("episodes", "local:walks", "--leaf", "action", "--json").json
     assert action["leaf"] == "action"
+    near = cli("episodes", "local:walks", "--similar", "--sort", "distance", "--json").json
+    assert [*near["episodes"][0]][-3:] == ["nearest", "distance", "duplicate_of"]
+    assert cli("episodes", "local:walks", "--similar").rows[0][-2:] == ["DUPLICATE OF", "OUTLIERS"]
     assert cli("episodes", "local:walks", "-q").out == "local:walks@1\n"
     for words, hint in (
         (("--sort", "jerc"), "did you mean jerk?"),

@@ -117,7 +117,7 @@ def write(tmp_path: Path) -> Write:
 def test_all_columns(
     layout: LayoutName, rows: int, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quality, "_BLOCK", 1)
+    monkeypatch.setattr(quality, "BLOCK_ITEMS", 1)
     monkeypatch.setattr(quality, "_LEAST_ROWS", rows)
     batch = walks()
     reader = write(batch, layout=layout)
@@ -192,7 +192,7 @@ def test_jerk_of_a_long_episode_is_of_every_kth_step(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quality, "LONGEST", 12)
-    monkeypatch.setattr(quality, "_BLOCK", 1)
+    monkeypatch.setattr(quality, "BLOCK_ITEMS", 1)
     monkeypatch.setattr(quality, "_LEAST_ROWS", 7)
     batch = walks([40, 12, 9])
     batch = replace(batch, observations={STATE: np.nan_to_num(batch.observations[STATE])})
@@ -296,6 +296,8 @@ def test_nothing_but_nan_is_not_an_outlier(write: Write) -> None:
 
 def test_an_unknown_column(write: Write) -> None:
     found = episode_quality(write(walks()))
+    assert "jerks" not in found
+    assert found.get("jerks") is None
     with pytest.raises(UnknownLeafError, match="Episodes have no column 'jerks'") as error:
         found["jerks"]
     assert error.value.hint == "did you mean jerk?"

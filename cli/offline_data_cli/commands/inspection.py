@@ -38,7 +38,8 @@ _UNITS = {"fps": "Hz", "max_episode_steps": "steps"}
 _QUANTILES = {"Q01": 0.01, "Q10": 0.1, "Q50": 0.5, "Q90": 0.9, "Q99": 0.99}
 """Quantiles in the output; `--json` has more."""
 
-_KINDS = {"length": "count", "success": "text", "idle": "share", "saturated": "share"}
+_KINDS = {"length": "count", "idle": "share", "saturated": "share"}
+_KINDS |= dict.fromkeys(("success", "nearest", "duplicate_of"), "text")
 """Formats of columns of `episodes`; the others are numbers."""
 
 
@@ -513,6 +514,9 @@ def episodes(
             metavar="KEY",
         ),
     ] = None,
+    similar: Annotated[
+        bool, option("Add the nearest other episode and duplicates. Slower.")
+    ] = False,
 ) -> Result:
     """Show the quality of episodes: idle steps, jerk, outliers and more.
 
@@ -527,7 +531,12 @@ def episodes(
     if reverse and sort is None:
         raise UsageError("--reverse requires --sort", hint="add --sort jerk")
     entry = entry_named(context, dataset)
-    quality = episode_quality(open_reader(entry.path), context.progress, leaf=leaf)
+    reader = open_reader(entry.path)
+    quality = episode_quality(reader, context.progress, leaf=leaf)
+    if similar:
+        from offline_data.reports.similar import with_similar
+
+        quality = with_similar(reader, quality)
     every = np.arange(len(quality["length"]))
     numbers = every if sort is None else quality.order(sort, reverse=reverse)
     rows = quality.rows(numbers[:limit])

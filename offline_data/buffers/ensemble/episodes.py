@@ -55,7 +55,7 @@ class MixtureEpisodes(EpisodeTable):
         every = (key for key in first._quality_keys if all(key in table for table in others))
         return [key for key in every if key not in self.columns]
 
-    def quality(self, leaf: str | None = None) -> EpisodeQuality:  # noqa: ARG002 - of one dataset
+    def quality(self, *_: Any, **__: Any) -> EpisodeQuality:
         """Raise: outliers are those of one dataset. Single columns are columns of this table."""
         raise UsageError(
             "quality() describes the episodes of one dataset, not of a mixture",

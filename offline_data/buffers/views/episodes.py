@@ -51,20 +51,27 @@ class EpisodeTable:
         self._reader = reader
         self._read: dict[Key, Tensor | list[Any]] = {}
 
-    def quality(self, leaf: str | None = None) -> EpisodeQuality:
+    def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
         """Return length, return, idle steps, jerk and other columns as numpy arrays; see there.
 
         They describe whole episodes, also in a view that cuts them; outliers are those of the dataset.
 
         Args:
             leaf: Continuous leaf of `idle`, `jerk` and `velocity`; None: see `EpisodeQuality.leaf`.
+            similar: Whether to add `nearest`, `distance` and `duplicate_of`, with numbers of episodes in
+                the dataset; see `with_similar`. Takes a time that grows with the square of their number.
 
         Raises:
             UnknownLeafError: There is no such leaf, or it is not continuous.
         """
         from offline_data.reports.quality import episode_quality
 
-        return episode_quality(self._reader, leaf=leaf)
+        found = episode_quality(self._reader, leaf=leaf)
+        if not similar:
+            return found
+        from offline_data.reports.similar import with_similar
+
+        return with_similar(self._reader, found)
 
     @cached_property
     def _quality_keys(self) -> list[Key]:
@@ -228,9 +235,9 @@ class ViewEpisodes(EpisodeTable):
         """Return `E`."""
         return len(self.numbers)
 
-    def quality(self, leaf: str | None = None) -> EpisodeQuality:
+    def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
         """Return the columns of the view's episodes; see `EpisodeTable.quality`."""
-        return super().quality(leaf).take(self.numbers.numpy())
+        return super().quality(leaf, similar=similar).take(self.numbers.numpy())
 
     def rows(self, number: int) -> Tensor:
         """Return the view's rows of one episode, in the view's order; see `EpisodeTable.rows`.

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.checks.block import RowBlock, all_leaves, is_image, mix_bits
+from offline_data.checks.block import (
+    BLOCK_ITEMS,
+    RowBlock,
+    all_leaves,
+    blocks,
+    is_image,
+    mix_bits,
+)
 from offline_data.checks.finding import Finding
 from offline_data.checks.names import are_related, is_derived, split, without_revision
 from offline_data.checks.rule import Measured, Rule
@@ -192,11 +199,7 @@ class NearDuplicateEpisodes(Rule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
         for key, kept in measured.leaves.items():
-            likely = _likely_pairs(kept, reader, 0.8 * self.limits["similarity"])
-            near: dict[int, int] = {}
-            for second, first in likely[: int(self.limits["candidates"])]:
-                if second not in near and self._is_near(reader, key, first, second):
-                    near[second] = first
+            near = self._near(reader, key, kept, exact=False)
             if near:
                 second = min(near)
                 yield self.finding(
@@ -210,6 +213,29 @@ class NearDuplicateEpisodes(Rule):
                     count=len(near),
                 )
 
+    def pairs(self, reader: DatasetReader) -> dict[int, int]:
+        """Return the episodes that share their rows with an earlier one, also copies, and that one."""
+        found: dict[int, int] = {}
+        for key in self.leaves(reader):
+            every = blocks(reader, [reader.observation_leaves[key]], BLOCK_ITEMS)
+            kept = [part for block in every for part in self.measure(block, key) or ()]
+            found = self._near(reader, key, kept, exact=True) if kept else found
+        return found
+
+    def _near(
+        self, reader: DatasetReader, key: Key, kept: list[Sketch], *, exact: bool
+    ) -> dict[int, int]:
+        likely = _likely_pairs(kept, reader, 0.8 * self.limits["similarity"])
+        near: dict[int, int] = {}
+        for second, first in likely[: int(self.limits["candidates"])]:
+            if (
+                second not in near
+                and self._is_near(reader, key, first, second)
+                and (exact or _content(reader, first) != _content(reader, second))
+            ):
+                near[second] = first
+        return near
+
     def _is_near(self, reader: DatasetReader, key: Key, first: int, second: int) -> bool:
         rows = [_rows_of(reader, key, episode) for episode in (first, second)]
         one, other = (
@@ -217,8 +243,8 @@ class NearDuplicateEpisodes(Rule):
             for part in rows
         )
         shared = len(np.intersect1d(one, other, assume_unique=True))
-        near = shared >= self.limits["similarity"] * (len(one) + len(other) - shared)
-        return near and _content(reader, first) != _content(reader, second)
+        least = self.limits["similarity"] * (len(one) + len(other) - shared)
+        return bool(shared >= least)
 
 
 def _severity(first: DatasetReader, second: DatasetReader) -> Any:

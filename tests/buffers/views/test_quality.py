@@ -72,6 +72,10 @@ def test_expressions_and_views(ds: BaseDatasetExperienceReplay) -> None:
     long = ds.subset([12]).episodes
     assert long.quality("action")["velocity"] == ds.episodes.quality("action")["velocity"][4]
     assert [long["length"].tolist(), long.quality()["length"].tolist()] == [[1], [40]]
+    near = view.episodes.quality(similar=True)
+    np.testing.assert_array_equal(
+        near["nearest"], ds.episodes.quality(similar=True)["nearest"][expected]
+    )
     none = ds.episodes_at([])
     assert none.episodes.quality()["jerk"].shape == none.episodes["jerk"].shape == (0,)
     with pytest.raises(UnknownLeafError, match="episodes have no 'jerc'") as error:
