@@ -55,6 +55,8 @@ def test_near_duplicates(tmp_path: Path) -> None:
     parts[2][:] = parts[0]
     parts[3][:] = np.where(np.arange(31)[:, None] == 7, 9, parts[0])
     parts[5][:] = parts[1][:31]
+    for column in batch.steps.values():
+        column[70:100] = column[:30]  # episode 2 is a copy of 0
     batch = replace(
         batch,
         observations={STATE: np.concatenate(parts)},
