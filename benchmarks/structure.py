@@ -30,9 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("offline_data", "cli")
 
 BUDGETS = {
-    "cli": 5_400,
+    "cli": 5_430,
     "offline_data": 2_260,
-    "offline_data/api": 1_200,
+    "offline_data/api": 1_250,
     "offline_data/buffers": 17_810,
     "offline_data/checks": 4_070,
     "offline_data/episodes": 710,
@@ -46,14 +46,14 @@ BUDGETS = {
     "offline_data/project": 1_140,
     "offline_data/readers": 5_550,
     "offline_data/record": 1_450,
-    "offline_data/reports": 3_400,
+    "offline_data/reports": 3_800,
     "offline_data/share": 400,
     "offline_data/targets": 3_360,
     "offline_data/sources": 13_700,
     "offline_data/store": 5_420,
     "offline_data/testing": 930,
     "offline_data/text": 3_060,
-    "tests": 84_400,
+    "tests": 84_800,
 }
 """Lines of each folder."""
 

@@ -15,6 +15,7 @@ from .api import merge as merge
 from .api import plot as plot
 from .api import push as push
 from .api import remove as remove
+from .api import replay as replay
 from .api import search as search
 from .api import stats as stats
 from .api import sync as sync

@@ -35,6 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "episodes local:mine --sort jerk --limit 10",
         "episodes local:mine --leaf observation/state --similar --json",
     ),
+    "replay": ("replay local:mine", "replay local:mine --env Hopper-v5 --episodes 10 --fail"),
     "plot": ("plot local:mine", "plot local:mine --out mine.png"),
     "view": ("view local:mine 0", "view local:mine 3 --out three.gif --fps 10"),
     "card": ("card local:mine", "card local:mine --out README.md"),

@@ -77,6 +77,10 @@ VERBS: dict[str, Table] = {
             "explain:explain",
             "Explain a rule of `check` or a step of `preprocess`, or list all.",
         ),
+        "replay": (
+            "inspection:replay",
+            "Play the actions of a dataset in its environment, and compare every step.",
+        ),
         "diff": (
             "lock:diff",
             "Compare two datasets: schema, episodes, values and statistics.",

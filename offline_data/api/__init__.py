@@ -18,6 +18,7 @@ from offline_data.api.datasets import (
     merge,
     plot,
     remove,
+    replay,
     search,
     stats,
     verify,
@@ -28,5 +29,5 @@ from offline_data.api.share import push
 
 __all__ = [
     "card", "check", "convert", "diff", "download", "export", "info", "inspect_files", "list_datasets",
-    "load_arrays", "lock", "merge", "plot", "push", "remove", "search", "stats", "sync", "verify",
+    "load_arrays", "lock", "merge", "plot", "push", "remove", "replay", "search", "stats", "sync", "verify",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.reports.info import DatasetInfo
     from offline_data.reports.listing import Listing, LocalDataset
+    from offline_data.reports.replay import Replay
     from offline_data.reports.stats import DatasetStats
     from offline_data.sources.base import ActionKind
     from offline_data.sources.files.mapping import FileMapping
@@ -597,6 +598,59 @@ def stats(
         chunk=chunk,
         relative_to=relative_to,
         absolute=absolute,
+    )
+
+
+def replay(
+    id: DatasetLike,
+    *,
+    env: str | Any = None,
+    episodes: int | None = None,
+    tolerance: float = 1e-5,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> Replay:
+    """Play the actions of a dataset in its environment, and compare every step with what is stored.
+
+    Each episode starts from its stored seed, or MuJoCo state (`qpos` and `qvel` in infos); one without
+    either continues the random numbers of the episode before it.
+
+    ```python
+    found = offline_data.replay("local:mine", episodes=10)
+    print(
+        found
+    )  # episode 3: diverging from step 17, observation 0.02: actions are shifted by one row
+    found.reproduced, found.episodes[3].cause
+    ```
+
+    Args:
+        id: A dataset id, or the path of a dataset directory.
+        env: Id of a registered environment, or an environment; None: the id in the manifest, which
+            must be registered. Keywords and wrappers of the manifest are not used.
+        episodes: Number of episodes, from the first; None: all.
+        tolerance: Largest difference that counts as rounding, relative to values above 1.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether to show a bar after two seconds; or an object that receives progress.
+
+    Raises:
+        NotFoundError, InvalidIdError, IntegrityError: No such dataset, or the environment is not
+            registered with Gymnasium.
+        MissingDependencyError: gymnasium, or what the environment needs, is not installed.
+        UsageError: No observation of numbers, no action, or an invalid argument.
+    """
+    from offline_data.reports.replay import replay_dataset
+    from offline_data.store.library import locate, text_of
+    from offline_data.store.reader import open_reader
+
+    entry = locate(text_of(id), settings_of(root, settings))
+    return replay_dataset(
+        open_reader(entry.path),
+        progress_of(progress),
+        env=env,
+        episodes=episodes,
+        tolerance=tolerance,
     )
 
 

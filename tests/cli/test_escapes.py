@@ -76,6 +76,7 @@ COMMANDS: dict[str, str] = {
     "export": "local:evil out.hdf5 --to d4rl",
     "push (hub)": "local:evil hf://a/b --public",
     "rename": "local:evil new",
+    "replay": "local:evil --env CartPole-v1",
     "report": "local:evil",
     "rm": "local:evil --yes",
     "rule": "RL001",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 DATASETS = {
-    "info": "", "head": "", "tail": "", "sample": "", "stats": "", "episodes": "", "plot": "", "view": " 0",
+    "info": "", "head": "", "tail": "", "sample": "", "stats": "", "episodes": "", "replay": "", "plot": "", "view": " 0",
     "card": "", "path": "", "open": "", "check": "", "report": " --out a.html", "verify": "",
     "rm": " -y", "download": "", "preprocess": " --step clip:action,low=0 --out a",
     "filter": " length>1 --out a", "merge": " local:toy --out a", "split": " a=0.5 b=0.5", "rename": " a", "cp": " a",

@@ -171,7 +171,7 @@ def test_every_verb_takes_every_global_option() -> None:
         "browse", "cache", "cache dir", "cache ls", "cache prune", "cache rm", "card", "check",
         "compare", "completion", "config", "config edit", "config get", "config path", "config set",
         "convert", "cp", "demo", "diff", "download", "env", "episodes", "explain", "export", "filter", "head", "info", "list", "lock",
-        "merge", "open", "path", "plot", "preprocess", "push", "rename", "report", "rm", "rule", "sample", "search",
+        "merge", "open", "path", "plot", "preprocess", "push", "rename", "replay", "report", "rm", "rule", "sample", "search",
         "sources", "split", "stats", "step", "sync", "tail", "verify", "version", "view", "worker",
     ]  # fmt: skip
     flags = {

@@ -552,3 +552,42 @@ def episodes(
     notes = (f"idle, jerk and velocity are of {quality.leaf}, {unit}",) if quality.leaf else ()
     data = {"id": str(entry.id), "leaf": quality.leaf, "rate": quality.rate, "episodes": rows}
     return Result(data, (shown,), (str(entry.id),), notes)
+
+
+def replay(
+    context: Context,
+    dataset: Dataset,
+    env: Annotated[
+        str | None,
+        option("Registered environment to play. (default: that of the dataset)", metavar="ENV"),
+    ] = None,
+    episodes: Annotated[int | None, count("Only the first N episodes.")] = None,
+    tolerance: Annotated[
+        float,
+        option("Difference that counts as rounding, relative above 1.", metavar="X", min=0),
+    ] = 1e-5,
+    fail: Annotated[
+        bool, option("Exit with 1 unless all episodes are exact or within rounding.")
+    ] = False,
+) -> Result:
+    """Play the actions of a dataset in its environment, and compare every step.
+
+    The environment must be registered with Gymnasium; keywords and wrappers of the dataset are not used.
+    """
+    from offline_data import api
+
+    found = api.replay(
+        entry_named(context, dataset).path,
+        env=env,
+        episodes=episodes,
+        tolerance=tolerance,
+        settings=context.settings,
+        progress=context.progress,
+    )
+    summary = card(found, "id recorded environment")
+    rows = table(
+        "episode:count steps:count outcome first difference:number leaf cause", found.episodes
+    )
+    data = {**vars(found), "counts": found.counts, "reproduced": found.reproduced}
+    code = 1 if fail and not found.reproduced else 0
+    return Result(data, (summary, rows), (found.id,), (found.summary,), code)
