@@ -32,7 +32,7 @@ class Outcome:
 
 
 class Commands(Mapping[str, Any]):
-    """Verbs of a group by name; a verb's module is imported when it is asked for."""
+    """Verbs of a group by name; a verb's module is imported on use."""
 
     def __init__(self) -> None:
         self.panels: dict[str, dict[str, str]] = {}

@@ -69,7 +69,7 @@ def _more(count: int, what: str) -> list[str]:
 
 
 def _side_by_side(histograms: Sequence[Histogram], width: int) -> Iterator[str]:
-    """Yield the lines of histograms, as many beside each other as fit."""
+    """Yield the lines of histograms, as many side by side as fit."""
     columns = max(width // _CHART, 1)
     each = width // columns - 2
     for begin in range(0, len(histograms), columns):

@@ -163,7 +163,7 @@ OF_SOURCES: dict[str, str] = {
     "libero": "convert demo.hdf5 mine --from libero --alignment raw",
     "text": "convert texts.jsonl mine --from text --tokenizer tokenizer.json",
 }
-"""An example for each source that has options of its own."""
+"""An example for each source with its own options."""
 
 GLOBALS = "Global options (--root, --json, ...), exit codes: offline-data help options"
 CODES = {
@@ -238,7 +238,7 @@ class _Help:
         return panels
 
     def _sources(self, ctx: Any) -> list[str]:
-        """Return the sources that have options of their own, sorted."""
+        """Return the sources with their own options, sorted."""
         return sorted({source for panel in self.panels(ctx) for source in _sources_of(panel)})
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:

@@ -1,4 +1,4 @@
-"""Running the rest of a command in a process of its own, to report its death by a signal."""
+"""Run the rest of a command in a child process, to report its death by a signal."""
 
 import os
 import signal

@@ -99,7 +99,7 @@ class DatasetServer(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             raise AccessError(
                 f"Port {port} of {LOOPBACK} cannot be used: {error}",
-                hint="leave --port out to use any free one",
+                hint="omit --port to use any free port",
             ) from error
         self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
         # Cookies belong to a host, not to a port.
@@ -154,7 +154,7 @@ class _DatasetHandler(BaseHTTPRequestHandler):
                 self._fail(HTTPStatus.NOT_FOUND, error.message)
             except OfflineDataError as error:
                 self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, error.message)
-            except Exception as error:  # noqa: BLE001 - a page shows it; the server goes on
+            except Exception as error:  # noqa: BLE001 - a page shows it; the server continues
                 message = f"unexpected {type(error).__name__}: {error}"
                 self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, message)
 

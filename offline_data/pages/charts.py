@@ -73,7 +73,7 @@ def lines(
         title: Title above the chart.
         steps: Step of each point, `[n]`, ascending.
         series: Values of each curve, `[n]`, by name.
-        marks: Steps with a vertical line, and what is there.
+        marks: Steps with a vertical line, and its label.
         note: Remark after the title.
     """
     data = {"steps": numbers(steps), "series": _series(series), "marks": list(marks)}

@@ -45,8 +45,8 @@ def text(value: object) -> Html:
 def element(name: str, /, *content: object, **attributes: object) -> Html:
     """Return an element with its content and attributes, escaped unless they are `Html`.
 
-    Content that is None is left out, and that of lists and other iterables inserted in order.
-    Attributes that are None or False are left out; `class_` is `class`, `data_x` is `data-x`.
+    Content that is None is omitted; lists and other iterables are inserted in order.
+    Attributes that are None or False are omitted; `class_` is `class`, `data_x` is `data-x`.
 
     Example:
         >>> element("p", "1 < 2", element("br"), class_="note", hidden=True)
@@ -90,7 +90,7 @@ def table(titles: Sequence[object], rows: Iterable[Sequence[object]], numbers: i
 
 
 def facts(values: Mapping[str, object]) -> Html:
-    """Return names and values as a description list; those that are None or empty are left out."""
+    """Return names and values as a description list; those that are None or empty are omitted."""
     return element(
         "dl",
         (

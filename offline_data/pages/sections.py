@@ -197,7 +197,7 @@ def label_of(key: object) -> str:
 
 
 def text_of_value(value: Any, unit: str = "") -> str | None:
-    """Return a value of a manifest as text with its unit; None if there is none."""
+    """Return a value of a manifest as text with its unit; None if it is empty."""
     if value is None or value in ({}, [], (), ""):
         return None
     if isinstance(value, str):

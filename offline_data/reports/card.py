@@ -102,7 +102,7 @@ def dataset_card(
 
 
 def plain(text: Any, longest: int = _LONGEST) -> str:
-    r"""Return a text on one line as Markdown that shows it as it is, without passwords of URLs.
+    r"""Return a text on one line as Markdown that shows it verbatim, without passwords in URLs.
 
     Example:
         >>> plain("a|b <script> [x](http://y) *z*\n# w")
@@ -245,15 +245,15 @@ def _provenance(info: DatasetInfo) -> Iterator[str]:
     for note in info.notes:
         yield f"- {escape_text(note)}"
     for leaf in info.dropped:
-        yield f"- Left out: {plain(leaf.get('key'))}, {plain(leaf.get('reason'))}"
+        yield f"- Dropped: {plain(leaf.get('key'))}, {plain(leaf.get('reason'))}"
 
 
 def _where(info: DatasetInfo) -> str:
-    """Return a comment on where else than here a dataset of one's own can be loaded from."""
+    """Return a comment on how to load a local dataset on another machine."""
     if info.source != "local":
         return ""
     name = _string(info.name)
-    return f"# elsewhere, first: offline_data.convert(a copy of the dataset directory, {name})\n"
+    return f"# on another machine, first: offline_data.convert(a copy of the dataset directory, {name})\n"
 
 
 def _citation(info: DatasetInfo) -> str:

@@ -167,7 +167,7 @@ def search(
     found = [one for one, passed in zip(hits, passing, strict=True) if passed]
     if unknown := passing.count(None):
         notes.append(
-            f"left out, because the catalogue lacks the figure: {plural(unknown, 'dataset')}"
+            f"omitted, because the catalogue lacks the figure: {plural(unknown, 'dataset')}"
         )
     if not found:
         notes.append(

@@ -116,7 +116,7 @@ def _anonymize(setting: str | Path | None) -> str | None:
     """Hide the secrets of URLs, and write the home directory, which may be a name, as `~`."""
     if setting is None:
         return None
-    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - `Path` raises if there is none
+    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - `Path` raises without one
     text = redact(str(setting))
     return re.sub(rf"(?<![\w.-]){re.escape(home)}(?=/|$)", "~", text) if home else text
 

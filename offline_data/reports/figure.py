@@ -155,7 +155,7 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
 
 
 def _text(text: str, longest: int = _LONGEST) -> str:
-    """Return a text that matplotlib draws as it is: no formula, no control characters, cut."""
+    """Return a text that matplotlib draws verbatim: no formula, no control characters, cut."""
     plain = "".join(one if one.isprintable() else "\ufffd" for one in text[: longest + 1])
     cut = plain if len(plain) <= longest else f"{plain[: longest - 1]}…"
     return cut.replace("$", r"\$")

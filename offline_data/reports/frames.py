@@ -73,7 +73,7 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
 
     Raises:
         NotFoundError: No such episode.
-        UsageError: `leaf` is not an image leaf, or there is none.
+        UsageError: `leaf` is not an image leaf, or the dataset has none.
     """
     begin, stop = episode_span(reader, episode)
     known = image_leaves(reader)

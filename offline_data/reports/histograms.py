@@ -67,8 +67,8 @@ class Histograms:
         """Count some values, the features in rows, in either memory order.
 
         Args:
-            values: `[features, n]` numbers of the dtype; NaN and infinities are left out.
-            low: `[features]` least finite value of each row, NaN if there is none.
+            values: `[features, n]` numbers of the dtype; NaN and infinities are not counted.
+            low: `[features]` least finite value of each row, NaN without one.
             high: `[features]` greatest finite value, like `low`.
         """
         rows = np.arange(len(values))[:, None] * self.bins

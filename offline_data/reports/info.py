@@ -59,7 +59,7 @@ class DatasetInfo(LocalDataset):
     dropped: Sequence[Mapping[str, Any]]
     """Leaves that could not be kept: `key` and `reason`."""
     skipped: Sequence[Mapping[str, Any]]
-    """Episodes that were left out: `where` and `reason`."""
+    """Skipped episodes: `where` and `reason`."""
     non_finite: Mapping[str, Mapping[str, int]]
     """NaN and infinite values by leaf."""
     audit: Mapping[str, Any]

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Listing(Sequence[T], Generic[T]):
-    """Datasets, as a sequence of them, and what is to be said of the list.
+    """Datasets, as a sequence, with notes on the list.
 
     Example:
         >>> found = Listing(("a", "b"), ("c is damaged",))
@@ -25,7 +25,7 @@ class Listing(Sequence[T], Generic[T]):
 
     datasets: tuple[T, ...]
     notes: tuple[str, ...] = ()
-    """Sentences: on a dataset that is left out because it is damaged, on a source that did not
+    """Sentences: on a dataset that is omitted because it is damaged, on a source that did not
     answer, on a query that nothing matches."""
 
     def __len__(self) -> int:

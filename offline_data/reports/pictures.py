@@ -49,7 +49,7 @@ class Histogram:
     """`[bins + 1]`, ascending; bin `i` holds `edges[i] <= value < edges[i + 1]`, the last one also
     `edges[-1]`. The ends are the least and the greatest value, unless `discrete`."""
     discrete: bool
-    """Whether the values are integers and each has a bin of its own, that begins there."""
+    """Whether the values are integers, with one bin for each, that begins there."""
     not_finite: int
     """Values that are NaN or infinite, which no bin holds."""
 
@@ -166,7 +166,7 @@ def summarise(
     stats: DatasetStats | None = None,
     episodes: int = 4,
 ) -> DatasetPictures:
-    """Compute what is drawn of a dataset, with the pass over all rows of `dataset_stats`.
+    """Compute the pictures of a dataset, with the pass over all rows of `dataset_stats`.
 
     Then only rewards of a few episodes are read, and up to `COVERAGE_ROWS` observations, twice.
 
@@ -323,7 +323,7 @@ def _why_not_measured(leaf: LeafStats) -> str:
 def histograms_of(leaf: LeafStats, names: tuple[str, ...] = ()) -> Iterator[Histogram]:
     """Yield the histogram of each number of a row, of a leaf with `features`, by its `names`."""
     features = leaf.features
-    assert features is not None  # noqa: S101 - leaves without are left out before
+    assert features is not None  # noqa: S101 - leaves without are excluded before
     integers = "float" not in leaf.dtype
     columns = (
         features.histogram.counts.reshape(-1, HISTOGRAM_BINS),
@@ -374,7 +374,7 @@ def _histogram(
 def ranges_of(leaf: LeafStats, names: tuple[str, ...] = ()) -> Ranges:
     """Return the range of each number of a row, of a leaf with `features`, by its `names`."""
     features = leaf.features
-    assert features is not None  # noqa: S101 - leaves without are left out before
+    assert features is not None  # noqa: S101 - leaves without are excluded before
     quantiles = features.quantiles.reshape(-1, len(QUANTILES))
     labels = feature_labels(leaf.shape, names)
     return Ranges(leaf.key, labels, quantiles, features.mean.ravel(), features.std.ravel())

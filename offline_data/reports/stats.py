@@ -534,7 +534,7 @@ def _step_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Itera
 def _observation_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
     """Yield each known observation once: before each action and after the last one.
 
-    The repeated row of an episode without a final observation is left out.
+    The repeated row of an episode without a final observation is not counted.
     """
     if TED in reader.manifest.tables:
         for key, leaf in reader.observation_leaves.items():

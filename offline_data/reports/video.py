@@ -58,7 +58,7 @@ def write_film(film: Film, path: Path, fps: float) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Give a new name beside `path`, which takes its place if the block succeeds."""
+    """Give a temporary name next to `path`, which replaces it if the block succeeds."""
     beside = path.with_name(f".{path.stem[:80]}.{secrets.token_hex(4)}{path.suffix}")
     with disk_errors(path.parent):
         try:

@@ -199,7 +199,7 @@ def test_search_keeps_to_limits_and_says_what_is_unknown(
     ):
         found = catalog.search("medium", settings, bounds)
         assert _ids(found.datasets) == ids
-        assert found.notes[0] == "left out, because the catalogue lacks the figure: 1 dataset"
+        assert found.notes[0] == "omitted, because the catalogue lacks the figure: 1 dataset"
     fakes["d4rl"].packaged = [
         CatalogEntry("a-v0", action="discrete"), CatalogEntry("b-v0", action="continuous"),
     ]  # fmt: skip

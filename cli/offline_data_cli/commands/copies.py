@@ -149,7 +149,7 @@ def split(
         found = re.fullmatch(r"([A-Za-z0-9._-]+)=([0-9]*\.?[0-9]+)", part)
         if found is None or found[1] in shares:
             raise UsageError(
-                f"{part!r} is not a part with a share of its own; expected PART=SHARE",
+                f"{part!r} has no share; expected PART=SHARE",
                 hint="for example train=0.9 val=0.1",
             )
         shares[found[1]] = float(found[2])

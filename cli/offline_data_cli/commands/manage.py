@@ -43,8 +43,7 @@ _MOST_NAMED = 5
 """Maximum number of names in a warning; `--json` has them all."""
 
 _NO_CHECKSUM = (
-    "the manifest has no checksum of its own (an older version wrote it): changes to it cannot "
-    "be detected"
+    "the manifest has no checksum (an older version wrote it): changes to it cannot be detected"
 )
 _NOTHING_DELETED = Result({"removed": [], "bytes": 0}, (), notes=("nothing was deleted",), code=1)
 

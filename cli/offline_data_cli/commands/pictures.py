@@ -113,8 +113,12 @@ def view(
     plain = re.sub(r"[^\w.-]+", "-", entry.id.name.rpartition("/")[2])
     path = new_file(out if out is not None else f"{plain}-{episode}.mp4", force)
     if fps is None:
-        told = reader.manifest.about.get("fps")
-        fps = float(told) if isinstance(told, (int, float)) and 0 < told < video.FASTEST else 30.0
+        stated = reader.manifest.about.get("fps")
+        fps = (
+            float(stated)
+            if isinstance(stated, (int, float)) and 0 < stated < video.FASTEST
+            else 30.0
+        )
     video.write_film(shown, path, fps)
     data = {"id": name, "episode": episode, "path": path, "leaf": shown.key, "fps": fps}
     data |= {"frames": shown.length, "width": shown.width, "height": shown.height}
