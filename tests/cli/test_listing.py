@@ -159,7 +159,7 @@ def test_env_has_every_setting_with_its_origin_and_no_secret(
     assert ["config file", str(config)] in ran.rows
     assert ["root", str(tmp_path / "root"), "OFFLINE_DATA_HOME"] in ran.rows
     assert ["workers", "3", "config file"] in ran.rows
-    assert ["offline", "True", "argument"] in ran.rows
+    assert ["offline", "yes", "argument"] in ran.rows
     assert ["minari_remote", "hf://farama-minari", "default"] in ran.rows
     assert ["hub_token", "set", "HF_TOKEN"] in ran.rows
     assert ["hub_endpoint", "https://***@hub.example", "HF_ENDPOINT"] in ran.rows
