@@ -343,7 +343,8 @@ class _Motion:
         self._series.read(block)
         x, past, firsts = self._series.rows, self._series.past, self._series.firsts
         episodes, new = self._series.episodes, self._series.new
-        speed, jerk = np.full((2, x.shape[1]), np.nan, x.dtype)
+        speed, jerk = np.empty((2, x.shape[1]), x.dtype)
+        speed[:1], jerk[:3] = np.nan, np.nan
         idle = np.zeros(x.shape[1], bool)
         if self._space.size < x.size:
             self._space = np.empty_like(self._series.space)
