@@ -44,7 +44,7 @@ BUDGETS = {
     "offline_data/preprocess": 8_250,
     "offline_data/processes": 645,
     "offline_data/project": 1_140,
-    "offline_data/readers": 5_550,
+    "offline_data/readers": 5_620,
     "offline_data/record": 1_450,
     "offline_data/reports": 3_800,
     "offline_data/share": 400,

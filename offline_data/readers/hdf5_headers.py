@@ -70,8 +70,8 @@ class _Template:
 
 
 @dataclass(frozen=True)
-class _Header:
-    """The header of a dataset that was recognised."""
+class _KnownDataset:
+    """A dataset whose header was recognised."""
 
     raw: bytes
     template: _Template
@@ -101,7 +101,7 @@ class KnownHeaders:
     def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
-    def find(self, key: Hashable, address: int) -> _Header | None:
+    def find(self, key: Hashable, address: int) -> _KnownDataset | None:
         """Return the header of a dataset that differs from the one added as `key` only in its shape.
 
         None for all others. `address` is that of its object header.
@@ -112,9 +112,9 @@ class KnownHeaders:
         raw = os.pread(self._file, known.size, address)
         if len(raw) < known.size or int.from_bytes(raw, "little") & known.mask != known.fixed:
             return None
-        return _Header(raw, known)
+        return _KnownDataset(raw, known)
 
-    def read(self, header: _Header, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    def read(self, header: _KnownDataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Read a whole dataset, whose type in the file is `dtype`.
 
         None if it is not small, not in one piece, or damaged: HDF5 can tell.
