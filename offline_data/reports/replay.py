@@ -169,11 +169,11 @@ class _Player:
 
     def compare(self, number: int) -> EpisodeReplay:
         """Play an episode and compare it."""
-        steps, seed = int(self._reader.lengths[number]), self._seed(number)
+        steps, seed = int(self._reader.lengths[number]), self._seed_of(number)
         if self._state is None and seed is None and not self._continues:
             cause = "no seed and no state is stored, so its first state is unknown"
             return EpisodeReplay(number, steps, "failed", cause=cause)
-        stored = _Stored(self._reader, number, self._leaves)
+        stored = _EpisodeRows(self._reader, number, self._leaves)
         try:
             found = self._play(number, stored, lambda row: [self._action(stored, row)])
             self._continues = found.outcome in {"exact", "rounding"}
@@ -187,7 +187,7 @@ class _Player:
         return EpisodeReplay(**{**vars(found), "cause": cause})
 
     def _play(
-        self, number: int, stored: _Stored, actions: Actions, until: int | None = None
+        self, number: int, stored: _EpisodeRows, actions: Actions, until: int | None = None
     ) -> EpisodeReplay:
         first = beyond = leaf = None
         largest = 0.0
@@ -216,10 +216,10 @@ class _Player:
         )
 
     def _rows(
-        self, number: int, stored: _Stored, actions: Actions, until: int | None
+        self, number: int, stored: _EpisodeRows, actions: Actions, until: int | None
     ) -> Iterator[tuple[int, Any, float | None, bool | None]]:
         """Yield row, observation, reward and end; first -1 and the observation of `reset`."""
-        observed, _ = self._env.reset(seed=self._seed(number))
+        observed, _ = self._env.reset(seed=self._seed_of(number))
         if self._state is not None:
             at = np.array([self._reader.starts[number]])
             qpos, qvel = (
@@ -239,14 +239,14 @@ class _Player:
             if played:
                 yield row, observed, reward, bool(ended)
 
-    def _action(self, stored: _Stored, row: int) -> Any:
+    def _action(self, stored: _EpisodeRows, row: int) -> Any:
         return _value_of(self._env.action_space, stored.actions, ("action",), row)
 
-    def _seed(self, number: int) -> int | None:
+    def _seed_of(self, number: int) -> int | None:
         seed = -1 if self._seeds is None else int(np.asarray(self._seeds[number]).item())
         return seed if seed >= 0 else None
 
-    def _explain(self, number: int, stored: _Stored, found: EpisodeReplay) -> str:
+    def _explain(self, number: int, stored: _EpisodeRows, found: EpisodeReplay) -> str:
         """Return the likely cause of a difference."""
         spec = self._reader.manifest.environment
         recorded, name = spec.get("id"), self._env.spec.id if self._env.spec else None
@@ -258,11 +258,11 @@ class _Player:
             without.append("options of reset")
         if without:
             return f"recorded with {' and '.join(without)}, which are not used here"
-        if found.beyond == -1 and self._seed(number) is None:
+        if found.beyond == -1 and self._seed_of(number) is None:
             return "no seed and no state is stored, and the episode before does not lead to it"
         if found.beyond == -1:
             return "the seed gives another first observation: another version, or a wrapper"
-        if self._seed(number) is None and self._state is None:
+        if self._seed_of(number) is None and self._state is None:
             return "the reason cannot be tested: only episodes with a seed or state start again"
         for cause, actions in self._explanations(stored):
             until = min((found.beyond or 0) + _PROOF, stored.steps)
@@ -275,7 +275,7 @@ class _Player:
             return f"observations agree so far and {found.leaf} does not: changed, or a wrapper"
         return "another version of the environment, or actions that were changed"
 
-    def _explanations(self, stored: _Stored) -> Iterator[tuple[str, Actions]]:
+    def _explanations(self, stored: _EpisodeRows) -> Iterator[tuple[str, Actions]]:
         """Yield causes, and the actions that reproduce the episode if it is that one."""
         space, last = self._env.action_space, stored.steps - 1
 
@@ -305,7 +305,7 @@ class _Player:
             )
 
 
-class _Stored:
+class _EpisodeRows:
     """The stored rows of an episode."""
 
     def __init__(self, reader: DatasetReader, number: int, leaves: Mapping[Key, LeafSpec]) -> None:
