@@ -30,9 +30,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("offline_data", "cli")
 
 BUDGETS = {
-    "cli": 5_430,
+    "cli": 5_530,
     "offline_data": 2_260,
-    "offline_data/api": 1_250,
+    "offline_data/alignment": 660,
+    "offline_data/api": 1_320,
     "offline_data/buffers": 17_810,
     "offline_data/checks": 4_070,
     "offline_data/episodes": 710,
@@ -53,7 +54,7 @@ BUDGETS = {
     "offline_data/store": 5_420,
     "offline_data/testing": 930,
     "offline_data/text": 3_060,
-    "tests": 84_800,
+    "tests": 85_200,
 }
 """Lines of each folder."""
 

@@ -1,5 +1,6 @@
 """Public names and the modules of this package that they live in; `__init__.py` imports them on first use."""
 
+from .api import align as align
 from .api import card as card
 from .api import check as check
 from .api import convert as convert

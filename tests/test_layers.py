@@ -20,6 +20,7 @@ LAYERS = (
     {"api"},
     {"text"},
     {
+        "alignment",
         "ingest",
         "jobs",
         "preprocess",

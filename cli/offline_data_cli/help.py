@@ -41,6 +41,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "card": ("card local:mine", "card local:mine --out README.md"),
     "path": ("path local:mine", "path door"),
     "open": ("open local:mine",),
+    "align": ("align local:mine", "align local:mine --fix aligned"),
     "diff": ("diff minari:D4RL/door/human-v2@3f2a local:mine", "diff door ./copy --json"),
     "lock": ("lock", "lock --upgrade door", "lock --check"),
     "sync": ("sync --locked", "sync --dry-run"),

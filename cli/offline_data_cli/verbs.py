@@ -77,6 +77,10 @@ VERBS: dict[str, Table] = {
             "explain:explain",
             "Explain a rule of `check` or a step of `preprocess`, or list all.",
         ),
+        "align": (
+            "align:align",
+            "Find leaves that are stored some rows late or early.",
+        ),
         "replay": (
             "inspection:replay",
             "Play the actions of a dataset in its environment, and compare every step.",

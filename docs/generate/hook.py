@@ -51,6 +51,7 @@ def navigation() -> list[Any]:
         "your-files.md",
         "record.md",
         "episodes.md",
+        "alignment.md",
         "share.md",
         "export.md",
         "lerobot.md",

@@ -7,6 +7,7 @@ seconds), False (no bar), or an `offline_data.progress.Progress`. Notes go to th
 `offline_data`.
 """
 
+from offline_data.api.alignment import align
 from offline_data.api.datasets import (
     card,
     convert,
@@ -28,6 +29,6 @@ from offline_data.api.project import check, diff, lock, sync
 from offline_data.api.share import push
 
 __all__ = [
-    "card", "check", "convert", "diff", "download", "export", "info", "inspect_files", "list_datasets",
+    "align", "card", "check", "convert", "diff", "download", "export", "info", "inspect_files", "list_datasets",
     "load_arrays", "lock", "merge", "plot", "push", "remove", "replay", "search", "stats", "sync", "verify",
 ]  # fmt: skip

@@ -23,7 +23,16 @@ _MODULES = (
     *(
         f"offline_data.checks.rules.{name}"
         for name in (
-            *("actions", "duplicates", "ends", "files", "images", "published", "rewards"),
+            *(
+                "actions",
+                "alignment",
+                "duplicates",
+                "ends",
+                "files",
+                "images",
+                "published",
+                "rewards",
+            ),
             "values",
         )
     ),

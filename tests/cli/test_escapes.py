@@ -57,6 +57,7 @@ COMMANDS: dict[str, str] = {
     "convert": "evil-v0 new",
     "cp": "local:evil new",
     "demo": "",
+    "align": "local:evil",
     "diff": "local:evil local:other",
     "download": "local:evil",
     "env": "",

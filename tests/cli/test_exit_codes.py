@@ -18,7 +18,7 @@ DATASETS = {
     "card": "", "path": "", "open": "", "check": "", "report": " --out a.html", "verify": "",
     "rm": " -y", "download": "", "preprocess": " --step clip:action,low=0 --out a",
     "filter": " length>1 --out a", "merge": " local:toy --out a", "split": " a=0.5 b=0.5", "rename": " a", "cp": " a",
-    "diff": " local:toy", "push": " pushed", "export": " x.hdf5 --to d4rl", "compare": " local:toy --out a.html",
+    "diff": " local:toy", "align": "", "push": " pushed", "export": " x.hdf5 --to d4rl", "compare": " local:toy --out a.html",
 }  # fmt: skip
 """Verbs whose first argument is a dataset, and the rest of their command line."""
 
@@ -33,6 +33,7 @@ UNKNOWN = (
     "episodes local:toy --sort nope",
     "episodes local:toy --leaf nope",
     "diff local:toy nope",
+    "align local:toy --pair observation:nope",
     "check local:toy --select RL999",
     "check local:toy --ignore nope",
     "check local:toy --baseline nope.json",

@@ -168,7 +168,7 @@ def test_every_verb_takes_every_global_option() -> None:
     for group in ("cache", "config"):
         verbs.update({f"{group} {name}": verb for name, verb in verbs[group].commands.items()})
     assert sorted(verbs) == [
-        "browse", "cache", "cache dir", "cache ls", "cache prune", "cache rm", "card", "check",
+        "align", "browse", "cache", "cache dir", "cache ls", "cache prune", "cache rm", "card", "check",
         "compare", "completion", "config", "config edit", "config get", "config path", "config set",
         "convert", "cp", "demo", "diff", "download", "env", "episodes", "explain", "export", "filter", "head", "info", "list", "lock",
         "merge", "open", "path", "plot", "preprocess", "push", "rename", "replay", "report", "rm", "rule", "sample", "search",

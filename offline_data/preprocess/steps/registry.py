@@ -29,7 +29,7 @@ _FAMILIES = {
     "images": "crop grayscale resize to_chw",
     "label": "label",
     "normalize": "normalize normalize_return",
-    "rows": "resample trim",
+    "rows": "resample shift trim",
     "rewards": "return_to_go reward_clip reward_scale reward_shift",
 }
 """Steps of each module in this package; the class of `to_chw` is `ToChw`."""

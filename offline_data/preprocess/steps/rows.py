@@ -1,4 +1,4 @@
-"""Steps that change the rows of episodes: `resample trim`.
+"""Steps that change the rows of episodes: `resample shift trim`.
 
 A new row stands for a group of consecutive rows of one episode, and groups may leave rows out at both
 ends:
@@ -16,7 +16,7 @@ reward              r0+r1+r2       r3+r4+r5       r6
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast, get_args
 
@@ -50,6 +50,8 @@ _RULES: tuple[Rule, ...] = get_args(Rule)
 _MOST_FPS = 1e6
 _FINEST = 10_000
 """Largest denominator of a ratio of two rates."""
+_FARTHEST = 1_000
+"""Most rows of a shift."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class Trim(Step, name="trim", example="trim:start=10,idle=0.001,least=5"):
     def choose_rows(self, chunk: EpisodeChunk) -> NDArray[np.bool_]:
         """Return which rows to keep, `[N]`."""
         batch = chunk.batch
-        within = np.arange(batch.transitions) - batch.starts[batch.episode_of]
+        within = _within(batch)
         left = batch.lengths[batch.episode_of] - within
         kept = (within >= self.start) & (left > self.end)
         if self.idle is None:
@@ -291,6 +293,69 @@ class Trim(Step, name="trim", example="trim:start=10,idle=0.001,least=5"):
             where = "everywhere" if self.inside else "at both ends"
             parts.append(f"{self.key} at most {self.idle:g} for {self.least} or more rows, {where}")
         return (f"trim: removed {'; '.join(parts)}; episodes without a row left are dropped",)
+
+
+@dataclass(frozen=True)
+class Shift(Step, name="shift", example="shift:action,by=1"):
+    """Shift leaves against all others within episodes: row t takes the values of row t + `by`.
+
+    `offline-data align` finds leaves that are stored some rows late or early, and writes this step. Rows
+    that would need values from before or after their episode are removed: with `by=1` the last row of
+    every episode, with `by=-1` the first. An observation leaf is shifted together with its next one; if
+    `by` is positive and the observation after the last action is not known, one more row is removed.
+    An episode that ends earlier is truncated; one without a row left is dropped.
+
+    Raises:
+        UsageError: No leaf, or `by` is 0.
+        StepError: A missing leaf, or an end flag.
+
+    Example:
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> chunk = toy_chunk([4])
+        >>> made = Shift(("next/reward",), by=1).apply(chunk).batch
+        >>> chunk.batch.steps["next", "reward"][:, 0].tolist()
+        [0.125, 0.25, 0.375, 0.5]
+        >>> made.steps["next", "reward"][:, 0].tolist(), made.lengths.tolist()
+        ([0.25, 0.375, 0.5], [3])
+    """
+
+    keeps_rows: ClassVar[bool] = False
+
+    keys: tuple[str, ...] = field(metadata={"many": True})
+    """Leaves, or beginnings of keys; end flags cannot be shifted."""
+    by: int = 1
+    """Rows: positive for leaves that are stored late, negative for leaves that are stored early."""
+
+    def __post_init__(self) -> None:
+        self._expect("keys", "at least one leaf", fits=bool(self.keys))
+        fits = is_whole(self.by, -_FARTHEST) and 0 != self.by <= _FARTHEST
+        self._expect("by", f"a whole number from -{_FARTHEST} to {_FARTHEST}, not 0", fits=fits)
+
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        batch = chunk.batch
+        keys = matching(chunk, self.keys)
+        for key in keys:
+            if key in {TERMINATED, TRUNCATED}:
+                raise StepError(f"Step 'shift' cannot shift {join_key(key)!r}, an end flag")
+        seen = [key for key in keys if key in batch.observations]
+        missing = ~batch.final_observation[batch.episode_of] & (bool(seen) and self.by > 0)
+        left = batch.lengths[batch.episode_of] - _within(batch)
+        first = np.flatnonzero((_within(batch) >= -self.by) & (left > self.by + missing))
+        steps, observations = dict(batch.steps), dict(batch.observations)
+        for columns in (steps, observations):
+            for key in columns.keys() & set(keys):
+                columns[key] = columns[key][np.roll(np.arange(len(columns[key])), -self.by)]
+        shifted = chunk.having(steps=steps, observations=observations)
+        return group_rows(shifted, first, first + 1, {}, self.name)
+
+    def notes(self) -> tuple[str, ...]:
+        what = f"{plural(abs(self.by), 'row')} {'later' if self.by > 0 else 'earlier'}"
+        return (f"shift: {', '.join(self.keys)} taken from {what}; rows without a value removed",)
+
+
+def _within(batch: EpisodeBatch) -> NDArray[np.int64]:
+    """Return the number of each row in its episode, `[N]`."""
+    return np.asarray(np.arange(batch.transitions) - batch.starts[batch.episode_of])
 
 
 def group_rows(

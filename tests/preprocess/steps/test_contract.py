@@ -44,6 +44,8 @@ TEXTS = [
     "to_chw:observation.pixels,scale=true,format=hwc",
     "trim:start=1,idle=5,key=obs.velocity,least=2,inside=true",
     "trim:end=1",
+    "shift:action,by=1",
+    "shift:next/reward,obs.velocity,by=-1",
 ]
 
 
@@ -130,6 +132,8 @@ class TestContract(StepContract):
         ("subsample:fraction=0", "has fraction=0; expected a number above 0"),
         ("subsample:every=0", "has every=0; expected a whole number, 1 or more"),
         ("trim", "needs start, end or idle"),
+        ("shift:action,by=0", "has by=0; expected a whole number from -1000 to 1000, not 0"),
+        ("shift:by=1", "needs keys"),
         ("trim:start=-1", "has start=-1; expected a whole number, 0 or more"),
         ("trim:idle=-1", "has idle=-1; expected a number, 0 or more"),
         ("trim:idle=1,least=0", "has least=0; expected a whole number, 1 or more"),

@@ -1,4 +1,4 @@
-"""`resample` and `trim` against loops over single rows, on episodes of any lengths."""
+"""`resample`, `shift` and `trim` against loops over single rows, on episodes of any lengths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from offline_data.episodes import Key
 from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.chunk import EpisodeChunk, read_chunk, select_episodes
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.rows import Resample, Trim
+from offline_data.preprocess.steps.rows import Resample, Shift, Trim
 from offline_data.store.history import history_of
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest
@@ -375,3 +375,46 @@ def test_images_and_videos_stay_encoded(tmp_path: Path, settings: Settings) -> N
             found = np.asarray(copy.batch.observations[key])
             np.testing.assert_array_equal(found, np.asarray(column), err_msg=str(key))
         assert verify(made.path) == ()
+
+
+@pytest.mark.parametrize("by", [-3, -1, 1, 2])
+@pytest.mark.parametrize("leaf", ["action", "next/reward", "observation"])
+def test_shift(leaf: str, by: int) -> None:
+    chunk = toy_chunk([3, 1, 6, 2], first_episode=1, unknown_final=[3])
+    batch = chunk.batch
+    made = Shift((leaf,), by=by).apply(chunk).batch
+    seen = leaf == "observation"
+    lengths, values, others, nexts = [], [], [], []
+    for e, length in enumerate(batch.lengths.tolist()):
+        start = int(batch.starts[e])
+        known = length + int(seen and bool(batch.final_observation[e]))
+        rows = [
+            t
+            for t in range(length)
+            if t + by >= 0 and t + by + int(seen and by > 0) < (known if by > 0 else length + 1)
+        ]
+        lengths += [len(rows)] if rows else []
+        for t in rows:
+            others.append(batch.observations["observation", "velocity"][start + e + t].item())
+            if seen:
+                row = start + e + t + by
+                values.append(batch.observations["observation", "velocity"][row].item())
+                nexts.append(batch.observations["observation", "velocity"][row + 1].item())
+            else:
+                key = ("action",) if leaf == "action" else ("next", "reward")
+                values.append(np.ravel(batch.steps[key][start + t + by])[0].item())
+    assert made.lengths.tolist() == lengths
+    roots = made.observations["observation", "velocity"][made.root_rows]
+    if seen:
+        assert roots.tolist() == values
+        after = made.observations["observation", "velocity"][made.next_rows]
+        assert after.tolist() == nexts
+    else:
+        key = ("action",) if leaf == "action" else ("next", "reward")
+        assert np.ravel(made.steps[key].reshape(len(made.steps[key]), -1)[:, 0]).tolist() == values
+        assert roots.tolist() == others
+
+
+def test_shift_refuses_end_flags() -> None:
+    with pytest.raises(StepError, match="cannot shift 'next/terminated', an end flag"):
+        Shift(("terminated",), by=1).apply(toy_chunk([3]))

@@ -1,0 +1,79 @@
+"""`align`: leaves that are stored some rows late or early."""
+
+from typing import Annotated
+
+from offline_data.errors import UsageError
+from offline_data.plurals import plural
+from offline_data_cli.names import entry_named
+from offline_data_cli.options import Context, Dataset, count, option
+from offline_data_cli.result import Result, table
+
+
+def align(
+    context: Context,
+    dataset: Dataset,
+    pair: Annotated[
+        list[str] | None,
+        option("Also compare two leaves of the observation; may be repeated.", metavar="LEAF:LEAF"),
+    ] = None,
+    rows: Annotated[int, count("Rows to read, of episodes in random order.")] = 50_000,
+    seed: Annotated[int, option("Seed of the order and of the bootstrap.", metavar="N")] = 0,
+    fix: Annotated[
+        str | None,
+        option("If a leaf is shifted, write local:NAME with it shifted back.", metavar="NAME"),
+    ] = None,
+) -> Result:
+    """Find leaves that are stored some rows late or early.
+
+    For lags from -5 to 5 rows, the next observation is predicted from this one and the action, on
+    episodes that the model was not fitted on; rewards and cameras likewise. Exits 1 if a leaf is
+    shifted and --fix is not given.
+    """
+    from offline_data import api
+
+    entry = entry_named(context, dataset)
+    pairs = [_split(text) for text in pair or ()]
+    found = api.align(entry.path, pairs=pairs, rows=rows, seed=seed, settings=context.settings)
+    verdicts = table(
+        "leaf against:clip lag:keep why=reason:clip episodes:count",
+        found.leaves,
+        lag=lambda leaf: "undecided" if leaf.lag is None else f"{leaf.lag:+d}" if leaf.lag else "0",
+    )
+    measured = [leaf for leaf in found.leaves if leaf.errors]
+    lags = sorted(measured[0].errors) if measured else []
+    errors = table(
+        " ".join(["leaf", *(f"{lag}=errors.{lag}" for lag in lags)]),
+        [(leaf.leaf, *(f"{leaf.errors[lag]:.2f}" for lag in lags)) for leaf in measured],
+        "error at each lag, as a share of that of a model without the leaf",
+    )
+    blocks = (verdicts, errors) if measured else (verdicts,)
+    data = {"id": found.id, "leaves": found.leaves, "shifts": found.shifts, "steps": found.steps}
+    if not found.shifts:
+        decided = sum(leaf.lag is not None for leaf in found.leaves)
+        line = f"no leaf is shifted; {decided} of {plural(len(found.leaves), 'comparison')} decided"
+        return Result(data, (*blocks, line))
+    shifted = "; ".join(
+        f"{leaf} is {plural(abs(lag), 'row')} {'late' if lag > 0 else 'early'}"
+        for leaf, lag in found.shifts.items()
+    )
+    if fix is None:
+        steps = " ".join(f"--step {step}" for step in found.steps)
+        line = f"to shift back: offline-data preprocess {dataset} {steps} --out NAME"
+        return Result(data, (*blocks, f"{shifted}\n{line}"), tuple(found.shifts), code=1)
+    from offline_data.preprocess.engine import preprocess
+    from offline_data.preprocess.job import Job, RunOptions
+
+    job = Job(entry.path, found.steps, fix, None, RunOptions())
+    made = str(preprocess(job, context.settings, context.progress).id)
+    line = f"{made}: shifted back with {' '.join(found.steps)}"
+    return Result({**data, "fixed": made}, (*blocks, f"{shifted}\n{line}"), (made,))
+
+
+def _split(text: str) -> tuple[str, str]:
+    first, colon, second = text.partition(":")
+    if not (first and colon and second):
+        raise UsageError(
+            f"--pair {text}: expected two leaves of the observation",
+            hint="as in --pair observation/position:observation/velocity",
+        )
+    return first, second
