@@ -83,7 +83,7 @@ VERBS: dict[str, Table] = {
         ),
         "replay": (
             "inspection:replay",
-            "Play the actions of a dataset in its environment, and compare every step.",
+            "Play the actions in the environment and compare every step.",
         ),
         "diff": (
             "lock:diff",

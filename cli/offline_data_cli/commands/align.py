@@ -14,13 +14,13 @@ def align(
     dataset: Dataset,
     pair: Annotated[
         list[str] | None,
-        option("Also compare two leaves of the observation; may be repeated.", metavar="LEAF:LEAF"),
+        option("Also compare two observation leaves; may be repeated.", metavar="LEAF:LEAF"),
     ] = None,
     rows: Annotated[int, count("Rows to read, of episodes in random order.")] = 50_000,
     seed: Annotated[int, option("Seed of the order and of the bootstrap.", metavar="N")] = 0,
     fix: Annotated[
         str | None,
-        option("If a leaf is shifted, write local:NAME with it shifted back.", metavar="NAME"),
+        option("Write local:NAME, in which leaves are shifted back.", metavar="NAME"),
     ] = None,
 ) -> Result:
     """Find leaves that are stored some rows late or early.

@@ -401,19 +401,19 @@ def stats(
     dataset: Dataset,
     features: Annotated[bool, option("Also show each element, such as action[0].")] = False,
     quantiles: Annotated[
-        bool, option("Also show the 1, 10, 50, 90 and 99 % quantiles of each element.")
+        bool, option("Also show 1, 10, 50, 90 and 99 % quantiles of elements.")
     ] = False,
     chunk: Annotated[
         int | None, count("Also describe all action chunks of N rows.", max=_MOST)
     ] = None,
     relative_to: Annotated[
         str | None,
-        option("Also describe actions minus this observation before their chunk.", metavar="LEAF"),
+        option("Also describe actions minus this observation.", metavar="LEAF"),
     ] = None,
     absolute: Annotated[
         list[int] | None,
         option(
-            "Element of the action to leave absolute, such as a gripper; may be repeated.",
+            "Action element to leave absolute; may be repeated.",
             metavar="I",
             min=0,
         ),
@@ -570,7 +570,7 @@ def replay(
         bool, option("Exit with 1 unless all episodes are exact or within rounding.")
     ] = False,
 ) -> Result:
-    """Play the actions of a dataset in its environment, and compare every step.
+    """Play the actions in the environment and compare every step.
 
     The environment must be registered with Gymnasium; keywords and wrappers of the dataset are not used.
     """
