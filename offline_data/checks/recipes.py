@@ -102,4 +102,5 @@ def _as_text(step: dict[str, Any]) -> str | None:
         described = parse_step(text).describe()
     except (OfflineDataError, TypeError, ValueError):
         return None
-    return text if described == {name: step.get(name) for name in described} else None
+    recorded = {name: step.get(name, value) for name, value in described.items()}
+    return text if described == recorded else None  # fields are missing that came later
