@@ -102,5 +102,6 @@ def _as_text(step: dict[str, Any]) -> str | None:
         described = parse_step(text).describe()
     except (OfflineDataError, TypeError, ValueError):
         return None
+    # A field that is younger than the recipe has its default.
     recorded = {name: step.get(name, value) for name, value in described.items()}
-    return text if described == recorded else None  # fields are missing that came later
+    return text if described == recorded else None
