@@ -16,6 +16,7 @@ from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
+    from offline_data.alignment.find import Alignment
     from offline_data.reports.pictures import (
         Coverage,
         Curves,
@@ -78,6 +79,40 @@ def draw(pictures: DatasetPictures) -> Any:
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
         figure = _figure(matplotlib, pictures)
     figure._repr_png_ = lambda: encode(figure, "png")  # IPython shows it without pyplot
+    return figure
+
+
+def draw_lags(found: Alignment) -> Any:
+    """Return a `matplotlib.figure.Figure` of the error at each lag: a panel for each comparison.
+
+    A vertical line marks a decided lag.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+        UsageError: No lag could be compared.
+    """
+    matplotlib = _matplotlib()
+    leaves = [leaf for leaf in found.leaves if leaf.errors]
+    if not leaves:
+        reasons = ", ".join(sorted({str(leaf.reason) for leaf in found.leaves}))
+        raise UsageError(f"{found.id} has no errors to draw" + (f": {reasons}" if reasons else ""))
+    columns = min(len(leaves), _COLUMNS)
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+        size = 3.4 * columns, 2.6 * -(-len(leaves) // columns)
+        figure = matplotlib.figure.Figure(size, layout="constrained")
+        for axes, leaf in zip(_grid(figure, len(leaves), columns), leaves, strict=True):
+            axes.plot(
+                [*leaf.errors], [*leaf.errors.values()], color=_BLUE, marker="o", markersize=3
+            )
+            if leaf.lag is not None:
+                axes.axvline(leaf.lag, color=_ORANGE, linewidth=1, zorder=0)
+            verdict = (
+                "undecided" if leaf.lag is None else f"lag {leaf.lag:+d}" if leaf.lag else "lag 0"
+            )
+            axes.set_title(f"{_text(leaf.leaf)}: {verdict}")
+            axes.set_xlabel(f"lag in rows, against {_text(leaf.against)}")
+            axes.set_ylim(bottom=0)
+        figure.supylabel("error, as a share of that without the leaf", fontsize=8)
     return figure
 
 

@@ -46,3 +46,17 @@ def test_pairs_have_two_leaves(cli: Cli, tmp_path: Path) -> None:
     ran = cli("align", str(good), "--pair", "observation/state")
     assert ran.code == 2
     assert "--pair observation/state: expected two leaves" in ran.err
+
+
+def test_a_figure_of_the_errors(cli: Cli, tmp_path: Path) -> None:
+    late, file = write(tmp_path / "late", shifted(world(0), ("action",), 2)), tmp_path / "lags.svg"
+    ran = cli("align", str(late), "--out", str(file))
+    assert ran.code == 1
+    assert f"{file} written" in ran.err
+    assert file.read_text().count('id="axes_') == 2
+    assert cli("align", str(late), "--out", str(file)).code == 2
+    assert cli("align", str(late), "--out", str(file), "--force").code == 1
+    short = write(tmp_path / "short", world(0, episodes=2))
+    ran = cli("align", str(short), "--out", str(tmp_path / "no.png"))
+    assert (ran.code, (tmp_path / "no.png").exists()) == (2, False)
+    assert "no errors to draw: too few episodes" in ran.err

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
+from offline_data_cli.commands.pages import Replace, new_file
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
 from offline_data_cli.result import Result, table
@@ -22,6 +23,11 @@ def align(
         str | None,
         option("Write local:NAME, in which leaves are shifted back.", metavar="NAME"),
     ] = None,
+    out: Annotated[
+        str | None,
+        option("Draw the errors in a .png, .svg or .pdf file.", metavar="FILE"),
+    ] = None,
+    force: Replace = False,
 ) -> Result:
     """Find leaves that are stored some rows late or early.
 
@@ -30,8 +36,14 @@ def align(
     shifted and --fix is not given.
     """
     from offline_data import api
+    from offline_data.files import write_user_file
+    from offline_data.reports import figure
 
     entry = entry_named(context, dataset)
+    picture = new_file(out, force) if out is not None else None
+    form = figure.check_format(picture) if picture else ""
+    if picture:
+        figure.require_matplotlib()
     pairs = [_split(text) for text in pair or ()]
     found = api.align(entry.path, pairs=pairs, rows=rows, seed=seed, settings=context.settings)
     verdicts = table(
@@ -48,10 +60,14 @@ def align(
     )
     blocks = (verdicts, errors) if measured else (verdicts,)
     data = {"id": found.id, "leaves": found.leaves, "shifts": found.shifts, "steps": found.steps}
+    notes: tuple[str, ...] = ()
+    if picture:
+        write_user_file(picture, figure.encode(figure.draw_lags(found), form))
+        notes = (f"{picture} written",)
     if not found.shifts:
         decided = sum(leaf.lag is not None for leaf in found.leaves)
         line = f"no leaf is shifted; {decided} of {plural(len(found.leaves), 'comparison')} decided"
-        return Result(data, (*blocks, line))
+        return Result(data, (*blocks, line), notes=notes)
     shifted = "; ".join(
         f"{leaf} is {plural(abs(lag), 'row')} {'late' if lag > 0 else 'early'}"
         for leaf, lag in found.shifts.items()
@@ -59,14 +75,14 @@ def align(
     if fix is None:
         steps = " ".join(f"--step {step}" for step in found.steps)
         line = f"to shift back: offline-data preprocess {dataset} {steps} --out NAME"
-        return Result(data, (*blocks, f"{shifted}\n{line}"), tuple(found.shifts), code=1)
+        return Result(data, (*blocks, f"{shifted}\n{line}"), tuple(found.shifts), notes, code=1)
     from offline_data.preprocess.engine import preprocess
     from offline_data.preprocess.job import Job, RunOptions
 
     job = Job(entry.path, found.steps, fix, None, RunOptions())
     made = str(preprocess(job, context.settings, context.progress).id)
     line = f"{made}: shifted back with {' '.join(found.steps)}"
-    return Result({**data, "fixed": made}, (*blocks, f"{shifted}\n{line}"), (made,))
+    return Result({**data, "fixed": made}, (*blocks, f"{shifted}\n{line}"), (made,), notes)
 
 
 def _split(text: str) -> tuple[str, str]:
