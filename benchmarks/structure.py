@@ -47,7 +47,7 @@ BUDGETS = {
     "offline_data/project": 1_140,
     "offline_data/readers": 5_620,
     "offline_data/record": 1_450,
-    "offline_data/reports": 3_800,
+    "offline_data/reports": 3_830,
     "offline_data/share": 400,
     "offline_data/targets": 3_360,
     "offline_data/sources": 13_700,
