@@ -48,8 +48,8 @@ class Histograms:
         >>> seen.add(np.array([[0.0, 0.5, 1.0]]), np.array([0.0]), np.array([1.0]))
         >>> seen.add(np.array([[100.0]]), np.array([100.0]), np.array([100.0]))
         >>> found = seen.histogram(())
-        >>> found.counts[0], found.edges[[0, 1, -1]].tolist()
-        (np.int64(3), [0.0, 1.625, 104.0])
+        >>> found.counts[0].item(), found.edges[[0, 1, -1]].tolist()
+        (3, [0.0, 1.625, 104.0])
     """
 
     def __init__(self, features: int, dtype: str | np.dtype[Any] = "float64") -> None:
