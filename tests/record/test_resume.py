@@ -50,7 +50,7 @@ def record(root: Path, kind: Kind, at: int | None, counts: Any) -> None:
 
 def run(root: Path, kind: Kind, at: int | None) -> tuple[int, int, bool]:
     """Return file operations, ended episodes, and whether it came to its end."""
-    counts = FORKS.Array("i", [0, 0, 0])
+    counts = FORKS.Array("i", [0, 0, 0], lock=False)
     process = FORKS.Process(target=record, args=(root, kind, at, counts))
     process.start()
     process.join(60)
@@ -109,7 +109,7 @@ def test_a_fault_at_every_third_file_operation(tmp_path: Path, kind: Kind) -> No
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     for number in range(8):
         root = tmp_path / str(number)
-        counts = FORKS.Array("i", [0, 0, 0])
+        counts = FORKS.Array("i", [0, 0, 0], lock=False)
         process = FORKS.Process(target=_record_forever, args=(root, counts))
         process.start()
         while counts[1] < 20:
