@@ -147,7 +147,8 @@ def align_dataset(
                 state = _Columns(_observations([key]), WIDE)
                 add("action", ("action",), join_key(key), partial(_action_series, acted, state))
             acted.lag = _action_lag(found)
-        if "reward" in kinds and _is_numeric(reader.step_leaves[REWARD]):
+        reward = reader.step_leaves.get(REWARD)
+        if "reward" in kinds and reward is not None and _is_numeric(reward):
             against = "observation" if acted.lag is None else "observation, action"
             add("reward", REWARD, against, partial(_reward_series, acted, seen))
         for names in pairs:

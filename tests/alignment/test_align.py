@@ -115,3 +115,10 @@ def test_discrete_actions_have_a_column_each(tmp_path: Path) -> None:
     )
     found = offline_data.align(write(tmp_path / "a", changed))
     assert found.leaves[0].lag == 0
+
+
+def test_a_dataset_without_rewards(tmp_path: Path) -> None:
+    batch = shifted(world(0), ACTION, 1)
+    steps = {key: column for key, column in batch.steps.items() if key != REWARD}
+    found = offline_data.align(write(tmp_path / "a", replace(batch, steps=steps)))
+    assert [(leaf.leaf, leaf.lag) for leaf in found.leaves] == [("action", 1)]
