@@ -539,8 +539,8 @@ def test_raw_files_of_two_shards_at_most_are_on_the_disk(
     stream: Stream, settings: Settings
 ) -> None:
     seen = [
-        # The function glob, unlike the method, accepts folders that disappear meanwhile.
-        {Path(name).name for name in glob(f"{settings.staging}/stream-*/raw/data-*")}
+        # Unlike the method, the function accepts folders that disappear meanwhile.
+        {Path(name).name for name in glob(f"{settings.staging}/stream-*/raw/data-*")}  # noqa: PTH207
         for _ in stream(1, window_bytes=1, remote=True)
     ]
     assert {len(names) for names in seen} <= {0, 1, 2}
