@@ -33,7 +33,7 @@ BUDGETS = {
     "cli": 5_530,
     "offline_data": 2_260,
     "offline_data/alignment": 660,
-    "offline_data/api": 1_320,
+    "offline_data/api": 1_340,
     "offline_data/buffers": 17_810,
     "offline_data/checks": 4_070,
     "offline_data/episodes": 710,
@@ -47,14 +47,14 @@ BUDGETS = {
     "offline_data/project": 1_140,
     "offline_data/readers": 5_620,
     "offline_data/record": 1_450,
-    "offline_data/reports": 3_830,
+    "offline_data/reports": 3_850,
     "offline_data/share": 400,
     "offline_data/targets": 3_360,
     "offline_data/sources": 13_700,
-    "offline_data/store": 5_420,
+    "offline_data/store": 5_440,
     "offline_data/testing": 930,
     "offline_data/text": 3_060,
-    "tests": 85_200,
+    "tests": 85_400,
 }
 """Lines of each folder."""
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from offline_data.api.arguments import DatasetLike, OnDisk, settings_of
+from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, settings_of
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from offline_data.alignment.find import Alignment
     from offline_data.config import Settings
 
@@ -60,12 +58,9 @@ def align(
         UsageError: `rows` below 1.
     """
     from offline_data.alignment.find import align_dataset
-    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
     if rows < 1:
         raise UsageError(f"rows={rows}: expected at least 1")
-    path: Path | None = getattr(data, "data_path", None)
-    if path is None:
-        path = locate(text_of(cast("DatasetLike", data)), settings_of(root, settings)).path
+    path = entry_of(data, settings_of(root, settings)).path
     return align_dataset(open_reader(path), pairs=pairs, most_rows=rows, seed=seed)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+import os
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
 from offline_data.config import resolve_settings
 from offline_data.errors import UsageError
+from offline_data.ids import DatasetId
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.ids import DatasetId
+    from offline_data.store.library import Entry
 
 DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
 """A dataset id `source:name[@revision]`, or the path of a dataset directory."""
@@ -39,3 +40,11 @@ def settings_of(root: str | os.PathLike[str] | None, settings: Settings | None) 
     if root is not None:
         raise UsageError("root= and settings= both say where datasets are; give one of them")
     return settings
+
+
+def entry_of(data: DatasetLike | OnDisk, settings: Settings) -> Entry:
+    """Find a dataset by its id or path, or that of a loaded dataset or view; raises like `locate`."""
+    from offline_data.store.library import locate, text_of
+
+    named = getattr(data, "data_path", data)
+    return locate(text_of(cast("DatasetLike", named)), settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from offline_data.api.arguments import DatasetLike, Range, Sort, settings_of
+from offline_data.api.arguments import DatasetLike, OnDisk, Range, Sort, entry_of, settings_of
 from offline_data.config import user_path
 from offline_data.episodes.fields import split_key
 from offline_data.errors import UsageError
@@ -602,11 +602,12 @@ def stats(
 
 
 def replay(
-    id: DatasetLike,
+    id: DatasetLike | OnDisk,
     *,
     env: str | Any = None,
     episodes: int | None = None,
     tolerance: float = 1e-5,
+    save: bool = False,
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     progress: bool | Progress = True,
@@ -625,11 +626,14 @@ def replay(
     ```
 
     Args:
-        id: A dataset id, or the path of a dataset directory.
+        id: A dataset id, the path of a dataset directory, or a loaded dataset; of a view, its episodes are
+            played, each from its first step to its last.
         env: Id of a registered environment, or an environment; None: the id in the manifest, which
             must be registered. Keywords and wrappers of the manifest are not used.
         episodes: Number of episodes, from the first; None: all.
         tolerance: Largest difference that counts as rounding, relative to values above 1.
+        save: Whether to record a summary in the manifest of the dataset, in place of an earlier one:
+            number of episodes by outcome, environment, version of gymnasium, largest difference, date.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
         progress: Whether to show a bar after two seconds; or an object that receives progress.
@@ -637,21 +641,31 @@ def replay(
     Raises:
         NotFoundError, InvalidIdError, IntegrityError: No such dataset, or the environment is not
             registered with Gymnasium.
+        AccessError: With `save`, the directory cannot be written to; nothing is played then.
         MissingDependencyError: gymnasium, or what the environment needs, is not installed.
         UsageError: No observation of numbers, no action, or an invalid argument.
     """
+    import numpy as np
+
     from offline_data.reports.replay import replay_dataset
-    from offline_data.store.library import locate, text_of
+    from offline_data.store.publish import amend_manifest, check_amendable
     from offline_data.store.reader import open_reader
 
-    entry = locate(text_of(id), settings_of(root, settings))
-    return replay_dataset(
-        open_reader(entry.path),
-        progress_of(progress),
-        env=env,
-        episodes=episodes,
-        tolerance=tolerance,
-    )
+    chosen, shown = settings_of(root, settings), progress_of(progress)
+    entry = entry_of(id, chosen)
+    if save:
+        check_amendable(entry)
+    reader = open_reader(entry.path)
+    numbers = np.arange(reader.episode_count)
+    if hasattr(id, "episodes"):
+        from offline_data.buffers.views.episodes import ViewEpisodes
+
+        if isinstance(id.episodes, ViewEpisodes):
+            numbers = np.sort(id.episodes.numbers.numpy())
+    found = replay_dataset(reader, shown, env=env, numbers=numbers[:episodes], tolerance=tolerance)
+    if save:
+        amend_manifest(entry, chosen.staging, shown, replay=found.to_manifest())
+    return found
 
 
 def plot(
@@ -684,12 +698,10 @@ def plot(
     """
     from offline_data.reports.figure import draw, require_matplotlib
     from offline_data.reports.pictures import summarise
-    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
     require_matplotlib()
-    named = id if isinstance(id, (str, os.PathLike, DatasetId)) else id.data_path
-    entry = locate(text_of(named), settings_of(root, settings))
+    entry = entry_of(id, settings_of(root, settings))
     figure: Figure = draw(summarise(open_reader(entry.path), progress_of(progress)))
     return figure
 

@@ -13,7 +13,7 @@ from offline_data.pages.curves import curves_parts
 from offline_data.pages.markdown import render
 from offline_data.pages.page import Html, as_html, data_uri, element, facts, table
 from offline_data.plurals import plural
-from offline_data.reports.info import DatasetInfo, compared_with_source
+from offline_data.reports.info import DatasetInfo, compared_with_source, replay_line
 from offline_data.reports.pictures import space_evenly
 from offline_data.store.manifest import dropped_lines
 
@@ -130,6 +130,7 @@ def metadata(info: DatasetInfo) -> Html:
                 "made from": _bullets(info.parents),
                 "converter": _converter(info.converter),
                 "compared with source": compared_with_source(info.audit),
+                "replayed": replay_line(info.replay),
                 "files": _bullets(files),
                 "not finite": _bullets(
                     f"{k}: {text_of_value(n)}" for k, n in info.non_finite.items()

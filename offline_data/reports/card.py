@@ -18,7 +18,7 @@ import numpy as np
 
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
-from offline_data.reports.info import DatasetInfo, compared_with_source
+from offline_data.reports.info import DatasetInfo, compared_with_source, replay_line
 from offline_data.reports.names import names_in
 from offline_data.reports.pictures import Histogram, histograms_of, ranges_of
 from offline_data.reports.stats import DatasetStats
@@ -242,6 +242,8 @@ def _provenance(info: DatasetInfo) -> Iterator[str]:
     if len(info.files) > _FILES:
         yield f"- {len(info.files) - _FILES:,} more files"
     yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
+    if (played := replay_line(info.replay)) is not None:
+        yield f"- Actions played in the environment: {plain(played)}"
     for note in info.notes:
         yield f"- {escape_text(note)}"
     for leaf in info.dropped:

@@ -64,6 +64,8 @@ class DatasetInfo(LocalDataset):
     """NaN and infinite values by leaf."""
     audit: Mapping[str, Any]
     """Rows that were read back and compared with the source."""
+    replay: Mapping[str, Any] | None
+    """Summary that `replay --save` recorded; see `store.manifest.ReplaySummary`."""
     files: Sequence[Mapping[str, Any]]
     """Raw files: path, url without passwords, size, sha256, and what of them was `compared` with
     what their source publishes (`size and sha256`; datasets of before do not say)."""
@@ -132,6 +134,26 @@ def compared_with_source(audit: Mapping[str, Any]) -> str:
         return "not recorded"
     share = "all" if rows == of else f"{100 * rows / of:.2g} %" if rows else "none"
     return f"{rows:,} of {plural(of, 'row')} ({share})"
+
+
+def replay_line(summary: Mapping[str, Any] | None) -> str | None:
+    """Return the last replay that was recorded as a line; None without one.
+
+    Example:
+        >>> counts = {"exact": 3, "diverging": 1}
+        >>> stated = {"environment": "Hopper-v5", "gymnasium": "1.2.1", "date": "2026-01-31"}
+        >>> replay_line({**stated, "tolerance": 1e-5, "counts": counts, "difference": 0.25})
+        '3 exact, 1 diverging in Hopper-v5, difference up to 0.25 (gymnasium 1.2.1, 2026-01-31)'
+    """
+    if summary is None:
+        return None
+    counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
+    largest = summary["difference"]
+    difference = "not finite" if largest is None else f"up to {largest:.3g}" if largest else "0"
+    return (
+        f"{counts or 'no episode'} in {summary['environment']}, difference {difference} "
+        f"(gymnasium {summary['gymnasium']}, {summary['date']})"
+    )
 
 
 def _declared_values(reader: DatasetReader) -> dict[str, str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from datetime import datetime, timezone
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,13 @@ from offline_data.episodes.fields import REWARD, TERMINATED, Key, join_key
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
-from offline_data.store.environments import make_environment
+from offline_data.store.environments import import_gymnasium, make_environment
 from offline_data.store.layout import LeafSpec
+from offline_data.store.manifest import Outcome, ReplaySummary
 from offline_data.store.reader import DatasetReader
 from offline_data.strict_json import shown
 
-OUTCOMES = ("exact", "rounding", "diverging", "different", "failed")
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """Equal; equal up to the tolerance; beyond it after some steps; from the first step on; not played."""
 
 MOST_SKIPPED = 10
@@ -44,8 +46,7 @@ class EpisodeReplay:
     episode: int
     steps: int
     """Rows of the episode."""
-    outcome: str
-    """One of `OUTCOMES`."""
+    outcome: Outcome
     first: int | None = None
     """First row whose outcome is not exactly the stored one; -1: the first observation."""
     difference: float | None = None
@@ -71,10 +72,22 @@ class Replay:
     episodes: tuple[EpisodeReplay, ...]
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[Outcome, int]:
         """Number of episodes of each outcome that occurs."""
         found = [one.outcome for one in self.episodes]
         return {name: found.count(name) for name in OUTCOMES if name in found}
+
+    def to_manifest(self) -> ReplaySummary:
+        """Return what the manifest records."""
+        largest = max((one.difference or 0.0 for one in self.episodes), default=0.0)
+        return {
+            "environment": self.environment,
+            "gymnasium": import_gymnasium("replay").__version__,
+            "date": datetime.now(timezone.utc).date().isoformat(),
+            "tolerance": self.tolerance,
+            "counts": self.counts,
+            "difference": largest if np.isfinite(largest) else None,
+        }
 
     @property
     def reproduced(self) -> bool:
@@ -106,10 +119,10 @@ def replay_dataset(
     progress: Progress = SILENT,
     *,
     env: Any = None,
-    episodes: int | None = None,
+    numbers: NDArray[np.int64] | None = None,
     tolerance: float = 1e-5,
 ) -> Replay:
-    """Replay the first `episodes` episodes; `offline_data.replay` documents the arguments.
+    """Replay episodes by number, in that order; None: all. See `offline_data.replay`.
 
     Raises:
         MissingDependencyError, NotFoundError, UsageError, FormatError: As `make_env`.
@@ -122,11 +135,10 @@ def replay_dataset(
         name = env or spec.get("id")
         env = make_environment({"id": name, "max_episode_steps": -1}, {"disable_env_checker": True})
     try:
-        played = _Player(reader, env, tolerance)
-        count = len(reader.lengths) if episodes is None else min(episodes, len(reader.lengths))
-        found = []
-        with progress.task("replay", int(reader.lengths[:count].sum()), "steps") as task:
-            for number in range(count):
+        played, found = _Player(reader, env, tolerance), []
+        numbers = np.arange(reader.episode_count) if numbers is None else numbers
+        with progress.task("replay", int(reader.lengths[numbers].sum()), "steps") as task:
+            for number in numbers.tolist():
                 found.append(played.compare(number))
                 task.advance(found[-1].steps)
     finally:
@@ -146,8 +158,8 @@ def replay_dataset(
 class _Player:
     """Plays episodes in one environment, in their order.
 
-    An episode without a seed continues the random numbers of the one before it, as `reset()` does
-    while recording; it is compared if that one was reproduced.
+    An episode without a seed continues the random numbers of the one before it in the dataset, as
+    `reset()` does while recording; it is compared if that one was reproduced.
     """
 
     def __init__(self, reader: DatasetReader, env: Any, tolerance: float) -> None:
@@ -165,23 +177,23 @@ class _Player:
         can = hasattr(env.unwrapped, "set_state") and {"qpos", "qvel"} <= states.keys()
         self._state = (states["qpos"], states["qvel"]) if can else None
         self._seeds = reader.episodes.get(("seed",))
-        self._continues = False
+        self._next: int | None = None
+        """Episode whose first state is known: that after one that was reproduced."""
 
     def compare(self, number: int) -> EpisodeReplay:
         """Play an episode and compare it."""
         steps, seed = int(self._reader.lengths[number]), self._seed_of(number)
-        if self._state is None and seed is None and not self._continues:
+        if self._state is None and seed is None and self._next != number:
             cause = "no seed and no state is stored, so its first state is unknown"
             return EpisodeReplay(number, steps, "failed", cause=cause)
         stored = _EpisodeRows(self._reader, number, self._leaves)
         try:
             found = self._play(number, stored, lambda row: [self._action(stored, row)])
-            self._continues = found.outcome in {"exact", "rounding"}
-            if self._continues or found.beyond is None:
+            if found.beyond is None:
+                self._next = number + 1
                 return found
             cause = self._explain(number, stored, found)
         except Exception as error:  # noqa: BLE001 - an environment's own code, with a file's actions
-            self._continues = False
             reason = shown(str(error) or type(error).__name__, 200)
             return EpisodeReplay(number, steps, "failed", cause=f"the environment fails: {reason}")
         return EpisodeReplay(**{**vars(found), "cause": cause})
@@ -202,7 +214,7 @@ class _Player:
             if excess:
                 largest, leaf, beyond = difference, where, row
                 break
-        outcome = "exact" if first is None else "rounding"
+        outcome: Outcome = "exact" if first is None else "rounding"
         if beyond is not None:
             outcome = "different" if beyond <= 0 else "diverging"
         return EpisodeReplay(

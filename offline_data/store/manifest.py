@@ -10,13 +10,14 @@ import hashlib
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
-from offline_data.decode import Check, Count, Sha256, decode
+from offline_data.decode import Check, Count, Sha256, decode, matching
 from offline_data.episodes.fields import (
     DONE,
     RESERVED_ROOTS,
@@ -110,6 +111,27 @@ class _Digest(TypedDict):
     sha256: Sha256
 
 
+Outcome: TypeAlias = Literal["exact", "rounding", "diverging", "different", "failed"]
+"""Result of playing an episode in its environment; see `reports.replay`."""
+
+_Difference: TypeAlias = Annotated[
+    float, Check("a number, 0 or more", lambda x: 0 <= x <= sys.float_info.max)
+]
+
+
+class ReplaySummary(TypedDict):
+    """The last replay of a dataset that was recorded."""
+
+    environment: Annotated[str, matching(r"[\w:./-]{1,200}", "the id of an environment")]
+    gymnasium: Annotated[str, matching(r"[\w.+!-]{1,40}", "a version")]
+    date: Annotated[str, matching(r"\d{4}-\d\d-\d\d", "a date, YYYY-MM-DD")]
+    tolerance: _Difference
+    counts: Mapping[Outcome, Count]
+    """Episodes by outcome."""
+    difference: _Difference | None
+    """Largest difference; None if it is not finite."""
+
+
 def _reasons(*names: str) -> Check:
     expected = f"an object of {' and '.join(names)}"
     return Check(expected, lambda entry: entry.keys() == {*names})
@@ -189,6 +211,8 @@ class Manifest:
     history: tuple[HistoryStep, ...] = ()
     """Steps from the sources to this dataset, the last of which made it; empty for datasets made from
     no other one. `store.history` also reads those of older versions."""
+    replay: Annotated[Mapping[str, Any], ReplaySummary] | None = None
+    """Result of `replay --save`; absent in the file if there is none."""
     two_copies: tuple[FileKey, ...] = ()
     """Root leaves whose `next` value differs from the following root value, so that both are stored
     for every transition, in either layout."""
@@ -216,8 +240,9 @@ class Manifest:
         """Return the form on disk but `sha256`; `schema` holds the tables."""
         known = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         known["history"] = [vars(step) for step in self.history]
-        if not self.history:
-            del known["history"]
+        for name in ("history", "replay"):
+            if not known[name]:
+                del known[name]
         schema = {name: table.to_json() for name, table in self.tables.items()}
         encodings = {leaf.encoding for table in self.tables.values() for leaf in table.leaves}
         version = 3 if VIDEO in encodings else 1 if encodings == {None} else 2

@@ -1,19 +1,24 @@
-"""The lock of a dataset, staging folders, and the rename that makes a dataset exist."""
+"""The lock of a dataset, staging folders, the rename that makes a dataset exist, and later changes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from offline_data.errors import AccessError
-from offline_data.files import check_links, disk_errors, file_lock, sync_folder
+from offline_data.errors import AccessError, IntegrityError
+from offline_data.files import check_links, disk_errors, file_lock, sync_folder, write_durably
 from offline_data.progress import Progress
-from offline_data.store.library import foreign_files, own_files
+from offline_data.store.layout import MANIFEST
+from offline_data.store.library import Entry, entry_at, foreign_files, own_files
+from offline_data.store.manifest import check_digest, dump_manifest, parse_manifest
 
 REPLACED = "-replaced"
 
@@ -95,6 +100,36 @@ def publish(
             raise
         sync_folder(destination.parent)
         return _discard(replaced, destination, own) if replaced.exists() else ()
+
+
+def check_amendable(entry: Entry) -> None:
+    """Raise `AccessError` unless files can be written to the directory of a dataset."""
+    if not os.access(entry.path, os.W_OK):
+        raise AccessError(
+            f"{entry.path} is read-only: nothing can be recorded in its {MANIFEST}",
+            hint=f"copy it first: `offline-data cp {shlex.quote(str(entry.path))} NAME --root DIR`",
+        )
+
+
+def amend_manifest(entry: Entry, staging: Path, progress: Progress, **fields: Any) -> Entry:
+    """Replace fields of the manifest of a published dataset, atomically and under its lock.
+
+    Raises:
+        IntegrityError: The manifest is damaged, or the dataset was replaced since `entry` was read.
+        AccessError, NoSpaceError: Of the disk.
+    """
+    check_amendable(entry)
+    with dataset_lock(staging, entry.id.folder, progress), disk_errors(entry.path):
+        found = entry_at(entry.path).manifest
+        problem = check_digest(entry.path, found)
+        if found.digests != entry.manifest.digests:
+            problem = "is of other data than before: the dataset was replaced meanwhile"
+        if problem:
+            raise IntegrityError(f"{entry.path / MANIFEST} {problem}; nothing was recorded")
+        data = dump_manifest(replace(found, **fields)).encode()
+        parse_manifest(data, str(entry.path), "nothing was recorded")  # what is written can be read
+        write_durably(entry.path / MANIFEST, data)
+    return entry_at(entry.path)
 
 
 def recover(finished: Path, destination: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,20 @@ import pytest
 import offline_data
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import Key
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import (
+    AccessError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    UsageError,
+)
+from offline_data.pages.report import report_page
+from offline_data.progress import SILENT
 from offline_data.reports.replay import Replay, replay_dataset
 from offline_data.store.layout import MANIFEST
-from offline_data.store.manifest import dump_manifest, read_manifest
+from offline_data.store.library import entry_at
+from offline_data.store.manifest import check_digest, dump_manifest, read_manifest
+from offline_data.store.publish import amend_manifest
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import write_toy
 from offline_data_cli.main import main
@@ -101,8 +113,8 @@ def shifted(batch: EpisodeBatch, by: int) -> EpisodeBatch:
     return changed(batch, action=np.concatenate([np.roll(part, by, axis=0) for part in parts]))
 
 
-def played(path: Path, **options: Any) -> Replay:
-    return offline_data.replay(path, progress=False, **options)
+def played(data: Any, **options: Any) -> Replay:
+    return offline_data.replay(data, progress=False, **options)
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -304,6 +316,124 @@ def test_leaves_that_the_environment_does_not_have(tmp_path: Path) -> None:
     (one,) = played(store(tmp_path / "x", batch, "Pendulum-v1")).episodes
     assert one.outcome == "failed"
     assert "observation is [4] here, in the environment (3,)" in str(one.cause)
+
+
+def test_a_loaded_dataset_and_a_view(tmp_path: Path) -> None:
+    batch = record(gymnasium.make("CartPole-v1"), [1, None, 2, None, 3])
+    ds = offline_data.open_dataset(store(tmp_path / "x", batch, "CartPole-v1"))
+    assert [one.episode for one in played(ds).episodes] == [0, 1, 2, 3, 4]
+    assert played(ds).counts == {"exact": 5}
+    view = ds.episodes_at([4, 0, 1])
+    assert [(one.episode, one.outcome) for one in played(view).episodes] == [
+        (0, "exact"), (1, "exact"), (4, "exact"),
+    ]  # fmt: skip
+    assert [one.episode for one in played(view, episodes=2).episodes] == [0, 1]
+    cut = played(ds.subset([int(batch.lengths[0]) + 1])).episodes
+    assert [(one.episode, one.steps, one.outcome) for one in cut] == [
+        (1, batch.lengths[1], "failed")
+    ]
+    assert played(ds.episodes_at([0, 3])).counts == {"exact": 1, "failed": 1}
+    with pytest.raises(UsageError, match="found a list"):
+        played([ds])
+
+
+def test_a_summary_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = record(gymnasium.make("Pendulum-v1"), [1, 2])
+    moved = batch.observations[STATE].copy()
+    moved[5, 1] += np.float32(0.25)
+    path = store(tmp_path / "x", changed(batch, observation=moved), "Pendulum-v1")
+    before = read_manifest(path)
+    assert "replay" not in before.to_json()
+    found = played(path, save=True, root=tmp_path / "root")
+    after = read_manifest(path)
+    assert replace(after, replay=None) == before
+    assert check_digest(path, after) is None
+    assert after.replay is not None
+    assert {**after.replay, "date": "", "difference": 0} == {
+        "environment": "Pendulum-v1",
+        "gymnasium": gymnasium.__version__,
+        "date": "",
+        "tolerance": 1e-5,
+        "counts": {"exact": 1, "diverging": 1},
+        "difference": 0,
+    }
+    assert after.replay["difference"] == found.episodes[0].difference
+    assert main(["info", str(path)]) == 0
+    shown = f"1 exact, 1 diverging in Pendulum-v1, difference up to 0.25 (gymnasium {gymnasium.__version__}, "
+    assert f"replayed\t{shown}" in capsys.readouterr().out
+    assert main(["info", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replay"] == after.replay
+    card = offline_data.card(path, progress=False)
+    assert "played in the environment: 1 exact, 1 diverging in Pendulum-v1, diff" in card
+    assert shown.encode() in report_page(entry_at(path))
+    played(path, save=True, root=tmp_path / "root", episodes=1, tolerance=1)
+    again = read_manifest(path).replay
+    assert again is not None
+    assert (again["counts"], again["tolerance"]) == ({"rounding": 1}, 1)
+
+
+def test_a_summary_is_not_written_for_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = record(gymnasium.make("CartPole-v1"), [1])
+    path = store(tmp_path / "x", batch, "CartPole-v1")
+    whole = (path / MANIFEST).read_bytes()
+    entry = entry_at(path)
+    (path / MANIFEST).write_bytes(whole.replace(b"CartPole-v1", b"CartPole-v0"))
+    with pytest.raises(IntegrityError, match=r"its digest is .*; nothing was recorded"):
+        amend_manifest(entry, tmp_path, SILENT, replay=None)
+    (path / MANIFEST).write_bytes(whole)
+    other = store(tmp_path / "y", record(gymnasium.make("CartPole-v1"), [2]), "CartPole-v1")
+    with pytest.raises(IntegrityError, match="the dataset was replaced meanwhile"):
+        amend_manifest(replace(entry, path=other), tmp_path, SILENT, replay=None)
+    with pytest.raises(ManifestError, match=r"replay\.gymnasium"):
+        amend_manifest(entry, tmp_path, SILENT, replay={**SUMMARY, "gymnasium": "\x1b[2J"})
+    assert (path / MANIFEST).read_bytes() == whole
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(gymnasium, "make", None)  # nothing is played
+    with pytest.raises(AccessError, match="x is read-only") as error:
+        played(path, save=True)
+    assert "offline-data cp" in str(error.value.hint)
+    assert (path / MANIFEST).read_bytes() == whole
+
+
+SUMMARY = {
+    "environment": "CartPole-v1",
+    "gymnasium": "1.2.1",
+    "date": "2026-01-31",
+    "tolerance": 0,
+    "counts": {"exact": 1},
+    "difference": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("environment", "CartPole\x1b[2J"),
+        ("environment", "x" * 201),
+        ("gymnasium", 1),
+        ("date", "2026-01-31\n"),
+        ("tolerance", -1),
+        ("counts", {"fine": 1}),
+        ("counts", {"exact": -1}),
+        ("counts", {"exact": 1.5}),
+        ("difference", 10**399),
+        ("difference", float("nan")),
+        ("difference", float("inf")),
+        ("difference", "large"),
+    ],
+)
+def test_a_strangers_summary_is_refused(tmp_path: Path, field: str, value: Any) -> None:
+    write_toy(tmp_path / "x", [record(gymnasium.make("CartPole-v1"), [1])])
+    manifest = read_manifest(tmp_path / "x")
+    place = tmp_path / "x" / MANIFEST
+    place.write_text(dump_manifest(replace(manifest, replay=SUMMARY)), encoding="utf-8")
+    assert read_manifest(tmp_path / "x").replay == SUMMARY
+    spoilt = dump_manifest(replace(manifest, replay={**SUMMARY, field: value}))
+    place.write_text(spoilt, encoding="utf-8")
+    with pytest.raises(ManifestError, match=rf"replay\.{field}"):
+        read_manifest(tmp_path / "x")
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

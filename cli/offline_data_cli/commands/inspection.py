@@ -113,7 +113,7 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _card_of_provenance(found: "DatasetInfo") -> Fields:
-    from offline_data.reports.info import compared_with_source
+    from offline_data.reports.info import compared_with_source, replay_line
     from offline_data.store.manifest import dropped_lines
 
     made_by, options = found.converter, found.converter.get("options", {})
@@ -143,6 +143,7 @@ def _card_of_provenance(found: "DatasetInfo") -> Fields:
         *(Field(name, _format_about(v)) for name, v in _with_units(found.about).items()),
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
         Field("compared with source", compared_with_source(found.audit)),
+        Field("replayed", replay_line(found.replay)),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
         Field("dropped", dropped_lines(found.dropped)),
         Field("skipped", [f"{part['where']}: {part['reason']}" for part in found.skipped]),
@@ -569,6 +570,7 @@ def replay(
     fail: Annotated[
         bool, option("Exit with 1 unless all episodes are exact or within rounding.")
     ] = False,
+    save: Annotated[bool, option("Record a summary in the manifest, which `info` shows.")] = False,
 ) -> Result:
     """Play the actions in the environment and compare every step.
 
@@ -581,6 +583,7 @@ def replay(
         env=env,
         episodes=episodes,
         tolerance=tolerance,
+        save=save,
         settings=context.settings,
         progress=context.progress,
     )
@@ -589,5 +592,5 @@ def replay(
         "episode:count steps:count outcome first difference:number leaf cause", found.episodes
     )
     data = {**vars(found), "counts": found.counts, "reproduced": found.reproduced}
-    code = 1 if fail and not found.reproduced else 0
-    return Result(data, (summary, rows), (found.id,), (found.summary,), code)
+    notes = (found.summary, *(["recorded in the manifest"] if save else []))
+    return Result(data, (summary, rows), (found.id,), notes, int(fail and not found.reproduced))

@@ -55,11 +55,41 @@ class MixtureEpisodes(EpisodeTable):
         every = (key for key in first._quality_keys if all(key in table for table in others))
         return [key for key in every if key not in self.columns]
 
-    def quality(self, *_: Any, **__: Any) -> EpisodeQuality:
-        """Raise: outliers are those of one dataset. Single columns are columns of this table."""
-        raise UsageError(
-            "quality() describes the episodes of one dataset, not of a mixture",
-            hint='mixture.episodes["jerk"], or quality() of a member',
+    def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
+        """Return the columns that all sources have, and `source`, in the order of this table.
+
+        Outliers are those of each source's dataset. `leaf` and `rate` are None where sources differ.
+
+        Raises:
+            UnknownLeafError: A source has no such leaf, or it is not continuous.
+            UsageError: `similar` compares the episodes of one dataset.
+        """
+        from offline_data.reports.quality import EpisodeQuality
+
+        if similar:
+            raise UsageError(
+                "quality(similar=True) compares the episodes of one dataset, not of a mixture",
+                hint="mixture.sources[0].episodes.quality(similar=True)",
+            )
+        parts = [table.quality(leaf) for table in self._tables]
+        columns = {
+            name: np.concatenate([part[name] for part in parts])
+            for name in parts[0]
+            if all(name in part for part in parts)
+        }
+        columns[SOURCE[0]] = np.asarray(self[SOURCE])
+        marked = {
+            name: np.concatenate(
+                [part.marked.get(name, np.zeros(len(part["length"]), bool)) for part in parts]
+            )
+            for name in dict.fromkeys(name for part in parts for name in part.marked)
+        }
+        leaves, rates = {part.leaf for part in parts}, {part.rate for part in parts}
+        return EpisodeQuality(
+            columns,
+            marked,
+            leaves.pop() if len(leaves) == 1 else None,
+            rates.pop() if len(rates) == 1 else None,
         )
 
     def place(self, number: int) -> tuple[int, int]:

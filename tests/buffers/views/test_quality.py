@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,9 +92,39 @@ def test_mixtures(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:
     table = mixture.episodes
     parts = [ds.episodes["idle"], offline_data.open_dataset(other).episodes["idle"]]
     np.testing.assert_array_equal(table["idle"], torch.cat(parts))
+    found, own = table.quality(), ds.episodes.quality()
+    assert (found.leaf, found.rate, len(found["length"])) == (own.leaf, own.rate, 12)
+    for name in own:
+        np.testing.assert_array_equal(found[name], table[name], err_msg=name)
+    assert found["source"].tolist() == [0] * 10 + [1] * 2
+    rows = found.rows(found.order("jerk"))
+    assert sorted(row["episode"] for row in rows) == list(range(12))
+    assert [len(row["outliers"]) for row in found.rows(np.arange(12))] == table["outliers"].tolist()
     with pytest.raises(UsageError, match="one dataset"):
-        table.quality()
+        table.quality(similar=True)
     assert table.where("idle >= 0").sum() == int((torch.cat(parts) >= 0).sum())
+
+
+def test_a_mixture_of_datasets_with_different_columns(
+    ds: BaseDatasetExperienceReplay, tmp_path: Path
+) -> None:
+    batch = walks([5, 6, 40], seed=3)
+    steps = {key: column for key, column in batch.steps.items() if key != ("timestamp",)}
+    path = write_stored(tmp_path / "root", "local:other@1", replace(batch, steps=steps))
+    view = ds.episodes_at([4, 2])
+    mixture = offline_data.DatasetMixture(view, offline_data.open_dataset(path), batch_size=8)
+    found = mixture.episodes.quality("action")
+    assert "lag" in ds.episodes.quality("action")
+    assert "lag" not in found
+    assert found["length"].tolist() == [40, 3, 5, 6, 40]
+    expected = [view.episodes.quality("action"), mixture.sources[1].episodes.quality("action")]
+    np.testing.assert_array_equal(
+        found["velocity"], np.concatenate([part["velocity"] for part in expected])
+    )
+    assert [len(row["outliers"]) for row in found.rows(np.arange(5))] == found["outliers"].tolist()
+    assert found.leaf == "action"
+    with pytest.raises(UnknownLeafError):
+        mixture.episodes.quality("observation/none")
 
 
 def test_weights(path: Path) -> None:
