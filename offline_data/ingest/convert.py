@@ -192,6 +192,8 @@ def _resolve(
                 hint="leave one of the two out",
             )
         source = "files"
+    elif source is None and options.text is not None and not has_manifest(path):
+        source = "text"
     with ConversionProcess(path) as process:
         adapter, release = process.describe(source, dataset.name)
         release = apply_options(options, release, adapter)

@@ -133,7 +133,12 @@ def ensure(
     wanted = parse_known(name, settings.root)
     if download is not False:
         return _download(wanted, settings, options, progress).path
-    entry = find(settings.root, wanted) if text is None else on_disk(wanted, settings, options)
+    local = wanted.source == "local"
+    entry = (
+        find(settings.root, wanted, parts=local)
+        if text is None
+        else on_disk(wanted, settings, options)
+    )
     if entry is None:
         raise missing_error(wanted, settings, options)
     if layout not in {None, entry.manifest.layout}:

@@ -60,7 +60,7 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
     if dataset.revision:
         entry = find(settings.root, dataset.at(options.revision_of(dataset.revision)))
     elif options.whole and options.text is None:
-        entry = find(settings.root, dataset)
+        entry = find(settings.root, dataset, parts=dataset.source == "local")
     else:
         home = settings.root / dataset.folder
         entry = newest(revisions(home, f"*{options.revision_of('')}")[0])

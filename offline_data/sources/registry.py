@@ -180,21 +180,21 @@ def source_accepting(path: Path) -> Source:
             raise FolderOfDatasetsError(path, below)
         raise FormatError(
             f"Cannot tell what {path} is: {_describe_unknown(path)}",
-            hint=_suggest_inspection(path) + hint,
+            hint="; or ".join([*_suggest_commands(path), hint]),
         )
 
 
-def _suggest_inspection(path: Path) -> str:
+def _suggest_commands(path: Path) -> Iterator[str]:
+    """Yield the commands that read files of the user's own: by a mapping, or as text."""
     from offline_data.readers.arrays import SUFFIXES
+    from offline_data.readers.rows import suffix_of
 
-    if (
-        not path.is_dir()
-        and not path.name.lower().endswith((*SUFFIXES, ".zip"))
-        and not is_hdf5(path)
-    ):
-        return ""
-    command = f"`offline-data convert {shlex.quote(str(path))} --inspect`"
-    return f"{command} lists its arrays and proposes a mapping for --mapping; or "
+    command = f"`offline-data convert {shlex.quote(str(path))}"
+    names = [entry.name for entry in entries(path)] if path.is_dir() else [path.name]
+    if path.is_dir() or path.name.lower().endswith((*SUFFIXES, ".zip")) or is_hdf5(path):
+        yield f"{command} --inspect` lists its arrays and proposes a mapping for --mapping"
+    if names and all(map(suffix_of, names)):
+        yield f"{command} NAME --tokenizer gpt2` reads it as text"
 
 
 class FolderOfDatasetsError(FormatError):

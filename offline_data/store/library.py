@@ -131,11 +131,19 @@ def entry_at(folder: Path) -> Entry:
         raise ManifestError(f"{folder / MANIFEST} has no id that can be used: {error}") from error
 
 
-def find(root: Path, dataset: DatasetId) -> Entry | None:
+def find(root: Path, dataset: DatasetId, *, parts: bool = False) -> Entry | None:
     """Find a dataset under `root`: at its revision, else the newest whole one, else None.
 
     Revisions that cannot be read are passed over with a warning if there is another one.
-    Raises `ManifestError`, `NewerFormatError`, `AccessError`.
+
+    Args:
+        root: Folder of all datasets.
+        dataset: Its id.
+        parts: Whether to return a part of it (`Entry.partial`) if that is the only one on this disk.
+
+    Raises:
+        NotFoundError: With `parts`, there are several parts and no whole dataset.
+        ManifestError, NewerFormatError, AccessError: It cannot be read.
     """
     home = root / dataset.folder
     if dataset.revision:
@@ -147,7 +155,15 @@ def find(root: Path, dataset: DatasetId) -> Entry | None:
         raise next(iter(unreadable.values()))
     for folder, error in unreadable.items():
         warnings.warn(f"{folder} is passed over: {error.message}", stacklevel=2)
-    return whole
+    if whole is not None or not parts or not found:
+        return whole
+    if len(found) > 1:
+        commands = " or ".join(f"`offline-data info {shlex.quote(str(one.id))}`" for one in found)
+        raise NotFoundError(
+            f"{dataset} is ambiguous: {len(found)} parts of it are on this disk",
+            hint=f"name one by its revision: {commands}",
+        )
+    return found[0]
 
 
 def revisions(home: Path, pattern: str = "*") -> tuple[list[Entry], dict[Path, OfflineDataError]]:
@@ -173,19 +189,18 @@ def newest(entries: Iterable[Entry]) -> Entry | None:
 def locate(text: str, settings: Settings, *, to_get: bool = True) -> Entry:
     """Find a dataset by its id or by the path of its directory.
 
-    The error for a dataset that is not here names those with similar names and, with `to_get`, how
-    to download or make it.
+    A part of a dataset needs no revision if no other is on this disk. The error for a dataset that
+    is not here names those with similar names and, with `to_get`, how to download or make it.
 
     Raises `NotFoundError`, `InvalidIdError`.
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset"))
     dataset = parse_known(text, settings.root)
-    entry = find(settings.root, dataset)
+    entry = find(settings.root, dataset, parts=True)
     if entry is None:
         known = {str(e.id): str(e.id).partition("@")[0] for e in list_datasets(settings.root)}
         name = text.partition("@")[0]
-        # a part of a dataset is found by its revision only
         near = offer([full for full, bare in known.items() if bare == name][:3])
         near = near or did_you_mean(name, known.values(), count=3)
         step = how_to_get(dataset) if to_get else "`offline-data list` shows those on this disk"
@@ -262,7 +277,7 @@ def at_hand(text: str, root: Path) -> Path | None:
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset")).path
     dataset = parse_known(text, root)
-    entry = find(root, dataset)
+    entry = find(root, dataset, parts=dataset.source == "local")
     if entry is None:
         return None
     changing = str(entry.id.revision).startswith("local-") and dataset.source != "local"

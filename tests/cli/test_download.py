@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ from offline_data.store.library import entry_at
 from tests.cli.conftest import Cli
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
+from tests.toys.text import write_tokenizer
 
 
 @dataclass
@@ -253,6 +256,33 @@ def test_a_damaged_file_and_two_formats(cli: Cli, tmp_path: Path) -> None:
     ran = cli("convert", str(folder), "mine")
     assert ran.code == 2
     assert f"Cannot tell what {folder} is: it looks like local and minari data" in ran.err
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.csv", "folder"])
+def test_text_is_recognised_by_its_tokenizer(cli: Cli, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    file = path if path.suffix else path / "t.txt"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(
+        {".jsonl": '{"text": "a b"}\n', ".csv": "text\na b\n"}.get(path.suffix, "a b\n")
+    )
+    refused = cli("convert", str(path), "mine")
+    assert refused.code == 5
+    assert f"`offline-data convert {path} NAME --tokenizer gpt2` reads it as text" in refused.err
+    tokenizer = write_tokenizer(tmp_path)
+    assert cli("convert", str(path), "mine", "--tokenizer", str(tokenizer)).code == 0
+    assert cli("info", "mine", "--json").json["episodes"] == 1
+
+
+def test_a_part_is_found_by_its_name(cli: Cli, tmp_path: Path) -> None:
+    path = write_d4rl_hdf5(tmp_path / "mine.hdf5")
+    assert cli("convert", str(path), "mine", "--episodes", "0:1").code == 0
+    assert cli("info", "mine", "--json").json["episodes"] == 1
+    assert cli("convert", str(path), "mine", "--episodes", "0:2").code == 0
+    refused = cli("info", "mine")
+    assert refused.code == 3
+    for command in re.findall(r"`offline-data (info [^`]*)`", refused.err):
+        assert cli(*shlex.split(command)).code == 0
 
 
 @pytest.mark.parametrize("name", ["loop", "x" * 300, "file/x", "no.hdf5"])

@@ -14,7 +14,15 @@ from offline_data.config import Settings
 from offline_data.errors import AccessError, ManifestError, NotFoundError
 from offline_data.ids import parse_id
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import entry_at, find, list_datasets, locate, remove, survey
+from offline_data.store.library import (
+    at_hand,
+    entry_at,
+    find,
+    list_datasets,
+    locate,
+    remove,
+    survey,
+)
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
@@ -73,15 +81,22 @@ def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) ->
         assert revision(settings, f"local:b-{last}") == last
 
 
-def test_locate_offers_what_is_found_with_its_revision_only(settings: Settings) -> None:
-    folder = settings.root / "local" / "part" / "local-abc+episodes-0-3"
-    write_toy(folder, [toy_batch([3])], dataset=f"local:part@{folder.name}")
-    converter = {"name": "offline-data", "options": {"episodes": [0, 3]}}
-    manifest = replace(read_manifest(folder), converter=converter)
-    (folder / MANIFEST).write_text(dump_manifest(manifest))
-    with pytest.raises(NotFoundError, match="local:part is not on this disk") as caught:
-        locate("local:part", settings)
-    assert f"did you mean local:part@{folder.name}?" in str(caught.value.hint)
+def test_the_only_part_of_a_dataset_needs_no_revision(settings: Settings) -> None:
+    for source in ("local", "d4rl"):
+        first = put(settings.root, f"{source}:part@a+episodes-0-3", partial=True)
+        assert locate(f"{source}:part", settings).path == first
+        with pytest.raises(NotFoundError, match="not on this disk") as caught:
+            locate(f"{source}:part@other", settings)
+        assert f"did you mean {source}:part@{first.name}?" in str(caught.value.hint)
+        # the whole of a source's dataset can be downloaded: a part does not stand for it
+        assert at_hand(f"{source}:part", settings.root) == (first if source == "local" else None)
+        second = put(settings.root, f"{source}:part@a+episodes-3-6", partial=True)
+        with pytest.raises(NotFoundError, match=f"{source}:part is ambiguous: 2 parts") as caught:
+            locate(f"{source}:part", settings)
+        for part in (first, second):
+            assert f"`offline-data info {source}:part@{part.name}`" in str(caught.value.shell_hint)
+        whole = put(settings.root, f"{source}:part@a")
+        assert locate(f"{source}:part", settings).path == whole
 
 
 def test_locate_takes_ids_and_paths_and_offers_the_nearest(settings: Settings) -> None:
