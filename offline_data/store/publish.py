@@ -153,7 +153,8 @@ def _discard(
     """Delete a replaced dataset; foreign files are moved, as `.kept` if their name is taken."""
     kept = []
     try:
-        for name in foreign_files(replaced, own(replaced)):
+        names = foreign_files(replaced, own(replaced))
+        for name in sorted(names, key=lambda name: (destination / name).exists()):
             target = destination / name
             while target.exists() or target.is_symlink():
                 target = target.with_name(f"{target.name}.kept")

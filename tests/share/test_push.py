@@ -372,11 +372,14 @@ def test_a_folder_is_replaced_as_a_whole(toy: Entry, here: Settings, tmp_path: P
     folder = tmp_path / "web"
     push_dataset(toy, str(folder), here)
     (folder / "index.html").write_text("mine")
+    (folder / "README.md.kept").write_text("mine, too")
     leftover = tmp_path / ".web.pushing"
     (leftover / "steps").mkdir(parents=True)  # of a push that was killed
     push_dataset(toy, str(folder), here, licence="MIT")
     assert entry_at(folder).manifest.licence == "MIT"
     assert (folder / "index.html").read_text() == "mine"
+    assert (folder / "README.md.kept").read_text() == "mine, too"
+    assert "license: mit" in (folder / "README.md").read_text()
     assert sorted(path.name for path in tmp_path.glob("*web*")) == ["web"]
     for other in (toy.path, here.root / "x"):
         with pytest.raises(UsageError, match="in the root"):

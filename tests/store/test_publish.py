@@ -144,13 +144,16 @@ def test_files_of_the_users_stay_where_a_dataset_is_replaced(tmp_path: Path) -> 
     (home / "plots" / "a.png").write_text("mine too")
     (home / "ted").mkdir()
     (home / "ted" / "action.memmap").write_text("and this")
+    (home / "ted" / "action.memmap.kept").write_text("of an earlier replacement")
     write_toy(staging / "dataset", [toy_batch([5])], layout="ted")
     kept = publish(staging / "dataset", home)
     assert transitions(home) == 5
     names = ["notes.txt", "plots/a.png", "plots/empty", "ted/action.memmap.kept"]
+    names.append("ted/action.memmap.kept.kept")
     assert [path.relative_to(home).as_posix() for path in kept] == names
     assert (home / "notes.txt").read_text() == "mine"
-    assert (home / "ted/action.memmap.kept").read_text() == "and this"
+    assert (home / "ted/action.memmap.kept").read_text() == "of an earlier replacement"
+    assert (home / "ted/action.memmap.kept.kept").read_text() == "and this"
     assert list(staging.iterdir()) == []
     assert [problem.file for problem in verify(home)] == names
     # and where the process was killed before they were moved
