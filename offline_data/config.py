@@ -80,13 +80,13 @@ class TransferLimits:
 class Settings:
     """Resolved settings of one run; pickled unchanged to worker processes.
 
-    Fields that may contain a password or token are left out of `repr`.
+    `repr` does not include fields that may contain a password or token.
     """
 
     root: Path
     """Folder of all datasets (`OFFLINE_DATA_HOME`)."""
     offline: bool = False
-    """Whether to refuse network access: data that are not on this disk raise an error."""
+    """Whether to refuse network access: a dataset that is not on this disk is an error."""
     mirrors: tuple[Mirror, ...] = field(default=(), repr=False)
     """`(prefix, replacement)` pairs: the rewritten URL is tried before the original."""
     workers: int = 1

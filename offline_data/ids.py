@@ -175,13 +175,13 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
 def did_you_mean(
     wanted: str, known: Iterable[str], *, count: int = 1, shown: Callable[[str], str] = str
 ) -> str | None:
-    """Return a question with up to `count` known names most similar to `wanted`; None: no such name.
+    """Return a question that offers up to `count` similar known names; None if none is similar.
 
     Args:
-        wanted: The name that is not known.
-        known: All names.
+        wanted: The unknown name.
+        known: Known names.
         count: Maximum number of names.
-        shown: Formats a name, as `repr` or `"d4rl:{}".format` do.
+        shown: Formats a name, such as `repr` or `"d4rl:{}".format`.
 
     Example:
         >>> did_you_mean("clp", ["clip", "cast"])
@@ -193,7 +193,7 @@ def did_you_mean(
 
 
 def offer(names: Sequence[str]) -> str | None:
-    """Return the question whether one of these names was meant; None: there are none."""
+    """Return a question that offers these names; None if there are none."""
     return f"did you mean {' or '.join(names)}?" if names else None
 
 
@@ -208,13 +208,13 @@ def unknown(
     shown: Callable[[str], str] = str,
     listed: bool = True,
 ) -> _Error:
-    """Return the error for a name that is not one of `known`, with the most similar in its hint.
+    """Return the error for an unknown name; its hint offers the most similar known ones.
 
     Args:
-        error: Its type.
-        problem: Beginning of the message, up to the name: `There is no leaf`, `/data has no split`.
-        name: The name that is not known.
-        known: All names.
+        error: Type of the error.
+        problem: Beginning of the message, before the name: `There is no leaf`, `/data has no split`.
+        name: The unknown name.
+        known: Known names.
         hint: Next step if no known name is similar.
         count: Maximum number of similar names.
         shown: Formats a similar name.

@@ -19,3 +19,13 @@ def plural(count: SupportsInt, singular: str, plural: str | None = None) -> str:
     """
     number = int(count)
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def plural_of(count: int, total: int, noun: str, singular: str, plural_verb: str) -> str:
+    """Return the beginning of a sentence on some of all things, with the verb of their number.
+
+    Example:
+        >>> plural_of(1, 3, "row", "is", "are"), plural_of(2000, 3000, "row", "is", "are")
+        ('1 of 3 rows is', '2,000 of 3,000 rows are')
+    """
+    return f"{count:,} of {plural(total, noun)} {singular if count == 1 else plural_verb}"

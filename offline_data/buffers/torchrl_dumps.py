@@ -208,7 +208,9 @@ def _priorities(folder: Path, sampler: PrioritizedSampler, count: int) -> dict[s
     alpha, beta, eps, size = (
         metadata.number(name) for name in ("_alpha", "_beta", "_eps", "_max_capacity")
     )
-    metadata.check("_max_capacity", size >= count and size % 1 == 0, f"{count} rows or more")
+    metadata.check(
+        "_max_capacity", size >= count and size % 1 == 0, f"{plural(count, 'row')} or more"
+    )
     highest = StateFields({"it": metadata.items("_max_priority", 2)[0]}, "_max_priority").number(
         "it"
     )

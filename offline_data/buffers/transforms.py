@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from offline_data.errors import IntegrityError, UsageError
+from offline_data.plurals import plural
 
 Transform: TypeAlias = "Callable[[Any], Any]"
 """A callable that takes and returns a batch, such as TorchRL's `Transform`."""
@@ -49,7 +50,9 @@ class Chain:
     def insert(self, index: int, transform: Transform, *, invert: bool) -> Chain:
         """Return the chain with `transform` before position `index`; raises `UsageError`."""
         if not -len(self.links) <= index <= len(self.links):
-            raise UsageError(f"There are {len(self.links)} transforms; none is at {index}")
+            raise UsageError(
+                f"The buffer has {plural(len(self.links), 'transform')}; none is at {index}"
+            )
         if not callable(transform):
             raise UsageError(f"{transform!r} is not callable; a transform is called with a batch")
         if hasattr(transform, "inv") and hasattr(transform, "eval"):
@@ -69,7 +72,7 @@ class Chain:
             raise IntegrityError("The state is damaged: transforms is not a list of dicts")
         if len(states) != len(self.links):
             raise UsageError(
-                f"The state has {len(states)} transforms; this buffer has {len(self.links)}"
+                f"The state has {plural(len(states), 'transform')}; this buffer has {len(self.links)}"
             )
         for link, state in zip(self.links, states, strict=True):
             if not state:

@@ -15,8 +15,8 @@ _SECTIONS = ("Args:", "Raises:", "Returns:", "Example:", "Examples:")
 
 _TITLE = """# Rules of `offline-data check`
 
-Written by `offline-data rule --all`. An **error**: training on the data as they are goes wrong; a
-**warning**: probably not what was meant; **info**: worth knowing.
+Written by `offline-data rule --all`. Severities: with an **error**, training on the data goes wrong; a
+**warning** is probably unintended; **info** is worth knowing.
 """
 
 
@@ -50,8 +50,8 @@ _FAILED = RuleText(
     "rule-failed",
     "error",
     "A rule raised an exception, or cannot be imported.",
-    ("The other rules went on. It is in no baseline, and no dataset can ignore it.",),
-    "leave the rule out with `--ignore`, and report it to whoever wrote it",
+    ("The other rules still run. A baseline or a dataset cannot ignore this finding.",),
+    "skip the rule with `--ignore`, and report the error to its author",
 )
 
 

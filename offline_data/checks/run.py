@@ -193,7 +193,7 @@ def _failure_finding(rule: Rule, reader: DatasetReader, error: Exception) -> Fin
         reader.manifest.id,
         f"Rule {rule.code} ({rule.name}) failed: {type(error).__name__}: {error}",
         about=rule.code,
-        hint=f"leave it out with --ignore {rule.code}, and report it to whoever wrote it",
+        hint=f"skip it with --ignore {rule.code}, and report the error to its author",
     )
 
 

@@ -31,6 +31,7 @@ from offline_data.episodes.fields import (
     join_key,
 )
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _check_column(key: Key, column: NDArray[np.generic], rows: int, what: str) -
             f"A column of episodes cannot be named {join_key(key)!r}: it has another use"
         )
     if column.ndim < 1 or len(column) != rows:
-        found = column.shape[0] if column.ndim else "no"
-        raise FormatError(f"{what} leaf {join_key(key)!r} has {found} rows, expected {rows}")
+        found = plural(column.shape[0], "row") if column.ndim else "no rows"
+        raise FormatError(f"{what} leaf {join_key(key)!r} has {found}, expected {rows}")
     if column.dtype.kind not in "biufcO":
         raise FormatError(f"{what} leaf {join_key(key)!r} has dtype {column.dtype}: not storable")

@@ -11,6 +11,7 @@ from typing import Any
 
 from offline_data.errors import WorkerDiedError
 from offline_data.executors.base import R, T, at_least
+from offline_data.plurals import plural
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.protocol import pack_function
 from offline_data.progress import Progress
@@ -84,7 +85,7 @@ class LocalProcesses:
     def __init__(
         self, workers: int, *, worker_threads: int = 1, max_tasks_per_child: int | None = None
     ) -> None:
-        self.name = f"{workers} process{'es' if workers > 1 else ''}"
+        self.name = plural(workers, "process", "processes")
         self._workers = at_least(1, workers, "workers")
         self._threads = at_least(1, worker_threads, "worker_threads")
         self._limit = max_tasks_per_child

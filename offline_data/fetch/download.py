@@ -43,6 +43,7 @@ from offline_data.files import (
     require_bytes,
     write_durably,
 )
+from offline_data.plurals import plural
 from offline_data.progress import Progress
 from offline_data.urls import redact
 
@@ -443,7 +444,7 @@ class ResumableDownload:
                     part.clear()
                     raise
         if total is not None and part.size != total:
-            raise TransientError(f"{url} sent {part.size} of {total} bytes")
+            raise TransientError(f"{url} sent {part.size} of {plural(total, 'byte')}")
 
     def _start(self, response: httpx.Response, url: str, first: bytes) -> tuple[int | None, int]:
         """Drop what is here, if this may be the file; returns its size and the most it may send."""
@@ -503,7 +504,7 @@ class ResumableDownload:
             return TransientError(f"{url} sent more bytes than it announced")
         if self._file.size is not None:
             path, size = self._file.path, self._file.size
-            message = f"{url} has more than {size} bytes; published for {path}: {size}"
+            message = f"{url} has more than {plural(size, 'byte')}; published for {path}: {size}"
             return IntegrityError(message, hint="OFFLINE_DATA_MIRRORS names other hosts")
         message = f"{url} sent {human_bytes(stop)} without saying how many bytes will come"
         if stop < self._session.limits.unsized:

@@ -13,6 +13,7 @@ from typing import Any
 
 from offline_data.errors import AccessError, IntegrityError, UsageError
 from offline_data.files import check_relative, describe_head, disk_errors
+from offline_data.plurals import plural
 from offline_data.urls import redact
 
 HEAD = 512
@@ -202,14 +203,17 @@ def check_size(file: RemoteFile, size: int, url: str) -> None:
     """Raise `IntegrityError` unless the size is the published one."""
     if file.size is not None and size != file.size:
         raise IntegrityError(
-            f"{url} has {size} bytes; published for {file.path}: {file.size}", hint=_CHANGED
+            f"{url} has {plural(size, 'byte')}; published for {file.path}: {file.size}",
+            hint=_CHANGED,
         )
 
 
 def check_whole(file: RemoteFile, hashes: Hashes, url: str) -> None:
     """Raise `IntegrityError` unless a whole file is what its source publishes."""
     if len(hashes.head) < len(file.magic):
-        raise IntegrityError(f"{url} has only {hashes.size} bytes, no whole file", hint=_AGAIN)
+        raise IntegrityError(
+            f"{url} has only {plural(hashes.size, 'byte')}, no whole file", hint=_AGAIN
+        )
     check_head(file, hashes.head, url)
     check_size(file, hashes.size, url)
     if file.digest is None:

@@ -142,7 +142,7 @@ def read_episode(
         shown = min((len(one.steps) for one in frames), default=stop - first)
         if shown < stop - first:
             notes.append(
-                f"This page has {shown} of {stop - first:,} frames of each camera. "
+                f"This page has {shown} of {plural(stop - first, 'frame')} of each camera. "
                 f"`offline-data view {reader.manifest.id} {number}` writes a film with all of them."
             )
     except MissingDependencyError as error:

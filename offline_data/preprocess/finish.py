@@ -19,7 +19,7 @@ from offline_data.errors import IntegrityError, StepError
 from offline_data.files import disk_errors
 from offline_data.ids import DatasetId
 from offline_data.jobs.workdir import Record, WorkDir
-from offline_data.plurals import plural
+from offline_data.plurals import plural, plural_of
 from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.plan import Plan, TaskSpec, digest_of_rows
 from offline_data.preprocess.recipe import Recipe
@@ -93,9 +93,8 @@ def header_of(
             "sha256": digest_of_rows(view),
         }
         pieces = (
-            f". {cut} of its {plural(len(view.episodes), 'episode is', 'episodes are')} pieces, "
-            "which are truncated "
-            "where they end before the parent's episode does"
+            f". {plural_of(cut, len(view.episodes), 'episode', 'is a piece', 'are pieces')}, "
+            "truncated where the parent's episode continues"
         )
         rows = f"{view.transitions} of {plural(reader.transitions, 'transition')}"
         notes.append(f"Made of a view of {parent.id}: {rows}{pieces if cut else ''}")
@@ -249,7 +248,7 @@ def finish(
     for name, size in file_sizes(tables).items():
         if written[name].size != size:
             raise IntegrityError(
-                f"{name} has {written[name].size} bytes of new rows, expected {size}"
+                f"{name} has {plural(written[name].size, 'byte')} of new rows, expected {size}"
             )
     with disk_errors(work.dataset):  # what is left of a try to finish it
         for path in work.dataset.rglob("*"):

@@ -39,6 +39,7 @@ from offline_data.episodes.cut import runs_within
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import AccessError, ManifestError, OfflineDataError
 from offline_data.files import check_links, disk_errors, read_head, write_durably
+from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
 from offline_data.store.arrays import TIMEOUT
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS, LeafSpec
@@ -102,7 +103,7 @@ class Content:
         if values.size and not -1 <= values.min() <= values.max() < known:
             raise ManifestError(
                 f"Text leaf {join_key(key)!r} in {self.reader.path} has codes outside its "
-                f"{known} words",
+                f"{plural(known, 'word')}",
                 hint="`offline-data check --files ID` names damaged files",
             )
         return self._words[leaf][values]

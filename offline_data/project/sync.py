@@ -20,6 +20,7 @@ from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download
 from offline_data.ingest.options import pinned_text
 from offline_data.ingest.resolve import on_disk, suggest_command
+from offline_data.plurals import plural, plural_of
 from offline_data.progress import SILENT, Progress
 from offline_data.project.content import digest_of
 from offline_data.project.lockfile import (
@@ -253,7 +254,8 @@ def sync_datasets(
         except OfflineDataError as error:  # continue with the others
             failed.append(type(error)(f"{one.name}: {error.message}", hint=error.shell_hint))
     if failed:
-        title = f"{len(failed)} of {len(found.datasets)} datasets are not as locked"
+        title = plural_of(len(failed), len(found.datasets), "dataset", "is", "are")
+        title += " not as locked"
         text = "\n".join([title, *(error.message for error in failed)])
         raise type(failed[0])(
             text if len(failed) > 1 else failed[0].message, hint=failed[0].shell_hint
@@ -290,7 +292,7 @@ def _check(entry: Entry, one: LockedDataset, settings: Settings, progress: Progr
     ]
     wrong += files[:_MOST_NAMED]
     if len(files) > _MOST_NAMED:
-        wrong.append(f"{len(files) - _MOST_NAMED} more files differ")
+        wrong.append(plural(len(files) - _MOST_NAMED, "more file differs", "more files differ"))
     for name, expected in (("transitions", one.transitions), ("episodes", one.episodes)):
         if (count := entry.manifest.counts[name]) != expected:
             wrong.append(f"it has {count} {name}, not {expected}")
@@ -308,4 +310,4 @@ def _check(entry: Entry, one: LockedDataset, settings: Settings, progress: Progr
 
 
 def _describe_file(file: LockedFile) -> str:
-    return f"{file.size} bytes with sha256 {file.sha256 or 'unknown'}"
+    return f"{plural(file.size, 'byte')} with sha256 {file.sha256 or 'unknown'}"

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from offline_data.ahead import Ahead
 from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.files import check_relative, describe_head, human_bytes, read_head
+from offline_data.plurals import plural
 from offline_data.readers.fast_zlib import fast_zlib, open_gzip
 
 if TYPE_CHECKING:
@@ -197,7 +198,9 @@ def _check_count(archive: zipfile.ZipFile) -> None:
     end = file.read(_END)
     stated = int.from_bytes(end[10:12], "little")
     if end.startswith(b"PK\x05\x06") and stated not in {0xFFFF, found}:
-        raise zipfile.BadZipFile(f"its directory has {found} files, and {stated} are stated")
+        raise zipfile.BadZipFile(
+            f"its directory has {plural(found, 'file')}, and {stated} are stated"
+        )
 
 
 # ---- tar, and compressed streams -------------------------------------------------------------

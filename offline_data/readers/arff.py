@@ -255,7 +255,11 @@ class _Rows:
         for index, *groups in _match_all(_INDEXED, text[1:-1].strip(), where):
             place = int(index)
             if place >= self._count or place in given:
-                twice = " twice" if place in given else f"; there are {self._count} attributes"
+                twice = (
+                    " twice"
+                    if place in given
+                    else f"; there are {plural(self._count, 'attribute')}"
+                )
                 raise FormatError(f"{where} has a value {place}{twice}")
             given[place] = _value(groups, where)
         return [given.get(place, omitted) for place, omitted in enumerate(self._omitted)]
@@ -280,7 +284,7 @@ class _Rows:
         if column.kind == "text":
             return np.array([*values, None], object)[:-1]
         if column.kind == "nominal":
-            expected = f"one of its {len(codes) - 1:,} words"
+            expected = f"one of its {plural(len(codes) - 1, 'word')}"
             bad = [value not in codes for value in values]
         else:
             expected = "a number"

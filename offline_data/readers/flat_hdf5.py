@@ -323,8 +323,8 @@ def unfit(
     for piece, count in zip(pieces, rows, strict=True):
         shape, dtype = piece.shape, dtype_of(piece)
         if not shape or shape[0] != count:
-            has = shape[0] if shape else "no"
-            return f"has {has} rows, expected {count} as in {form.observation!r}"
+            has = plural(shape[0], "row") if shape else "no rows"
+            return f"has {has}, expected {count} as in {form.observation!r}"
         if dtype is None or dtype.kind not in "biuf" or dtype.itemsize > 8:
             named = "unknown to numpy" if dtype is None else dtype
             return f"has dtype {named}, expected real numbers of at most 8 bytes, or bool"

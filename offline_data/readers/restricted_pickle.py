@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -69,7 +70,9 @@ def _load(stream: IO[bytes], where: str) -> Any:
         reason = str(error)[:400] or type(error).__name__  # which may quote what stands in the file
         raise FormatError(f"{where} cannot be read: {reason}", hint=_HINT) from error
     if more := sum(map(len, iter(lambda: stream.read(_BLOCK), b""))):
-        raise FormatError(f"{where} cannot be read: {more} bytes follow it", hint=_HINT)
+        raise FormatError(
+            f"{where} cannot be read: {plural(more, 'byte follows', 'bytes follow')} it", hint=_HINT
+        )
     return value
 
 
@@ -210,7 +213,9 @@ def _from_bytes(values: object, dtype: object, shape: object, order: object = "C
         raise TypeError("the values of an array are not bytes")
     expected = plain.itemsize * _count(shape)
     if len(data) != expected:
-        raise ValueError(f"an array {shape} of {plain} has {len(data)} bytes, not {expected}")
+        raise ValueError(
+            f"an array {shape} of {plain} has {plural(len(data), 'byte')}, not {expected}"
+        )
     lengths: Any = shape
     array: Any = np.ndarray(lengths, plain, bytearray(data), order="F" if order == "F" else "C")
     check_text(array)

@@ -200,7 +200,7 @@ def _full(rows: Any, width: int, path: Path) -> Iterator[list[str]]:
     for row in rows:
         if len(row) != width:
             raise FormatError(
-                f"{path}, line {rows.line_num}, has {len(row)} cells; expected {width}"
+                f"{path}, line {rows.line_num}, has {plural(len(row), 'cell')}; expected {width}"
             )
         yield row
 

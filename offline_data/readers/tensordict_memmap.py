@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.strict_json import MAX_DEPTH, count_of, read_json, shown
 
 META = "meta.json"
@@ -150,7 +151,7 @@ def describe_tensor(path: Path, entry: Mapping[str, Any]) -> MappedTensor:
         found = check_plain(path, stat.S_ISREG).lstat().st_size
         if found < tensor.nbytes:
             raise FormatError(
-                f"{path} has {found} bytes; expected {shown(tensor.nbytes)} for {shown([*tensor.shape])}"
+                f"{path} has {plural(found, 'byte')}; expected {shown(tensor.nbytes)} for {shown([*tensor.shape])}"
             )
     return tensor
 

@@ -18,6 +18,7 @@ import google_crc32c
 
 from offline_data.errors import FormatError
 from offline_data.files import describe_head
+from offline_data.plurals import plural
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -41,7 +42,7 @@ class Record:
         """Bytes of the record; raises `FormatError` unless they have the checksum of the file."""
         if masked_crc32c(self.raw) != self.crc:
             raise FormatError(
-                f"its {len(self.raw):,} bytes do not have the checksum that the file has for them",
+                "its bytes do not have the checksum that the file has for them",
                 hint="fetch or copy the file again",
             )
         return self.raw
@@ -76,8 +77,8 @@ def read_records(path: Path, *, first: int = 0, stop: int | None = None) -> Iter
             at += _HEADER.size + length + _CRC.size
             if length > MAX_RECORD or at > size:
                 raise FormatError(
-                    f"{path} is cut off in record {number}: it has {length:,} bytes, and the file "
-                    f"ends {at - size:,} bytes too early"
+                    f"{path} is cut off in record {number}: it has {plural(length, 'byte')}, and the file "
+                    f"ends {plural(at - size, 'byte')} too early"
                     if length <= MAX_RECORD
                     else f"{path}: record {number} has {length:,} bytes; expected less than 2 GiB",
                     hint="fetch or copy it again",
@@ -90,7 +91,7 @@ def read_records(path: Path, *, first: int = 0, stop: int | None = None) -> Iter
             number += 1
         if number < first or (stop is not None and number < stop):
             raise FormatError(
-                f"{path} has {number} records; expected {stop or 'more than ' + str(first)}",
+                f"{path} has {plural(number, 'record')}; expected {stop or 'more than ' + str(first)}",
                 hint="fetch or copy it again",
             )
 

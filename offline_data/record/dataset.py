@@ -204,7 +204,7 @@ class LogDataset(RawDataset):
         notes = [*before.notes, *recording.notes]
         if any(episode.head["interrupted"] for episode in episodes):
             notes.append(NOTE_INTERRUPTED)
-        lost = f"{recording.lost:,} bytes, of an episode that was being written at a kill"
+        lost = f"{plural(recording.lost, 'byte')}, of an episode that was being written at a kill"
         self.info = SourceInfo(
             transitions=(before.transitions or 0) + sum(one.length for one in episodes),
             episodes=(before.episodes or 0) + len(episodes),

@@ -240,7 +240,7 @@ def _provenance(info: DatasetInfo) -> Iterator[str]:
         digest = f", sha256 {plain(file['sha256'])}" if file.get("sha256") else ""
         yield f"- File {plain(file.get('path'))}, from {escape_text(file.get('url') or 'a disk')}{digest}"
     if len(info.files) > _FILES:
-        yield f"- {len(info.files) - _FILES:,} more files"
+        yield f"- {plural(len(info.files) - _FILES, 'more file')}"
     yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
     if (played := replay_line(info.replay)) is not None:
         yield f"- Actions played in the environment: {plain(played)}"

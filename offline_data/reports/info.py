@@ -221,8 +221,8 @@ def episode_span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
         return 0, reader.transitions
     if not 0 <= episode < reader.episode_count:
         raise NotFoundError(
-            f"{reader.manifest.id} has no episode {episode}: its {reader.episode_count} "
-            "episodes are numbered from 0"
+            f"{reader.manifest.id} has no episode {episode}: it has "
+            f"{plural(reader.episode_count, 'episode')}, numbered from 0"
         )
     begin = int(reader.starts[episode])
     return begin, begin + int(reader.lengths[episode])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
+from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.frames import image_layout
 from offline_data.reports.histograms import HISTOGRAM_BINS, Histograms
@@ -292,7 +293,7 @@ def select(
             found = list(histograms_of(one, named))
             histograms += found[:_MOST_SELECTED]
             if (more := len(found) - _MOST_SELECTED) > 0:
-                left_out.append((one.key, f"{more} more features"))
+                left_out.append((one.key, plural(more, "more feature")))
     of_episodes = (pictures.returns, pictures.lengths)
     returns, lengths = (
         one if one and (one.label, "histogram") in wanted else None for one in of_episodes

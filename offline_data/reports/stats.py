@@ -350,7 +350,7 @@ def _action_stats(
     if not starts.rows:
         raise UsageError(
             f"No episode has {chunk} rows; the longest has {chosen.steps.lengths.max()}",
-            hint=f"a chunk of {chosen.steps.lengths.max()} rows at most",
+            hint=f"a chunk of {plural(chosen.steps.lengths.max(), 'row')} at most",
         )
     figures, actions = _Figures(replace(leaf, dtype=str(dtype))), reader.step(leaf.key)
     for rows in starts.chunks([leaf], max(1, items // chunk)):

@@ -30,6 +30,7 @@ from offline_data.episodes.fields import EPISODE_COLUMNS, TERMINATED, TRUNCATED,
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
 from offline_data.files import is_file, is_folder
+from offline_data.plurals import plural
 from offline_data.readers.zarr_arrays import ZarrArray, is_zarr, open_zarr
 from offline_data.sources.base import (
     UNVERSIONED,
@@ -117,7 +118,7 @@ def _describe(
         elif root == "data" and rest:
             if rows != ends[-1]:
                 raise FormatError(
-                    f"{path}: {place!r} has shape {list(array.shape)}, expected {ends[-1]} rows, as "
+                    f"{path}: {place!r} has shape {list(array.shape)}, expected {plural(ends[-1], 'row')}, as "
                     "meta/episode_ends says"
                 )
             key = ("action",) if rest == ["action"] else check_key(("observation", *rest))

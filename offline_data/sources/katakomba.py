@@ -31,6 +31,7 @@ from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file
+from offline_data.plurals import plural
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import MAGIC, name_hdf5_damage, open_hdf5
 from offline_data.sources.base import (
@@ -150,7 +151,7 @@ def _read_episode(found: dict[str, Any], facts: dict[Key, NDArray[Any]]) -> Epis
         if leaf.form != "array" or leaf.rows != rows:
             shape = list(dataset.shape)
             raise FormatError(
-                f"its {name!r} is {dataset.dtype} {shape}, expected {rows} rows of numbers"
+                f"its {name!r} is {dataset.dtype} {shape}, expected {plural(rows, 'row')} of numbers"
             )
         columns[name] = hdf5_tree.read_numbers(dataset)
     ends = columns.pop("dones") != 0

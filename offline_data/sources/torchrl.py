@@ -27,6 +27,7 @@ from offline_data.config import Settings
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.plurals import plural
 from offline_data.readers.tensordict_memmap import (
     BUFFER_METADATA,
     MappedDict,
@@ -141,7 +142,9 @@ def _columns(
             fits = not text or len(leaf.data) >= count
             reason = "" if leaf.stacked and text else NEITHER
         if not fits:
-            raise FormatError(f"{join_key(key)!r} does not have the {found.shape[0]} rows expected")
+            raise FormatError(
+                f"{join_key(key)!r} does not have the {plural(found.shape[0], 'row')} expected"
+            )
         if reason:
             dropped.append(Dropped(join_key(key), reason))
         else:

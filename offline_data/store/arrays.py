@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, STEPS, TED
 from offline_data.store.reader import DatasetReader
 
@@ -74,9 +75,9 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         inside[last] = False
         if style == "episodes" and inside.any():
             raise UsageError(
-                f"{int(inside.sum())} rows within episodes, the first of them row "
-                f"{int(inside.argmax())}, are terminated or truncated, so that code that cuts at "
-                "terminals | timeouts would cut these episodes",
+                f"{plural(inside.sum(), 'row is', 'rows are')} terminated or truncated before the end "
+                f"of an episode, first row {int(inside.argmax())}: code that cuts at terminals | "
+                "timeouts would cut these episodes",
                 hint="ds.episodes.start and .length are the episodes' rows; style='transitions' has "
                 "no episodes",
             )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.images import decode_into, header_shapes
 from offline_data.store.layout import fits_encoding
 
@@ -206,7 +207,7 @@ class EncodedColumn:
         """Return what is wrong with a whole leaf of a dataset, or None; decodes nothing."""
         ends = self._offsets[[0, -1]].tolist()
         if ends != [0, len(self._data)]:
-            return f"has {len(self._data)} bytes, and its offsets run from {ends[0]} to {ends[1]}"
+            return f"has {plural(len(self._data), 'byte')}, and its offsets run from {ends[0]} to {ends[1]}"
         try:
             self.check_headers()
         except FormatError as error:

@@ -32,6 +32,7 @@ from offline_data.errors import (
     ManifestError,
     NotFoundError,
 )
+from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import (
     EPISODE,
@@ -310,7 +311,7 @@ def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | N
         raise AccessError(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(state.st_mode):
         return "is not a plain file"
-    return None if state.st_size == size else f"has {state.st_size} bytes, not {size}"
+    return None if state.st_size == size else f"has {plural(state.st_size, 'byte')}, not {size}"
 
 
 def _words_of(leaves: Mapping[Key, list[str]], key: Key) -> list[str] | None:
@@ -342,7 +343,7 @@ def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
     if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
         raise IntegrityError(
             f"Text codes run from {codes.min()} to {codes.max()}, and the vocabulary has "
-            f"{len(words)} words",
+            f"{plural(len(words), 'word')}",
             hint="`offline-data check --files ID` names every damaged file of a dataset",
         )
     table = np.array([*words, None], dtype=object)

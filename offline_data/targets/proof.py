@@ -135,7 +135,7 @@ def _check_equal(
     kinds = back.dtype == values.dtype or {back.dtype.kind, values.dtype.kind} == {"O"}
     if not kinds or _plain(back, key) != _plain(values, key):
         raise IntegrityError(
-            f"{job.name}: leaf {name!r} is {back.dtype} {list(back.shape[1:])} in {len(back)} rows, "
+            f"{job.name}: leaf {name!r} is {back.dtype} {list(back.shape[1:])} in {plural(len(back), 'row')}, "
             f"expected {values.dtype} {list(values.shape[1:])} in {len(values)}"
         )
     differ = _far_apart if near else _differing
@@ -146,7 +146,7 @@ def _check_equal(
         differing += (differ(one.reshape(other.shape), other) + at).tolist()
     if differing:
         raise IntegrityError(
-            f"{job.name}: leaf {name!r} differs in {len(differing)} of {len(values)} rows of episodes "
+            f"{job.name}: leaf {name!r} differs in {len(differing):,} of {plural(len(values), 'row')} of episodes "
             f"{first} to {first + len(found.lengths) - 1}, first in row {differing[0]} of these"
             + f": by more than {MEAN_ERROR} of 255 on average"
             * near,

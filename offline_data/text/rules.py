@@ -15,7 +15,7 @@ from offline_data.checks.block import RowBlock, mix_bits
 from offline_data.checks.finding import Finding
 from offline_data.checks.names import are_related, is_derived, options, split, without_revision
 from offline_data.checks.rule import Measured, Rule, Tally
-from offline_data.checks.rules.duplicates import listed_copies
+from offline_data.checks.rules.duplicates import A_COPY, listed_copies
 from offline_data.checks.tokens import (
     CONTENT,
     GIVEN,
@@ -29,7 +29,7 @@ from offline_data.checks.tokens import (
 )
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import FormatError, UsageError
-from offline_data.plurals import plural
+from offline_data.plurals import plural, plural_of
 from offline_data.sources.options import TextOptions, to_arguments
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import DatasetReader
@@ -74,9 +74,7 @@ class _DocumentRule(Rule):
         """Yield one finding of some documents, ascending, if there are any."""
         if len(found):
             place = document_place(reader, key, int(found[0]))
-            yield self.finding(
-                reader, f"{len(found):,} {message}", place, count=len(found), about=about
-            )
+            yield self.finding(reader, message, place, count=len(found), about=about)
 
 
 def _pairs(totals: dict[Key, Sums], reader: DatasetReader) -> tuple[NDArray[np.int64], Sums, Sums]:
@@ -93,16 +91,16 @@ def _pairs(totals: dict[Key, Sums], reader: DatasetReader) -> tuple[NDArray[np.i
     return first, every[0][:, first], every[0][:, first + 1]
 
 
-def _rows(reader: DatasetReader) -> str:
-    """Return "pairs" or "documents"."""
-    return "pairs" if len(token_leaves(reader)) == 2 else "documents"
+def _noun(reader: DatasetReader) -> str:
+    """Return "pair" or "document"."""
+    return "pair" if len(token_leaves(reader)) == 2 else "document"
 
 
 class ChosenEqualsRejected(_DocumentRule):
     """The chosen and the rejected text of a pair have the same tokens.
 
-    The pair prefers nothing: its loss is log 2 whatever the model, and accuracy counts it as wrong.
-    Either the texts are equal, or they differ only after the tokens that were kept
+    Such a pair expresses no preference: its loss is log 2 for any model, and accuracy counts it as
+    wrong. Either the texts are equal, or they differ only after the tokens that were kept
     (`max_length`), often because the prompt alone fills them.
     """
 
@@ -121,8 +119,8 @@ class ChosenEqualsRejected(_DocumentRule):
             first = same if both else np.searchsorted(reader.starts, same, side="right") - 1
             number = int((cut[first] | cut[first + both]).sum())
             message = (
-                f"of {len(documents):,} pairs have the same tokens as chosen and rejected; {number:,} "
-                "of these are cut off"
+                plural_of(len(same), len(documents), "pair", "has", "have")
+                + f" the same tokens as chosen and rejected; {plural(number, 'is', 'are')} cut off"
             )
             yield from self.of_documents(reader, key, same, message)
 
@@ -139,10 +137,10 @@ class _Units(NamedTuple):
 class DuplicateDocuments(_DocumentRule):
     """Documents, or pairs of documents, have the same tokens.
 
-    A copy counts twice in every epoch; a model learns repeated text by heart, and after a random
-    split copies are in training and validation. Short documents (headings, `yes`) are not compared.
-    Documents are compared by a hash of 64 bits of their tokens and by nothing else: the probability
-    that any two different ones of D are taken for copies is about `D² / 2^65`.
+    A copy counts twice in every epoch; a model memorises repeated text, and after a random split
+    copies are in training and validation. Short documents (headings, `yes`) are not compared.
+    Documents are compared by a 64-bit hash of their tokens alone: the probability that any two
+    different ones of D are taken for copies is about `D² / 2^65`.
     """
 
     code = "RL101"
@@ -165,7 +163,7 @@ class DuplicateDocuments(_DocumentRule):
         if len(totals) == 1:
             kept[documents + 1] = False
         found = np.flatnonzero(kept & (tokens >= self.limits["tokens"]))
-        return _Units(content[found], found, "pairs" if len(documents) else "documents")
+        return _Units(content[found], found, "pair" if len(documents) else "document")
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         for key in list(measured.leaves)[:1]:
@@ -175,15 +173,15 @@ class DuplicateDocuments(_DocumentRule):
             originals = units.documents[first[group[copies[:6]]]].tolist()
             found = units.documents[copies]
             named = listed_copies(list(zip(found[:6].tolist(), originals, strict=True)))
-            message = f"of {len(group):,} {units.noun} are copies of earlier ones: {named}"
+            message = plural_of(len(found), len(group), units.noun, *A_COPY) + f": {named}"
             yield from self.of_documents(measured.reader, key, found, message)
 
 
 class TextLeakage(DuplicateDocuments):
     """A document, or a pair, of one dataset is also in another one.
 
-    If one is for training and the other for evaluation, scores are those of memory. It is an error
-    where the datasets are splits of one (`--split`, the step `split`, or by name), else a warning.
+    If one is for training and the other for evaluation, scores measure memory. It is an error where
+    the datasets are splits of one (`--split`, the step `split`, or by name), else a warning.
     Documents are compared as in RL101, hence only those of one tokenizer; packed and padded ones
     agree. A dataset is not compared with its own parent, nor with the same split in another form.
     """
@@ -211,8 +209,8 @@ class TextLeakage(DuplicateDocuments):
                 related = are_related(first.manifest, second.manifest)
                 yield self.finding(
                     second,
-                    f"{len(shared):,} of {len(of_second.hashes):,} {of_second.noun} are also in {name}: "
-                    f"{here} here is {there} there",
+                    plural_of(len(shared), len(of_second.hashes), of_second.noun, "is", "are")
+                    + f" also in {name}: {here} here is {there} there",
                     document_place(second, key, int(here)),
                     count=len(shared),
                     about=name,
@@ -231,13 +229,13 @@ def _are_comparable(first: DatasetReader, second: DatasetReader) -> bool:
 class PromptNotPrefix(_DocumentRule):
     """The tokens of a prompt are not the first ones of its document.
 
-    Merges over the border between prompt and completion (BPE: ` 12` + `3` may be one token ` 123`) do
-    that, and chat templates that write a turn otherwise when others follow it: some tokens are masked
-    that should be learnt, or the other way round, and in use the model sees tokens at the border that
-    it did not see in training. Pairs are compared with each other, too: chosen and rejected must begin
-    alike. In datasets that earlier versions tokenized, prompts have the tokens that the tokenizer adds
-    after a text (`</s>`, BERT's `[SEP]`), so that masks are wrong in all documents; the finding names
-    the command that makes the dataset again.
+    Merges over the border between prompt and completion (BPE: ` 12` + `3` may be one token ` 123`)
+    cause this, and chat templates that render a turn differently when others follow it: some tokens
+    are masked that should be learnt, or the other way round, and at inference the model sees tokens
+    at the border that it did not see in training. Pairs are compared with each other, too: chosen
+    and rejected must begin alike. In datasets that earlier versions tokenized, prompts have the
+    tokens that the tokenizer adds after a text (`</s>`, BERT's `[SEP]`), so that masks are wrong in
+    all documents; the finding names the command that makes the dataset again.
     """
 
     code = "RL102"
@@ -256,12 +254,15 @@ class PromptNotPrefix(_DocumentRule):
             known = reader.episodes.get(("prompt_is_prefix",))
             if known is not None and known.dtype == bool:
                 wrong = np.flatnonzero(~np.asarray(known))
-                message = f"{_rows(reader)} do not begin with the tokens of their prompt"
+                noun = _noun(reader)
+                message = plural(len(wrong), f"{noun} does", f"{noun}s do")
+                message += " not begin with the tokens of the prompt"
                 message += _describe_repair(reader.manifest)
                 yield from self.of_documents(reader, key, wrong, message, "border")
             documents, chosen, rejected = _pairs(totals, reader)
             differ = documents[(chosen != rejected).any(0)]
-            message = f"of {plural(len(documents), 'pair')} have different tokens in their prompts"
+            message = plural_of(len(differ), len(documents), "pair", "has", "have")
+            message += " different tokens in the prompts"
             yield from self.of_documents(reader, key, differ, message, "pairs")
 
 
@@ -269,7 +270,7 @@ class EmptyCompletion(_DocumentRule):
     """A document has no token after its prompt.
 
     Nothing is learnt from it, and the mean loss of a batch of such documents is NaN (0 / 0). The
-    completion is empty, or it was cut off since the prompt fills `max_length`.
+    completion is empty, or it was cut off because the prompt fills `max_length`.
     """
 
     code = "RL103"
@@ -282,7 +283,8 @@ class EmptyCompletion(_DocumentRule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         for key, (tokens, given) in self.totals(measured).items():
             empty = np.flatnonzero((given == tokens) & (tokens > 0))
-            message = f"of {plural(len(tokens), 'document')} have no token after their prompt"
+            message = plural_of(len(empty), len(tokens), "document", "has", "have")
+            message += " no token after the prompt"
             yield from self.of_documents(measured.reader, key, empty, message)
 
 
@@ -298,7 +300,7 @@ class MostTruncated(Rule):
     severity = "warning"
     hint = "convert with a larger --max-length, or without one (packed)"
     thresholds: ClassVar = {"share": 0.5}
-    explained: ClassVar = {"share": "Share of the documents, from which on it is reported."}
+    explained: ClassVar = {"share": "Minimum share of documents that is reported."}
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
@@ -308,7 +310,7 @@ class MostTruncated(Rule):
             first = int(cut[0])
             yield self.finding(
                 reader,
-                f"{len(cut):,} of {reader.episode_count:,} {_rows(reader)} are cut off",
+                plural_of(len(cut), reader.episode_count, _noun(reader), "is", "are") + " cut off",
                 episode=first,
                 row=int(reader.starts[first] + reader.lengths[first] - 1),
                 count=len(cut),
@@ -316,15 +318,16 @@ class MostTruncated(Rule):
 
 
 class SpecialTokensInside(Rule):
-    """A token that marks the beginning, the end or padding is inside of a document.
+    """A token that marks the beginning, the end or padding is inside a document.
 
-    Texts that contain it literally (`</s>`, `<|endoftext|>`) make one, and so does a tokenizer that
-    adds `<s>` to texts that begin with it: the model learns to stop there, or sees two documents as
-    one. Allowed are the first and the last token of a document. Chat templates write marks between
+    Causes are texts that contain it literally (`</s>`, `<|endoftext|>`), and a tokenizer that adds
+    `<s>` to texts that begin with it: the model learns to stop there, or sees two documents as one.
+    Allowed are the first and the last token of a document. Chat templates write marks between
     turns: in conversations, and in pairs whose tokenizer has a template, only a mark that is there
-    twice at the beginning and tokens that do nothing but pad are reported. Texts in which a template
-    was applied by hand are reported, too, and harmless. Tokenizers are known by what they name as
-    `bos`, `eos`, `pad`, `cls` and `sep`; datasets that do not say it are not looked at.
+    twice at the beginning and tokens that do nothing but pad are reported. Texts to which a
+    template was applied by hand are reported as well, and are harmless. Tokenizers are known by
+    what they name as `bos`, `eos`, `pad`, `cls` and `sep`; datasets that do not state them are not
+    checked.
     """
 
     code = "RL106"
@@ -397,9 +400,9 @@ class NoEndOfText(Rule):
     """Documents do not end with the tokenizer's end-of-text token.
 
     A model that never sees it does not learn to stop. Documents that are cut off have no end, and
-    conversations are ended by their chat template, so neither are examined; nor are datasets that
-    were made with `--eos no`, or whose tokenizer names no such token. Earlier versions appended none:
-    the finding then names the command that makes the dataset again.
+    conversations are ended by their chat template, so neither is checked; nor are datasets that
+    were made with `--eos no`, or whose tokenizer names no such token. Earlier versions appended
+    none: the finding then names the command that makes the dataset again.
     """
 
     code = "RL108"
@@ -451,10 +454,10 @@ def _describe_repair(manifest: Manifest) -> str:
 
 
 class DocumentLengths(_DocumentRule):
-    """Numbers of tokens of documents.
+    """Lengths of documents in tokens.
 
-    For the choice of `max_length`, of batch sizes, and between packed and padded rows: what is
-    padding is computed for nothing.
+    For the choice of `max_length`, of batch sizes, and between packed and padded rows: computation
+    on padding is wasted.
     """
 
     code = "RL107"

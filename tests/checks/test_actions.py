@@ -30,7 +30,7 @@ def test_outside_of_a_box(write: Write) -> None:
     actions[13, 1], actions[30, 0], actions[5, 0] = 1.5, -2, 1 + 1e-7
     (one,) = found(with_actions(write, actions, BOX), "RL030")
     assert (one.leaf, one.episode, one.row, one.count) == ("action", 1, 13, 2)
-    assert one.message == "2 rows are outside of Box(-1, 1): -2 to 1.5"
+    assert one.message == "2 rows are outside Box(-1, 1): -2 to 1.5"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_observations_outside_of_their_space(write: Write, layout: Any) -> None:
     )
     (one,) = findings(seen)
     assert (one.leaf, one.episode, one.row) == ("next/observation", 0, 11)
-    assert one.message == "2 rows are outside of Box(-3, 3): 3.5"
+    assert one.message == "2 rows are outside Box(-3, 3): 3.5"
 
 
 def test_nested_spaces(write: Write) -> None:

@@ -146,7 +146,7 @@ def test_near_copies(write: Write, change: str, pairs: int) -> None:
     assert len(findings) == pairs
     for one in findings:
         assert (one.leaf, one.episode, one.row, one.count) == ("observation", 2, 100, 1)
-        assert one.message.endswith("share at least 90% of their rows with an earlier one: 2 of 0")
+        assert one.message.endswith("at least 90% of rows with an earlier one: 2 of 0")
     assert found(path, "RL060") == []
 
 

@@ -116,7 +116,7 @@ def test_frozen_episodes(write: Write, encoding: str | None, layout: str) -> Non
     path = write(with_pixels(frames, encoding), layout=layout)
     (one,) = found(path, "RL051")
     assert (one.leaf, one.episode, one.row, one.count) == ("observation", 1, 12, 1)
-    assert one.message == "1 of 3 episodes looked at show one frame from first to last"
+    assert one.message == "1 of 3 examined episodes shows one frame from first to last"
     assert found(path, "RL051", steps=21) == []
     frames[14] = clean_frames()[14]
     assert found(write(with_pixels(frames, encoding), layout=layout), "RL051") == []
@@ -138,7 +138,7 @@ def test_one_colour(write: Write, channels_first: bool) -> None:
     (one,) = found(write(with_pixels(frames)), "RL051")
     # Before the action; the last ones of episodes are not looked at
     assert (one.about, one.row, one.count) == ("one colour", 14, 15)
-    assert one.message == "15 of 41 frames looked at have one colour"
+    assert one.message == "15 of 41 examined frames have one colour"
     assert found(write(with_pixels(frames)), "RL051", colour_share=0.5) == []
 
 
@@ -181,7 +181,7 @@ def test_frames_off_time(write: Write) -> None:
     (one,) = found(path, "RL054")
     assert (one.leaf, one.episode, one.row, one.count) == ("observation/images/top", 2, 32, 2)
     assert one.message == (
-        "2 of 3 episodes have frames at another time than their rows, by up to 0.051 s (0.51 frames)"
+        "2 of 3 episodes have frames at another time than the rows, by up to 0.051 s (0.51 frames)"
     )
     assert found(path, "RL054", frames=0.6) == []
     for fps in (None, "10", -1, 10**300, float("nan")):

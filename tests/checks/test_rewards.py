@@ -78,7 +78,7 @@ def test_shifted(write: Write, layout: str, by: int, which: str) -> None:
         return
     (one,) = reports[0].findings
     assert (one.episode, one.row, one.count, one.severity) == (0, 1, 35, "error")
-    assert one.message == f"35 of 35 rewards are those of the row {which}; 0 are their own row's"
+    assert one.message == f"35 of 35 rewards are of the row {which}; 0 are of their own row"
 
 
 def test_other_rewards_are_not_shifted(write: Write) -> None:

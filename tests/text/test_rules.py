@@ -148,9 +148,7 @@ def test_chosen_equals_rejected(write: Write, pad: bool, layout: str) -> None:
     (one,) = found(path, "RL100")
     assert (one.episode, one.row) == begin(documents, 4, pad=pad, pairs=True)
     assert (one.count, one.leaf) == (2, "chosen_data/input_ids" if pad else "input_ids")
-    assert one.message == (
-        "2 of 7 pairs have the same tokens as chosen and rejected; 1 of these are cut off"
-    )
+    assert one.message == ("2 of 7 pairs have the same tokens as chosen and rejected; 1 is cut off")
 
 
 def test_pairs_that_were_taken_apart(write: Write) -> None:
@@ -187,7 +185,7 @@ def test_swapped_and_short_ones_are_no_duplicates(write: Write, pad: bool) -> No
     path = write(batch(short, pad=pad))
     assert found(path, "RL101") == []
     (one,) = found(path, "RL101", tokens=2)
-    assert one.message == "1 of 17 documents are copies of earlier ones: 15 of 14"
+    assert one.message == "1 of 17 documents is a copy of an earlier one: 15 of 14"
 
 
 @EVERY_FORM
@@ -214,7 +212,7 @@ def test_prompts_that_merge_with_the_completion(write: Write, form: str, pad: bo
     assert (one.episode, one.row) == (3, int(merged.lengths[:3].sum()))
     assert (one.count, one.about) == (2, "border")
     noun = "pairs" if form == "pairs" and pad else "documents"
-    assert one.message == f"2 {noun} do not begin with the tokens of their prompt"
+    assert one.message == f"2 {noun} do not begin with the tokens of the prompt"
 
 
 @EVERY_FORM
@@ -227,7 +225,7 @@ def test_empty_completions(write: Write, form: str, pad: bool, layout: str) -> N
     (one,) = found(path, "RL103")
     assert (one.episode, one.row) == begin(documents, 3, pad=pad, pairs=form == "pairs")
     total = 7 if form == "pairs" and pad else 14
-    assert one.message == f"2 of {total} documents have no token after their prompt"
+    assert one.message == f"2 of {total} documents have no token after the prompt"
     assert one.leaf == ("rejected_data/input_ids" if total == 7 else "input_ids")
 
 
@@ -257,7 +255,10 @@ def test_leakage(write: Write, form: str, pads: tuple[bool, bool]) -> None:
     assert (one.dataset, one.about, one.severity) == ("local:x-test@1", "local:x-train", "error")
     assert (one.episode, one.row) == begin(test, 6, pad=second, pairs=form == "pairs")
     there = 4 if form == "pairs" and first else 8
-    assert one.message.endswith(f"are also in local:x-train: {one.episode} here is {there} there")
+    verb = "is" if form == "pairs" else "are"
+    assert one.message.endswith(
+        f" {verb} also in local:x-train: {one.episode} here is {there} there"
+    )
     assert one.count == (1 if form == "pairs" else 2)
 
 
@@ -406,7 +407,7 @@ def test_conversations_that_earlier_versions_made_are_right(write: Write) -> Non
     wrong = changed(batch(corpus(), "prompt"), episodes={("prompt_is_prefix",): np.zeros(14, bool)})
     text, recorded = {"form": "messages", "columns": {}, "separator": ""}, converter("messages")
     (one,) = found(write(wrong, about={**about(), "text": text}, converter=recorded), "RL102")
-    assert one.message == "14 documents do not begin with the tokens of their prompt"
+    assert one.message == "14 documents do not begin with the tokens of the prompt"
 
 
 @EVERY_FORM

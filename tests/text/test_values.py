@@ -305,7 +305,7 @@ def test_prompts_that_are_no_prefix_are_counted(convert: Convert, tmp_path: Path
     said = [note for note in reader.manifest.notes if "prompt" in note]
     assert len(said) == 1
     assert said[0].startswith(
-        "x.jsonl: 3 of 6 documents do not begin with the tokens of their prompt"
+        "x.jsonl: 3 of 6 documents do not begin with the tokens of the prompt"
     )
 
 

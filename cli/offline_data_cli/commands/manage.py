@@ -121,7 +121,7 @@ def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
     notes = [f"kept, not part of the dataset: {path}" for path in done.kept[:_MOST_NAMED]]
     if len(done.kept) > _MOST_NAMED:
         more = len(done.kept) - _MOST_NAMED
-        notes.append(f"kept {more} more files that are not part of the dataset")
+        notes.append(f"kept {plural(more, 'more file')} outside the dataset")
     line = f"{'would delete' if dry_run else 'deleted'} {what}"
     blocks = (listed, line) if dry_run else (line,)
     return Result(done, blocks, [dataset.id for dataset in done.removed], notes)

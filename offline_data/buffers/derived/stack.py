@@ -26,6 +26,7 @@ from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -147,8 +148,8 @@ class FrameStack(_Window):
             dims = batch.get(key).ndim - 1
             if self.cat_dim is not None and not -dims <= self.cat_dim < dims:
                 raise UsageError(
-                    f"cat_dim is {self.cat_dim}, and frames of {join_key(key)!r} have {dims} "
-                    "dimensions"
+                    f"cat_dim is {self.cat_dim}, and frames of {join_key(key)!r} have "
+                    f"{plural(dims, 'dimension')}"
                 )
         return keys, after
 

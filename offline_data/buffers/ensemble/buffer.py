@@ -294,7 +294,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Replace the members' samplers and the choice of members; returns the previous one."""
         if not isinstance(sampler, SamplerEnsemble) or len(sampler) != len(self):
             raise UsageError(
-                f"{sampler!r} is not a SamplerEnsemble of {len(self)} samplers",
+                f"{sampler!r} is not a SamplerEnsemble of {plural(len(self), 'sampler')}",
                 hint="ensemble[0].set_sampler(…) is for the first member's alone",
             )
         for member, own in zip(self.members, sampler.samplers, strict=True):
@@ -387,7 +387,7 @@ def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer
         if part is not None and not isinstance(part, kind):
             raise UsageError(f"{name} is {part!r}; expected a {kind.__name__}")
         if part is not None and len(part) != len(storages):
-            raise UsageError(f"There are {len(part)} {name} for {len(storages)} storages")
+            raise UsageError(f"There are {len(part)} {name} for {plural(len(storages), 'storage')}")
     return [
         ReplayBuffer(
             storage,

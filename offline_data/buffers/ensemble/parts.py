@@ -170,7 +170,7 @@ class StorageEnsemble(Parts):
         self.transforms = [None] * len(storages) if transforms is None else list(transforms)
         if len(self.transforms) != len(storages):
             raise UsageError(
-                f"There are {len(self.transforms)} transforms for {len(storages)} storages",
+                f"There are {plural(len(self.transforms), 'transform')} for {plural(len(storages), 'storage')}",
                 hint="transforms=[None, …] has an item for each storage",
             )
         self._many = GatherMany()
@@ -311,7 +311,7 @@ class SamplerEnsemble(Parts, Sampler):
         """
         if not isinstance(storage, StorageEnsemble) or len(storage) != len(self):
             raise UsageError(
-                f"A SamplerEnsemble of {len(self)} samplers draws from a StorageEnsemble of as "
+                f"A SamplerEnsemble of {plural(len(self), 'sampler')} draws from a StorageEnsemble of as "
                 f"many storages; found {storage!r}"
             )
         count = self.num_buffer_sampled
@@ -428,7 +428,9 @@ class WriterEnsemble(Parts, Writer):
     def register_storage(self, storage: StorageEnsemble) -> None:  # type: ignore[override]
         """Set the storage of each writer to that of its member."""
         if len(storage) != len(self.writers):
-            raise UsageError(f"There are {len(self.writers)} writers for {len(storage)} storages")
+            raise UsageError(
+                f"There are {plural(len(self.writers), 'writer')} for {plural(len(storage), 'storage')}"
+            )
         for writer, member in zip(self.writers, storage.storages, strict=True):
             writer.register_storage(member)  # type: ignore[arg-type]
 

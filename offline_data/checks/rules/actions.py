@@ -1,4 +1,4 @@
-"""Rules on actions and spaces: outside of a space, saturated, of a wrong dtype or scale."""
+"""Rules on actions and spaces: outside a space, saturated, of a wrong dtype or scale."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ class _OutsideSpace(Rule):
         low, high = float(space.low.min()), float(space.high.max())
         most = f" to {found.high:.6g}" if found.high != found.low else ""
         return (
-            f"{plural(found.number, 'row is', 'rows are')} outside of "
+            f"{plural(found.number, 'row is', 'rows are')} outside "
             f"{space.kind}({low:g}, {high:g}): {found.low:.6g}{most}"
         )
 
 
 class ActionOutsideSpace(_OutsideSpace):
-    """An action is outside of the space that the source declares.
+    """An action is outside the space that the source declares.
 
     An environment clips it or raises, and a policy that is squashed to the bounds never reaches it.
-    What is beyond by a millionth of the bound, as rounding to float32 makes it, does not count. A
-    space that contains no row, since its shape is another one, is reported, too.
+    Values beyond a bound by up to a millionth of it, as after rounding to float32, are accepted. A
+    space of another shape, which contains no row, is reported as well.
     """
 
     code = "RL030"
@@ -111,12 +111,12 @@ class ActionOutsideSpace(_OutsideSpace):
 
 
 class ObservationOutsideSpace(_OutsideSpace):
-    """An observation is outside of the space that the source declares.
+    """An observation is outside the space that the source declares.
 
-    Scaling by the bounds then gives values outside of its range, `ds.observation_space` does not
-    contain the row, and `ds.specs` refuses the batch. Images and text are not looked at. What is
-    beyond by a millionth of the bound, as rounding to float32 makes it, does not count. A space that
-    contains no row, since its shape is another one, is reported, too.
+    Scaling by the bounds then gives values outside its range, `ds.observation_space` does not
+    contain the row, and `ds.specs` refuses the batch. Images and text are not checked. Values
+    beyond a bound by up to a millionth of it, as after rounding to float32, are accepted. A space
+    of another shape, which contains no row, is reported as well.
     """
 
     code = "RL023"
@@ -129,8 +129,8 @@ class ObservationOutsideSpace(_OutsideSpace):
 class SaturatedActions(Rule):
     """Most values of a continuous action are at the bounds of its space.
 
-    The density of a squashed Gaussian is infinite there: its log-likelihood (behaviour cloning, AWAC)
-    becomes NaN or very large. Bang-bang policies give such data, and so does clipping afterwards.
+    The density of a squashed Gaussian is infinite there: its log-likelihood (behaviour cloning,
+    AWAC) becomes NaN or very large. Bang-bang policies produce such data, and so does clipping.
     """
 
     code = "RL031"
@@ -167,7 +167,7 @@ class SaturatedActions(Rule):
 
 
 class ActionDtype(Rule):
-    """Actions are stored in another kind of number than their space declares.
+    """Actions are stored as another kind of number than their space declares.
 
     Indices stored as floats need a cast before `one_hot` or `gather`; a network's output is compared
     with numbers of another type.
@@ -193,8 +193,8 @@ class ActionDtype(Rule):
 class ActionScale(RangeRule):
     """The actions use a small part of the range that their space declares.
 
-    Often they were recorded in another unit (normalised or not, degrees or radians): a policy that is
-    trained to the bounds then acts far too strongly.
+    Often they were recorded in another unit (normalised or not, degrees or radians): a policy that
+    is scaled to the bounds then acts far too strongly.
     """
 
     code = "RL033"

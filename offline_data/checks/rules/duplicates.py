@@ -28,7 +28,7 @@ from offline_data.checks.names import are_related, is_derived, split, without_re
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import Key, join_key
-from offline_data.plurals import plural
+from offline_data.plurals import plural_of
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import LeafSpec
 from offline_data.store.reader import DatasetReader, decode
@@ -58,19 +58,22 @@ _LEAST_ROWS = 8
 _MOST_COMMON = 16
 """Episodes with the same row above which that row says nothing: a start, a place of rest."""
 
+A_COPY = ("is a copy of an earlier one", "are copies of earlier ones")
+"""Verb of a finding on one copy, and on several."""
+
 
 class DuplicateEpisodes(Rule):
     """Episodes have the same observations, actions and rewards, bit by bit.
 
     A copy counts twice in every average and every epoch, and if episodes are split at random, one
-    lands in training and its copy in validation. Concatenated files and interrupted uploads make
-    them. Datasets whose observations and actions are all whole numbers, words or flags (grid worlds)
-    have such episodes by chance: there it is only worth knowing. Infos, and the observation after
-    the last action, are not compared.
+    lands in training and its copy in validation. They come from concatenated files and interrupted
+    uploads. Datasets whose observations and actions are all whole numbers, words or flags (grid
+    worlds) have such episodes by chance: there the finding is info. Infos, and the observation
+    after the last action, are not compared.
 
-    Episodes are first compared by their length and eight of their rows (three of images; 24 bytes of
-    memory each), and those that agree by 128 bits of BLAKE2b over all their rows: the probability
-    that two different ones are taken for copies is about `E² / 2^129`.
+    Episodes are first compared by their length and eight of their rows (three of images; 24 bytes
+    of memory each), and those that agree by 128 bits of BLAKE2b over all their rows. The
+    probability that any two different ones are taken for copies is about `E² / 2^129`.
     """
 
     code = "RL060"
@@ -80,7 +83,7 @@ class DuplicateEpisodes(Rule):
     thresholds: ClassVar = {"steps": 2, "candidates": 10_000}
     explained: ClassVar = {
         "steps": "Transitions of the shortest episode that is compared.",
-        "candidates": "Episodes at most that are compared in full; more make the count a lower bound.",
+        "candidates": "Maximum number of episodes compared in full; with more, the count is a lower bound.",
     }
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
@@ -93,9 +96,8 @@ class DuplicateEpisodes(Rule):
         if pairs:
             yield self.finding(
                 reader,
-                f"{len(pairs):,} of {plural(reader.episode_count, 'episode')} are copies of "
-                "earlier ones: "
-                f"{listed_copies(pairs)}",
+                plural_of(len(pairs), reader.episode_count, "episode", *A_COPY)
+                + f": {listed_copies(pairs)}",
                 episode=pairs[0][0],
                 row=int(reader.starts[pairs[0][0]]),
                 count=len(pairs),
@@ -106,18 +108,19 @@ class DuplicateEpisodes(Rule):
 class Leakage(Rule):
     """An episode of one dataset is also in another one.
 
-    If one is for training and the other for evaluation, scores are those of memory. It is an error
-    where the datasets are splits of one: both made by `split` from the same parent, or named so
-    (`x-train` and `x-val`); else a warning, since a set may contain another on purpose
-    (`hopper-medium-expert` has `hopper-medium`). As in RL060, episodes of whole numbers, words and
-    flags are only worth knowing. Content is compared as in RL060, hence only between datasets of the
-    same leaves, dtypes and encoding of images. A dataset is not compared with its own parent.
+    If one is for training and the other for evaluation, scores measure memory. It is an error where
+    the datasets are splits of one: both made by `split` from the same parent, or with such names
+    (`x-train` and `x-val`); else a warning, since a dataset may contain another on purpose
+    (`hopper-medium-expert` has `hopper-medium`). As in RL060, findings on episodes of whole
+    numbers, words and flags are info. Content is compared as in RL060, hence only between datasets
+    of the same leaves, dtypes and encoding of images. A dataset is not compared with its own
+    parent.
     """
 
     code = "RL062"
     name = "leakage"
     severity = "warning"
-    hint = "split episodes anew with `preprocess --step split`, after `dedupe`"
+    hint = "split the episodes again with `preprocess --step split`, after `dedupe`"
     thresholds: ClassVar = DuplicateEpisodes.thresholds
     explained: ClassVar = DuplicateEpisodes.explained
 
@@ -140,9 +143,8 @@ class Leakage(Rule):
                 name, (here, there) = without_revision(first.manifest.id), pairs[0]
                 yield self.finding(
                     second,
-                    f"{len(pairs):,} of {plural(second.episode_count, 'episode')} are also in "
-                    f"{name}: "
-                    f"episode {here} here is {there} there",
+                    plural_of(len(pairs), second.episode_count, "episode", "is", "are")
+                    + f" also in {name}: episode {here} here is {there} there",
                     episode=here,
                     row=int(second.starts[here]),
                     count=len(pairs),
@@ -154,26 +156,26 @@ class Leakage(Rule):
 class NearDuplicateEpisodes(Rule):
     """Episodes share nearly all of their observations, after rounding.
 
-    Such are copies that were rounded to another precision, or cut or extended by a few rows; RL060
-    has exact ones. They count twice, and leak from training to validation.
+    Usually one is a copy that was rounded to another precision, or cut or extended by a few rows;
+    RL060 reports exact copies. They count twice, and leak from training to validation.
 
     Similarity is the share of different rows that two episodes have in common (Jaccard), in the
     largest leaf of floating-point observations, whose numbers are rounded to 12 significant bits,
-    about 1 in 4,000. A pass over all rows keeps 16 to 32 of each episode, chosen by their hash, which
-    looks at 8 features at most (250 to 500 bytes of memory per episode); pairs that agree there are
-    then compared in full. Rows of more than 16 episodes say nothing about a pair, nor do episodes
-    with fewer than 8 different rows: small state spaces (grid worlds, also as floats) and constant
-    poses do not fire. Images, and leaves of a single number, are not looked at.
+    about 1 in 4,000. A pass over all rows keeps 16 to 32 of each episode, chosen by their hash,
+    which looks at 8 features at most (250 to 500 bytes of memory per episode); pairs that agree
+    there are then compared in full. Rows of more than 16 episodes say nothing about a pair, nor do
+    episodes with fewer than 8 different rows: small state spaces (grid worlds, also as floats) and
+    constant poses are not reported. Images, and leaves of a single number, are not compared.
     """
 
     code = "RL061"
     name = "near-duplicate-episodes"
     severity = "warning"
-    hint = "look at one pair; drop either with `preprocess --step filter`"
+    hint = "inspect a pair; drop one of the two with `preprocess --step filter`"
     thresholds: ClassVar = {"similarity": 0.9, "candidates": 1000}
     explained: ClassVar = {
         "similarity": "Share of rows in common, 0 to 1, from which a pair is reported.",
-        "candidates": "Pairs at most that are compared in full.",
+        "candidates": "Maximum number of pairs compared in full.",
     }
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
@@ -204,8 +206,8 @@ class NearDuplicateEpisodes(Rule):
                 second = min(near)
                 yield self.finding(
                     reader,
-                    f"{len(near):,} of {plural(reader.episode_count, 'episode')} share at least "
-                    f"{self.limits['similarity']:.0%} of their rows with an earlier one: "
+                    plural_of(len(near), reader.episode_count, "episode", "shares", "share")
+                    + f" at least {self.limits['similarity']:.0%} of rows with an earlier one: "
                     f"{listed_copies(sorted(near.items()))}",
                     leaf=join_key(key),
                     episode=second,

@@ -15,7 +15,7 @@ from offline_data.checks.recipes import forgotten, orphans
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key, next_of
-from offline_data.plurals import plural
+from offline_data.plurals import plural, plural_of
 from offline_data.store.layout import STEPS, TED
 from offline_data.store.reader import DatasetReader
 
@@ -31,6 +31,8 @@ def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]
 class _EpisodeRule(Rule):
     """A rule that needs only the table of episodes."""
 
+    verbs: ClassVar[tuple[str, str]] = ("has", "have")
+    """Verb of a finding on one episode, and on several."""
     problem: ClassVar[str] = ""
     at_end: ClassVar[bool] = True
     """Whether a finding is at the last row of an episode, else at the first."""
@@ -45,27 +47,29 @@ class _EpisodeRule(Rule):
         if len(found):
             first = int(found[0])
             row = int(reader.starts[first]) + (int(reader.lengths[first]) - 1) * self.at_end
-            subject = f"{len(found):,} of {plural(reader.episode_count, 'episode')}"
+            subject = plural_of(len(found), reader.episode_count, "episode", *self.verbs)
             message = f"{subject} {self.describe(reader)}"
             yield self.finding(reader, message, episode=first, row=row, count=len(found))
 
     def describe(self, reader: DatasetReader) -> str:
-        """Return what the chosen episodes do or have."""
+        """Return the rest of the sentence, after the verb."""
         return self.problem
 
 
 class NeitherEnd(_EpisodeRule):
     """An episode ends neither terminated nor truncated.
 
-    Code that finds episodes by their flags joins it with the next one, and a value is bootstrapped
-    from a state of another episode. This package knows where it ends, others do not.
+    Code that finds episodes by their flags joins it with the next one, and bootstraps a value from
+    a state of another episode. This package stores where episodes end; other code relies on the
+    flags.
     """
 
     code = "RL010"
     name = "neither-end"
     severity = "warning"
     hint = "set truncated on the last row of these episodes in the source"
-    problem = "end neither terminated nor truncated"
+    verbs = ("ends", "end")
+    problem = "neither terminated nor truncated"
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
         terminated, truncated = _flags(reader)
@@ -73,17 +77,19 @@ class NeitherEnd(_EpisodeRule):
 
 
 class BothEnds(_EpisodeRule):
-    """An episode ends terminated and truncated at once.
+    """An episode ends both terminated and truncated.
 
-    Terminated counts: nothing is bootstrapped after the last action. If the time limit alone ended
-    the episode, as in sources that set both flags at the last step, values are too low.
+    The flag `terminated` takes precedence: nothing is bootstrapped after the last action. If the
+    time limit alone ended the episode, as in sources that set both flags at the last step, values
+    are too low.
     """
 
     code = "RL011"
     name = "both-ends"
     severity = "info"
-    hint = "see in the source whether the environment ended these episodes, or the time limit did"
-    problem = "end both terminated and truncated"
+    hint = "see in the source whether the environment or the time limit ended these episodes"
+    verbs = ("ends", "end")
+    problem = "both terminated and truncated"
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
         terminated, truncated = _flags(reader)
@@ -117,15 +123,15 @@ class DoneInsideEpisode(Rule):
 class UnknownFinalObservation(_EpisodeRule):
     """The source lacks the observation after the last action of an episode.
 
-    Nothing can be bootstrapped from it: samplers leave that transition out unless it is terminated.
+    Nothing can be bootstrapped from it: samplers skip that transition unless it is terminated.
     Sources of N rows for N actions (D4RL, RLDS, Atari) have no such observation.
     """
 
     code = "RL013"
     name = "unknown-final-observation"
     severity = "info"
-    hint = "nothing needs to be done; slices keep these rows, transitions leave them out"
-    problem = "have no observation after their last action, and are not terminated"
+    hint = "nothing; slices keep these rows, and samplers of transitions skip them"
+    problem = "no observation after the last action, which is not terminated"
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
         return ~np.asarray(reader.episodes[("final_observation",)], bool) & ~_flags(reader)[0]
@@ -134,8 +140,8 @@ class UnknownFinalObservation(_EpisodeRule):
 class MadeUpFinalObservation(Rule):
     """The observation after a truncated episode's last action is all zero or NaN.
 
-    It is not a state: a value is bootstrapped from it, and it is wrong. TorchRL's D4RL loader writes
-    zeros there.
+    It is a placeholder and not a state: values bootstrapped from it are wrong. TorchRL's D4RL
+    loader writes zeros there.
     """
 
     code = "RL014"
@@ -187,8 +193,8 @@ class Discontinuity(Rule):
 
     Both are stored (layout `ted`, or a source with both, converted with `--keep-episodes`), so a
     sampler of transitions and one of slices see different data. Steps of earlier versions
-    (`normalize`, `clip`, `cast`, …) changed the observation and left the next one as it was: the
-    finding then names the step and the command that makes the dataset again.
+    (`normalize`, `clip`, `cast`, …) changed the observation but not the next one: the finding then
+    names the step and the command that makes the dataset again.
     """
 
     code = "RL015"
@@ -269,11 +275,11 @@ class OneStepEpisodes(_EpisodeRule):
     code = "RL016"
     name = "one-step-episodes"
     severity = "warning"
-    hint = "look at the end flags of the source around these rows"
+    hint = "check the end flags of the source around these rows"
     thresholds: ClassVar = {"share": 0.01}
-    explained: ClassVar = {"share": "share of episodes, from which on it is reported"}
+    explained: ClassVar = {"share": "minimum share of episodes that is reported"}
 
-    problem = "have one step"
+    problem = "one step"
     at_end = False
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
@@ -286,18 +292,18 @@ class OneStepEpisodes(_EpisodeRule):
 class OutlierLength(_EpisodeRule):
     """An episode is many times as long as the others.
 
-    Most often an end flag is missing, and several episodes are one. Documents of tokens are as long as
-    they are: see RL107.
+    Usually an end flag is missing, and several episodes are stored as one. Documents of tokens are
+    not checked: see RL107.
     """
 
     code = "RL017"
     name = "outlier-length"
     severity = "info"
-    hint = "look at the end flags of the source within this episode"
+    hint = "check the end flags of the source within this episode"
     thresholds: ClassVar = {"times": 10.0, "least_episodes": 20}
     explained: ClassVar = {
         "times": "length as a multiple of the 95th percentile of lengths",
-        "least_episodes": "smallest number of episodes of a dataset that is looked at",
+        "least_episodes": "minimum number of episodes of a dataset",
     }
 
     at_end = False
@@ -310,7 +316,7 @@ class OutlierLength(_EpisodeRule):
     def describe(self, reader: DatasetReader) -> str:
         lengths = reader.lengths
         return (
-            f"have more than {self.limits['times']:g} times the length of 95 % of the others "
+            f"more than {self.limits['times']:g} times the length of 95 % of the others "
             f"({_usual_length(lengths):,.0f} steps); the longest has {lengths.max():,}"
         )
 

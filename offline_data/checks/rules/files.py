@@ -32,17 +32,17 @@ _MOST_LISTED = 8
 
 
 class DamagedFiles(Rule):
-    """A file of the dataset is missing, has another size than was written, or is not its own.
+    """A file of the dataset is missing, has changed its size, or does not belong to it.
 
-    Also if the manifest was changed, or anything in the dataset cannot be read. Files that the manifest
-    does not list are a warning: nothing reads them, and `remove` leaves them. Bytes are compared by
-    RL008 and by `check --files`.
+    Also reported if the manifest was changed, or a file cannot be read. Files that the manifest
+    does not list are a warning: nothing reads them, and `remove` keeps them. Contents are compared
+    by RL008 and by `check --files`.
     """
 
     code = DAMAGED
     name = "damaged-files"
     severity = "error"
-    hint = "`offline-data check --files ID` says how to get damaged files anew"
+    hint = "`offline-data check --files ID` says how to replace damaged files"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
@@ -55,18 +55,18 @@ class DamagedFiles(Rule):
 
 
 class ChangedBytes(Rule):
-    """A file of the dataset has other bytes than were written.
+    """The content of a file differs from what was written.
 
     Compares every file with the SHA-256 in the manifest. Damage comes from disks, copies, and tools
-    that write into memory maps. Hashing takes longer than all other rules together, so that it is not
-    in the default set: add it with `--select RL`, or run `offline-data check --files`, which also compares
-    what files say of each other.
+    that write into memory maps. Hashing takes longer than all other rules together, so this rule is
+    not in the default set: add it with `--select RL`, or run `offline-data check --files`, which
+    also checks that the files agree with each other.
     """
 
     code = "RL008"
     name = "changed-bytes"
     severity = "error"
-    hint = "`offline-data check --files ID` says how to get damaged files anew"
+    hint = "`offline-data check --files ID` says how to replace damaged files"
     by_default = False
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
@@ -81,8 +81,8 @@ class ChangedBytes(Rule):
 class MissingLicence(Rule):
     """The dataset has no licence.
 
-    Without one nobody may copy or publish it, whatever its authors meant. Harmless for data of your
-    own that stay with you.
+    Without a licence, nobody else may copy or publish it, whatever its authors intended. Harmless
+    for data of your own that you do not share.
     """
 
     code = "RL002"
@@ -98,8 +98,7 @@ class MissingLicence(Rule):
 class MissingCitation(Rule):
     """The dataset has no citation.
 
-    Papers that use it cannot credit its authors by what is on this disk. Harmless for data of your
-    own.
+    Users of the dataset do not know what to cite. Harmless for data of your own.
     """
 
     code = "RL003"
@@ -153,10 +152,10 @@ class Advisory:
 class KnownDefect(Rule):
     """A defect of the dataset has been published.
 
-    The list is in the package, `checks/advisories.json`: defects in the files that the authors
-    published, such as D4RL's rewards of maze2d that are one step early, each with a link to where it
-    was reported. Datasets made from a listed one are reported, too, unless you mended it: then ignore
-    the finding. Results on a defective set compare with others' results on the same set only.
+    The list is part of the package (`checks/advisories.json`): defects of published files, such as
+    the maze2d rewards of D4RL, which are one step early, each with a link to its report. Datasets
+    made from a listed one are reported as well; ignore the finding if you fixed the defect. Results
+    on a defective dataset are comparable only with other results on it.
     """
 
     code = "RL004"
@@ -177,8 +176,9 @@ class KnownDefect(Rule):
 class DroppedLeaves(Rule):
     """Leaves of the source were not kept.
 
-    The conversion could not represent them, and says why. Values that belong to the recording policy
-    and not to rows, as D4RL's `metadata/`, do not matter for training: these are only worth knowing.
+    The conversion could not represent them; the finding says why. Values that describe the
+    recording policy and not rows, such as D4RL's `metadata/`, are not needed for training: these
+    are info.
     """
 
     code = "RL005"
@@ -203,9 +203,9 @@ class DroppedLeaves(Rule):
 
 
 class SkippedEpisodes(Rule):
-    """Episodes of the source could not be read and were left out.
+    """Episodes of the source could not be read and were skipped.
 
-    Results then are on fewer episodes than others', and the missing ones are rarely a random sample.
+    Results are then based on fewer episodes, and the missing ones are rarely a random sample.
     """
 
     code = "RL006"
@@ -225,12 +225,11 @@ class SkippedEpisodes(Rule):
 class SchemaDrift(Rule):
     """Datasets that belong together have leaves of different names, dtypes or shapes.
 
-    Compared are datasets of one run that have the same parent, or the same source and the same name
-    but for version, split and quality of the policy (`hopper-medium-v2`, `hopper-expert-v2`). Code
-    that was written for one fails on the other, or converts its values without a word. Each dataset
-    is compared with the first one of its kind. A dataset and its own parent are not compared: a
-    recipe changes leaves on purpose. Differences of other leaves than observations, actions and
-    rewards are only worth knowing.
+    Compares datasets of one run that have the same parent, or the same source and names that differ
+    only in version, split or quality of the policy (`hopper-medium-v2`, `hopper-expert-v2`). Code
+    written for one of them fails on the other, or silently converts its values. Each dataset is
+    compared with the first of its kind, but not with its own parent: recipes change leaves on
+    purpose. Differences in leaves other than observations, actions and rewards are info.
     """
 
     code = "RL007"
@@ -256,7 +255,10 @@ class SchemaDrift(Rule):
                 minor.append(f"{join_key(key)} {difference}")
         if minor:
             listed = "; ".join(minor[:_MOST_LISTED]) + (" …" if len(minor) > _MOST_LISTED else "")
-            message = f"{len(minor)} less important leaves differ: {listed}"
+            differ = plural(
+                len(minor), "less important leaf differs", "less important leaves differ"
+            )
+            message = f"{differ}: {listed}"
             yield self.finding(second, message, count=len(minor), about=name, severity="info")
 
 

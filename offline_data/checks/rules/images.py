@@ -15,7 +15,7 @@ from offline_data.checks.block import RowBlock, RowPlace, all_leaves, is_image, 
 from offline_data.checks.finding import Finding
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.episodes.fields import Key, join_key, next_of
-from offline_data.plurals import plural
+from offline_data.plurals import plural_of
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import OBSERVATIONS, STEPS, TED, VIDEO, LeafSpec
 from offline_data.store.reader import DatasetReader
@@ -39,19 +39,20 @@ _ROWS = 1024
 class BlackImages(Rule):
     """Frames of an image leaf are 0 in every pixel.
 
-    A camera that was not ready, a renderer without a display, or a leaf that was never written. One
-    at the start of an episode is common with real cameras; a leaf of nothing else is an error.
+    Causes are a camera that was not ready, a renderer without a display, or a leaf that was never
+    written. A black frame at the start of an episode is common with real cameras; a leaf of black
+    frames only is an error.
 
-    Raw frames are all looked at. Encoded ones are decoded for a sample of 256, spread over the
-    dataset, and the 16 that have the fewest bytes of all, as a black frame does; every other frame
-    with the bytes of a black one is counted without decoding. The count is a lower bound if several
-    encoders wrote the leaf. Of videos, the sample alone is looked at.
+    All raw frames are checked. Of encoded ones, a sample of 256 spread over the dataset is decoded,
+    and the 16 with the fewest bytes, since black frames compress best; other frames with the bytes
+    of a black one are counted without decoding. The count is a lower bound if several encoders
+    wrote the leaf. Of videos, only the sample is checked.
     """
 
     code = "RL050"
     name = "black-images"
     severity = "warning"
-    hint = "leave these rows out with a filter, or look at the source with `view`"
+    hint = "remove these rows with a filter, or inspect the source with `view`"
     thresholds: ClassVar = {"share": 0.001, "sample": 256}
     explained: ClassVar = {
         "share": "Share of black frames, 0 to 1, above which it is reported.",
@@ -76,7 +77,7 @@ class BlackImages(Rule):
             if found.number > self.limits["share"] * found.rows:
                 yield self.finding(
                     reader,
-                    f"{found.number:,} of {plural(found.rows, 'frame')} are black",
+                    f"{plural_of(found.number, found.rows, 'frame', 'is', 'are')} black",
                     found.place,
                     count=found.number,
                     severity="error" if found.number == found.rows else None,
@@ -109,24 +110,23 @@ class BlackImages(Rule):
 class FrozenImages(Rule):
     """A camera shows the same frame through whole episodes, or frames of one colour.
 
-    The image carries no information: the camera or renderer hung. Frames that are the
-    goal or belong to the task do not change in an episode; leaves with `goal` in their name are not
-    looked at.
+    The image carries no information: the camera or renderer hung. Images of a goal do not change in
+    an episode: leaves with `goal` in their name are not checked.
 
-    A sample of 256 episodes with at least 8 transitions is compared, their first, middle and
-    last frames and two between them; where these are equal, all of the episode. Encoded frames are
-    compared by their bytes, those of videos decoded. Frames of one colour are looked for in a sample of 256. Black frames are
-    RL050's, and not reported again.
+    Compares the first, middle and last frames, and two between them, of a sample of 256 episodes
+    with at least 8 transitions; where these are equal, all frames of the episode. Encoded frames
+    are compared by their bytes, those of videos after decoding. A sample of 256 frames is checked
+    for frames of one colour; black ones are reported by RL050 only.
     """
 
     code = "RL051"
     name = "frozen-images"
     severity = "warning"
-    hint = "look at such an episode with `view`; leave the camera or the episodes out"
+    hint = "inspect such an episode with `view`; remove the camera or the episodes"
     thresholds: ClassVar = {"steps": 8, "sample": 256, "colour_share": 0.05}
     explained: ClassVar = {
         "steps": "Transitions of the shortest episode that is compared.",
-        "sample": "Episodes that are compared, and frames that are looked at for their colour.",
+        "sample": "Episodes that are compared, and frames that are checked for one colour.",
         "colour_share": "Share of frames of one colour, 0 to 1, above which it is reported.",
     }
 
@@ -144,9 +144,8 @@ class FrozenImages(Rule):
         if frozen:
             yield self.finding(
                 reader,
-                f"{len(frozen):,} of {plural(len(some), 'episode')} looked at show one frame from "
-                "first to "
-                "last",
+                plural_of(len(frozen), len(some), "examined episode", "shows", "show")
+                + " one frame from first to last",
                 leaf=join_key(key),
                 episode=frozen[0],
                 row=int(reader.starts[frozen[0]]),
@@ -164,7 +163,8 @@ class FrozenImages(Rule):
             first = int(rows[flat.argmax()])
             yield self.finding(
                 reader,
-                f"{int(flat.sum()):,} of {plural(len(rows), 'frame')} looked at have one colour",
+                plural_of(int(flat.sum()), len(rows), "examined frame", "has", "have")
+                + " one colour",
                 leaf=join_key(key),
                 episode=_episode(reader, first),
                 row=first,
@@ -176,12 +176,12 @@ class FrozenImages(Rule):
 class ChannelOrder(Rule):
     """The axes of an image leaf are not height, width, channels.
 
-    Frames of [3, H, W] are what torch's convolutions take, and what Pillow, OpenCV and Matplotlib do
-    not; `ToTensor` reverses the axes of what is right already. If the declared space has the other
-    order than the stored frames, one of them is wrong: that is a warning.
+    Torch's convolutions take frames of [3, H, W]; Pillow, OpenCV and Matplotlib do not, and
+    `ToTensor` permutes axes that are right already. If the declared space has another order than
+    the stored frames, one of them is wrong, and the finding is a warning.
 
-    Only shapes are looked at: 1, 3 or 4 on the first axis and not on the last. BGR in place of RGB
-    cannot be told from pixels; where it was published, RL004 says so.
+    Only shapes are checked: 1, 3 or 4 on the first axis and not on the last. BGR in place of RGB
+    cannot be detected in pixels; where it was published, RL004 reports it.
     """
 
     code = "RL052"
@@ -216,7 +216,8 @@ class LossyImages(Rule):
     vanish. Minari encodes images so by default since 0.5.3
     (https://github.com/Farama-Foundation/Minari/pull/275), and can leave it since 0.5.4
     (https://github.com/Farama-Foundation/Minari/pull/327). Mostly harmless, but do not compare
-    frames with those of a simulator bit by bit. Sources that decode JPEG without a note are not seen.
+    frames with those of a simulator bit by bit. Sources that decode JPEG without a note are not
+    detected.
     """
 
     code = "RL053"
@@ -238,22 +239,20 @@ class LossyImages(Rule):
 class FramesOffTime(Rule):
     """Frames of a video were taken at another time than their rows.
 
-    LeRobot stores videos beside the rows, and both have times. Where an episode has as many frames
-    as rows they belong together in order, even if a camera began late or recorded unevenly; else a
-    row has the nearest frame. Either way the policy saw the picture somewhat earlier or later than the
-    state beside it. The difference of each episode is in `ds.episodes["frame_shift", …]`, in seconds,
-    if the videos were read by this package.
+    LeRobot stores videos next to the rows, and both have times. If an episode has as many frames as
+    rows, they are paired in order, even if a camera began late or recorded unevenly; otherwise each
+    row has the nearest frame. Either way the policy saw the image somewhat earlier or later than
+    the state of its row. The difference of each episode is in `ds.episodes["frame_shift", …]`, in
+    seconds, if the videos were read by this package.
 
-    A constant offset of a fraction of a second is mostly harmless, as what is trained with it also
-    acts with it.
+    A constant offset of a fraction of a second is mostly harmless, since a policy that is trained
+    with it also acts with it.
     """
 
     code = "RL054"
     name = "frames-off-time"
     severity = "warning"
-    hint = (
-        "look at these episodes with `view`, and leave them out with a filter if frames lag behind"
-    )
+    hint = "inspect these episodes with `view`, and remove them with a filter if frames lag behind"
     thresholds: ClassVar = {"frames": 0.25}
     explained: ClassVar = {"frames": "Difference, in frames, above which an episode is reported."}
 
@@ -271,8 +270,8 @@ class FramesOffTime(Rule):
                     worst = int(off[frames[off].argmax()])
                     yield self.finding(
                         reader,
-                        f"{len(off):,} of {plural(len(frames), 'episode')} have frames at another time "
-                        f"than their rows, by up to {frames[worst] / fps:.3g} s "
+                        plural_of(len(off), len(frames), "episode", "has", "have")
+                        + f" frames at another time than the rows, by up to {frames[worst] / fps:.3g} s "
                         f"({frames[worst]:.3g} frames)",
                         leaf=join_key(("observation", *key[1:])),
                         episode=worst,

@@ -11,6 +11,7 @@ import numpy as np
 from offline_data.checks.finding import Finding
 from offline_data.checks.names import options, qualities
 from offline_data.checks.rule import Measured, Rule
+from offline_data.plurals import plural
 from offline_data.sources.base import CatalogEntry
 from offline_data.sources.registry import get_source
 from offline_data.store.manifest import Manifest
@@ -24,16 +25,15 @@ _LARGEST = 1e300
 
 
 class ReturnsDifferFromPublished(Rule):
-    """The average return does not fit the policy that the dataset's name promises.
+    """The average return does not match the policy in the dataset's name.
 
-    Compared is the normalized score of all episodes' average return, 100 × (average − random) /
-    (expert − random), by the reference returns that D4RL and Minari publish
-    (`about.ref_min_score`, `about.ref_max_score`). A set named `random` has about 0, one named
-    `expert` about 100; a score above 30 or below 60 means swapped files, as hopper's `medium` and
-    `expert` v1 were for a time (https://github.com/Farama-Foundation/D4RL/issues/76), rewards of
-    another scale, or episodes cut short. Names with other words for the policy (`medium`, `human`,
-    `medium-expert`) promise no score; datasets made of others and selections of episodes are not
-    compared.
+    Compares the normalized score of all episodes' average return, 100 × (average − random) /
+    (expert − random), by the reference returns that D4RL and Minari publish (`about.ref_min_score`,
+    `about.ref_max_score`). A dataset named `random` has about 0, one named `expert` about 100; a
+    score above 30, or below 60, means swapped files, as hopper's `medium` and `expert` v1 were for
+    a time (https://github.com/Farama-Foundation/D4RL/issues/76), rewards of another scale, or
+    episodes cut short. Names with other words for the policy (`medium`, `human`, `medium-expert`)
+    imply no score; datasets made from others and selections of episodes are not compared.
     """
 
     code = "RL070"
@@ -42,8 +42,8 @@ class ReturnsDifferFromPublished(Rule):
     hint = "compare with the source's figures, and download again"
     thresholds: ClassVar = {"random": 30, "expert": 60}
     explained: ClassVar = {
-        "random": "Normalized score up to which a set named `random` may be.",
-        "expert": "Normalized score from which a set named `expert` may be.",
+        "random": "Maximum normalized score of a dataset named `random`.",
+        "expert": "Minimum normalized score of a dataset named `expert`.",
     }
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
@@ -66,12 +66,12 @@ class ReturnsDifferFromPublished(Rule):
 
 
 class CountsDifferFromPublished(Rule):
-    """The dataset has another number of transitions or episodes than the source publishes.
+    """The number of transitions or episodes differs from the published one.
 
-    Results then are not comparable with others', and what is missing may be the end of a file that
-    was cut off. Compared are the figures of the catalogue that `list SOURCE` shows: transitions and
-    episodes of Minari's sets, rows of OpenML's tables, episodes of Open X-Embodiment's. Skipped
-    episodes (RL006) count as there. Files of your own, datasets made of others and selections
+    Results are then not comparable with others', and the missing part may be the end of a file that
+    was cut off. Compares the counts of the catalogue that `list SOURCE` shows: transitions and
+    episodes of Minari's datasets, rows of OpenML's tables, episodes of Open X-Embodiment's. Skipped
+    episodes (RL006) are counted. Files of your own, datasets made from others and selections
     (`--episodes`) are not compared. D4RL publishes no counts.
     """
 
@@ -87,15 +87,15 @@ class CountsDifferFromPublished(Rule):
             return
         skipped = len(manifest.skipped)
         for name, expected, found in (
-            ("transitions", None if skipped else entry.transitions, measured.reader.transitions),
-            ("episodes", entry.episodes, measured.reader.episode_count + skipped),
+            ("transition", None if skipped else entry.transitions, measured.reader.transitions),
+            ("episode", entry.episodes, measured.reader.episode_count + skipped),
         ):
             if expected is not None and expected != found:
                 yield self.finding(
                     measured.reader,
-                    f"It has {found:,} {name}, and {expected:,} are published",
+                    f"It has {plural(found, name)}, and {expected:,} {'is' if expected == 1 else 'are'} published",
                     count=abs(found - expected),
-                    about=name,
+                    about=f"{name}s",
                 )
 
 

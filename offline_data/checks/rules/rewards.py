@@ -15,7 +15,7 @@ from offline_data.checks.rules.values import RangeRule
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
-from offline_data.plurals import plural
+from offline_data.plurals import plural, plural_of
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class RewardOutliers(Rule):
     code = "RL040"
     name = "reward-outliers"
     severity = "warning"
-    hint = "look at these rows; clip with `preprocess --step clip`, or filter the episodes"
+    hint = "inspect these rows; clip with `preprocess --step clip`, or filter the episodes"
     thresholds: ClassVar = {"times": 64.0, "share": 0.001}
     explained: ClassVar = {
         "times": "magnitude, as a multiple of that of the other rewards",
@@ -104,7 +104,7 @@ class ConstantReward(RangeRule):
     code = "RL041"
     name = "constant-reward"
     severity = "info"
-    hint = "see whether the length of episodes is the goal; else relabel the rewards"
+    hint = "relabel the rewards, unless the length of episodes is the objective"
 
     leaves = _reward_leaf
 
@@ -120,7 +120,7 @@ class AllZeroReward(RangeRule):
     """Every reward is 0.
 
     Demonstrations often have none (RLDS writes zeros): imitation learning works, reinforcement
-    learning does not. Text without scores has none, either, and is not reported.
+    learning does not. Text without scores is not reported.
     """
 
     code = "RL042"
@@ -143,7 +143,7 @@ class AllZeroReward(RangeRule):
 
 
 class ShiftedReward(Rule):
-    """The rewards are those of the row before or after, by a reward function that is given.
+    """The rewards are those of the row before or after, according to a given reward function.
 
     D4RL's first maze2d datasets have such rewards. The function is given in Python:
     `offline_data.check(ds, reward=fn)`; it gets arrays of observations, actions and next observations
@@ -206,8 +206,8 @@ class ShiftedReward(Rule):
                 which = "before" if found.before >= found.after else "after"
                 yield self.finding(
                     measured.reader,
-                    f"{shifted:,} of {plural(found.rows, 'reward')} are those of the row {which}; "
-                    f"{found.same:,} are their own row's",
+                    plural_of(shifted, found.rows, "reward", "is", "are")
+                    + f" of the row {which}; {plural(found.same, 'is of its', 'are of their')} own row",
                     found.place,
                     count=shifted,
                 )

@@ -40,20 +40,20 @@ def name_features(places: NDArray[Any], total: int) -> str:
     names = [str(list(map(int, place))) for place in places[:MOST_LISTED]]
     more = ", …" if len(places) > MOST_LISTED else ""
     verb = "is" if len(places) == 1 else "are"
-    return f"{len(places)} of {total} features ({', '.join(names)}{more}) {verb}"
+    return f"{len(places)} of {plural(total, 'feature')} ({', '.join(names)}{more}) {verb}"
 
 
 class NonFiniteValues(Rule):
     """A leaf has NaN or infinite values.
 
-    One NaN in a batch makes the loss NaN, and every weight after the next step. Sources use NaN for
-    "not measured" (RoboHive's last action of each trial); a filter or a mask is needed then.
+    One NaN in a batch makes the loss NaN and, with the next update, every weight. Sources use NaN
+    for "not measured" (RoboHive's last action of each trial); a filter or a mask is needed then.
     """
 
     code = "RL020"
     name = "non-finite-values"
     severity = "error"
-    hint = "leave these rows out with a filter, or replace them with `preprocess`"
+    hint = "remove these rows with a filter, or replace the values with `preprocess`"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         return [k for k, leaf in all_leaves(reader).items() if leaf.dtype.startswith("float")]
@@ -93,7 +93,7 @@ class ConstantFeature(RangeRule):
     """A feature of a leaf has the same value in every row.
 
     It carries no information, and dividing by its standard deviation of 0 makes it NaN or infinite.
-    Rewards have a rule of their own, and a leaf that is 0 throughout, too.
+    Rewards, and leaves that are 0 throughout, have rules of their own.
     """
 
     code = "RL021"
@@ -123,8 +123,8 @@ class ConstantFeature(RangeRule):
 class AllZeroLeaf(RangeRule):
     """A leaf is 0 in every row.
 
-    Most often it was never written: TorchRL's Minari adapter allocates files of the right shape and
-    writes no value. Infos that are 0 because nothing happened are harmless.
+    Usually it was never written: TorchRL's Minari adapter allocates files of the right shape and
+    writes no values. Infos that are 0 because nothing happened are harmless.
     """
 
     code = "RL022"

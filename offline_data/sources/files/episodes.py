@@ -392,7 +392,7 @@ class Layout:
         wrong = found != (expected if self.final in {"last_row", "extra_row"} else (steps, steps))
         if not self.padded and wrong:
             raise UsageError(
-                f"{self.arrays.path}: {plural(count, 'episode')} of {steps:,} steps need {expected[0]:,} rows; there "
+                f"{self.arrays.path}: {plural(count, 'episode')} of {plural(steps, 'step')} need {plural(expected[0], 'row')}; there "
                 f"are {found[0]:,} of actions and {found[1]:,} of observations",
                 hint="ends, or final_observation, of the mapping is not right for these files",
             )

@@ -403,7 +403,7 @@ def _read_rows(path: Path, whole: Any, expected: Sequence[int]) -> _NumberedRows
     elif len(expected) == 1:  # as its name tells
         episodes = np.full(len(table), expected[0])
     else:
-        raise FormatError(f"{path} has no column {EPISODE}, and {len(expected)} episodes")
+        raise FormatError(f"{path} has no column {EPISODE}, and {plural(len(expected), 'episode')}")
     others = np.setdiff1d(episodes, expected)
     if len(others):
         raise FormatError(

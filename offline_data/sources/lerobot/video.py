@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.plurals import plural
 from offline_data.readers.images import encode_image
 from offline_data.store.encoded import EncodedColumn, in_threads
 
@@ -60,7 +61,7 @@ def frames_of_rows(
         if (abs(apart - np.median(apart)) <= half).all():
             return np.arange(first, stop), float(abs(apart).max())
     if stop <= first:
-        raise FormatError(f"there is no frame for its {len(rows)} rows")
+        raise FormatError(f"there is no frame for its {plural(len(rows), 'row')}")
     after = np.searchsorted(times[first:stop], wanted).clip(1, max(1, stop - first - 1)) + first
     before = after - 1
     after = after.clip(max=stop - 1)
@@ -71,7 +72,7 @@ def frames_of_rows(
         row = int(far[0])
         raise FormatError(
             f"no frame is within half a frame of row {row}, at {wanted[row]:.3f} s: the nearest is "
-            f"at {times[near[row]]:.3f} s ({stop - first} frames, {len(rows)} rows)"
+            f"at {times[near[row]]:.3f} s ({plural(stop - first, 'frame')}, {plural(len(rows), 'row')})"
         )
     return near, float(apart.max())
 

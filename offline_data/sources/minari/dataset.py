@@ -300,7 +300,7 @@ def _rows_error(
     episode: EpisodeReader, leaf: PlannedLeaf, values: NDArray[Any], expected: int
 ) -> FormatError:
     return FormatError(
-        f"{episode.where} has {len(values)} rows in {leaf.name!r} of shape {list(values.shape)}; "
+        f"{episode.where} has {plural(len(values), 'row')} in {leaf.name!r} of shape {list(values.shape)}; "
         f"expected {expected} of shape {[expected, *leaf.shape]}"
     )
 
