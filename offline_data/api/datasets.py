@@ -311,10 +311,9 @@ def merge(
     """
     from offline_data.ingest.merge import MergeOptions, merge
     from offline_data.sources.options import Options
-    from offline_data.store.library import locate, text_of
 
     chosen = settings_of(root, settings)
-    entries = [locate(text_of(dataset), chosen) for dataset in datasets]
+    entries = [entry_of(dataset, chosen) for dataset in datasets]
     options = MergeOptions(common_leaves, cast, Options(layout=layout, audit=audit, force=force))
     return merge(entries, name, chosen, options, progress_of(progress))
 
@@ -588,10 +587,9 @@ def stats(
         UsageError: No action, no whole chunk, or a state of another shape.
     """
     from offline_data.reports.stats import dataset_stats
-    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
-    entry = locate(text_of(id), settings_of(root, settings))
+    entry = entry_of(id, settings_of(root, settings))
     return dataset_stats(
         open_reader(entry.path),
         progress_of(progress),
@@ -723,10 +721,9 @@ def card(
     from offline_data.reports.card import dataset_card
     from offline_data.reports.info import entry_info
     from offline_data.reports.stats import dataset_stats
-    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
-    entry = locate(text_of(id), settings_of(root, settings))
+    entry = entry_of(id, settings_of(root, settings))
     stats = dataset_stats(open_reader(entry.path), progress_of(progress))
     return dataset_card(entry_info(entry), stats)
 
@@ -751,10 +748,9 @@ def verify(
         NotFoundError, InvalidIdError: It is not on this disk; this is not an id.
         ManifestError, AccessError: The manifest, or a file, cannot be read.
     """
-    from offline_data.store.library import locate, text_of
     from offline_data.store.verify import verify_entry
 
-    return verify_entry(locate(text_of(id), settings_of(root, settings)), progress_of(progress))
+    return verify_entry(entry_of(id, settings_of(root, settings)), progress_of(progress))
 
 
 def remove(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from offline_data.api.arguments import DatasetLike, settings_of
+from offline_data.api.arguments import DatasetLike, entry_of, settings_of
 from offline_data.config import user_path
 from offline_data.errors import UsageError
 from offline_data.progress import progress_of
@@ -136,7 +136,6 @@ def export(
 
 def _members_of(data: Any, view: str | None, settings: Settings) -> list[ExportMember]:
     """Return the episodes of a dataset, view or mixture; those of a mixture are listed once."""
-    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
     from offline_data.targets.episodes import ExportMember
 
@@ -146,7 +145,7 @@ def _members_of(data: Any, view: str | None, settings: Settings) -> list[ExportM
         every = {id(one): one for one in data.members}.values()
         return [member for one in every for member in _members_of(one, None, settings)]
     if not hasattr(data, "data_path"):
-        path = locate(text_of(data), settings).path
+        path = entry_of(data, settings).path
         if view is None:
             return [ExportMember.of(open_reader(path))]
         from offline_data.buffers.load import open_dataset

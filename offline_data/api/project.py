@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offline_data.api.arguments import DatasetLike, OnDisk, settings_of
+from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, settings_of
 from offline_data.config import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId
@@ -204,9 +204,8 @@ def diff(
         IntegrityError, AccessError: One is damaged, or cannot be read.
     """
     from offline_data.project.diff import diff_datasets
-    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
     chosen = settings_of(root, settings)
-    readers = [open_reader(locate(text_of(one), chosen).path) for one in (a, b)]
+    readers = [open_reader(entry_of(one, chosen).path) for one in (a, b)]
     return diff_datasets(readers[0], readers[1], progress_of(progress))

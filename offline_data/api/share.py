@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from offline_data.api.arguments import DatasetLike, settings_of
+from offline_data.api.arguments import DatasetLike, entry_of, settings_of
 from offline_data.progress import progress_of
 
 if TYPE_CHECKING:
@@ -68,10 +68,9 @@ def push(
         (False, True, 2)
     """
     from offline_data.share.push import push_dataset
-    from offline_data.store.library import locate, text_of
 
     chosen = settings_of(root, settings)
-    entry = locate(text_of(id), chosen)
+    entry = entry_of(id, chosen)
     return push_dataset(
         entry,
         os.fspath(to),

@@ -504,7 +504,7 @@ class ResumableDownload:
             return TransientError(f"{url} sent more bytes than it announced")
         if self._file.size is not None:
             path, size = self._file.path, self._file.size
-            message = f"{url} has more than {plural(size, 'byte')}; published for {path}: {size}"
+            message = f"{url} has more than {plural(size, 'byte')}; published for {path}: {size:,}"
             return IntegrityError(message, hint="OFFLINE_DATA_MIRRORS names other hosts")
         message = f"{url} sent {human_bytes(stop)} without saying how many bytes will come"
         if stop < self._session.limits.unsized:

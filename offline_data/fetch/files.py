@@ -203,7 +203,7 @@ def check_size(file: RemoteFile, size: int, url: str) -> None:
     """Raise `IntegrityError` unless the size is the published one."""
     if file.size is not None and size != file.size:
         raise IntegrityError(
-            f"{url} has {plural(size, 'byte')}; published for {file.path}: {file.size}",
+            f"{url} has {plural(size, 'byte')}; published for {file.path}: {file.size:,}",
             hint=_CHANGED,
         )
 

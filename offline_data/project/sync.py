@@ -310,4 +310,5 @@ def _check(entry: Entry, one: LockedDataset, settings: Settings, progress: Progr
 
 
 def _describe_file(file: LockedFile) -> str:
-    return f"{plural(file.size, 'byte')} with sha256 {file.sha256 or 'unknown'}"
+    size = "unknown size" if file.size is None else plural(file.size, "byte")
+    return f"{size} with sha256 {file.sha256 or 'unknown'}"

@@ -212,7 +212,10 @@ def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
     toy.steps["next", "terminated"][2] = True
     write_toy(tmp_path / "toy", [toy])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
-    with pytest.raises(UsageError, match="1 rows within episodes, the first of them row 2"):
+    with pytest.raises(
+        UsageError,
+        match="1 row is terminated or truncated before the end of an episode, first row 2",
+    ):
         ds.to_numpy("episodes")
     assert len(ds.to_numpy()["rewards"]) == 9
     assert len(ds.episodes_at([1]).to_numpy("episodes")["rewards"]) == 4

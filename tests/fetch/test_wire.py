@@ -100,7 +100,7 @@ def test_what_is_published_bounds_an_answer_without_a_size(
     server: FileServer, content: bytes, online: Settings, fetch: Fetch
 ) -> None:
     server.always(PATH, Fault(wire=VARIANTS["endless, chunked"]))
-    with pytest.raises(IntegrityError, match="has more than 200000 bytes; published"):
+    with pytest.raises(IntegrityError, match="has more than 200,000 bytes; published"):
         fetch(file_at(server, "size", content), online)
 
 

@@ -35,7 +35,7 @@ def mirrored(settings: Settings, tmp_path: Path) -> Settings:
 
 @pytest.mark.published_size
 def test_a_file_of_another_size_is_refused(mirrored: Settings) -> None:
-    with pytest.raises(IntegrityError, match=rf"bytes; published for .*: {PUBLISHED}") as refused:
+    with pytest.raises(IntegrityError, match=rf"bytes; published for .*: {PUBLISHED:,}") as refused:
         download(HOPPER, mirrored, Options())
     assert "--allow-changed" in str(refused.value.shell_hint)
     assert "allow_changed=True" in str(refused.value.hint)

@@ -176,7 +176,7 @@ def test_the_host_changed_its_file(
         sync(file, elsewhere, locked=True)
     digests = [hashlib.sha256(one).hexdigest() for one in (other.read_bytes(), published)]
     sizes = [len(one) for one in (other.read_bytes(), published)]
-    texts = [f"{n} bytes with sha256 {one}" for n, one in zip(sizes, digests, strict=True)]
+    texts = [f"{n:,} bytes with sha256 {one}" for n, one in zip(sizes, digests, strict=True)]
     assert f"hopper_medium-v2.hdf5 is {texts[0]}, not {texts[1]}" in caught.value.message
     assert "its content is sha256:" in caught.value.message
     assert len(list_datasets(elsewhere.root)) == 2

@@ -87,7 +87,7 @@ def test_file_of_another_size(
         server.always(FILE, Fault(ignore_range=ignore_range))
         finding = status.check("d4rl", D4RL, settings_for(server, tmp_path), 1)
     assert finding.outcome == "failed"
-    assert f"has {len(HDF5)} bytes; published for {D4RL}.hdf5" in finding.message
+    assert f"has {len(HDF5):,} bytes; published for {D4RL}.hdf5" in finding.message
 
 
 def test_sample(status: ModuleType) -> None:

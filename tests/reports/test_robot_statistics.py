@@ -283,7 +283,9 @@ def test_no_finite_value_and_equal_quantiles_are_errors(tmp_path: Path) -> None:
     batch = robot([40])
     write_toy(tmp_path / "arm", [batch])
     ds = offline_data.open_dataset(tmp_path / "arm")
-    with pytest.raises(offline_data.errors.StepError, match="1 of 3 features has equal"):
+    with pytest.raises(
+        offline_data.errors.StepError, match="has equal quantiles in 1 of 3 features"
+    ):
         ds.preprocess(["normalize:observation.state,by=quantile,eps=0"], dest=tmp_path / "x")
     with pytest.raises(UsageError, match="std or quantile"):
         ds.preprocess(["normalize:action,by=range"], dest=tmp_path / "x")

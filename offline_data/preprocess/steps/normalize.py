@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, Key, join_key, next_of
 from offline_data.errors import StepError
-from offline_data.plurals import plural, plural_of
+from offline_data.plurals import plural
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import MeasuredStep
 from offline_data.preprocess.steps.leaves import (
@@ -218,8 +218,8 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         """Raise `StepError` if values cannot be normalized with these statistics."""
         if not count.all():
             raise StepError(
-                f"{plural_of(int((count == 0).sum()), count.size, 'feature', 'has', 'have')} no finite "
-                f"value in {leaf}: neither mean nor quantiles are defined",
+                f"{leaf} has no finite value in {int((count == 0).sum())} of "
+                f"{plural(count.size, 'feature')}: mean and quantiles are not defined",
                 hint="name other leaves, or take this one out with exclude",
             )
         if not np.isfinite(spread).all():
@@ -228,12 +228,10 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
                 hint="put a step before it, such as clip",
             )
         if self.std and self.eps == 0 and not spread.all():
-            verbs = ("never changes", "never change")
-            if self.by != "std":
-                verbs = ("has equal quantiles", "have equal quantiles")
+            equal = "never changes" if self.by == "std" else "has equal quantiles"
             raise StepError(
-                plural_of(int((spread == 0).sum()), spread.size, "feature", *verbs)
-                + f" in {leaf}, and eps=0: that would divide by 0",
+                f"{leaf} {equal} in {int((spread == 0).sum())} of "
+                f"{plural(spread.size, 'feature')}, and eps=0: that would divide by 0",
                 hint="give eps above 0, for example eps=1e-3",
             )
 
