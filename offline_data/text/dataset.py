@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from offline_data.episodes import EpisodeBatch, Key, Skipped
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
-from offline_data.plurals import plural
+from offline_data.plurals import plural, plural_of
 from offline_data.processes.limits import limit_resources
 from offline_data.readers.rows import column_names, read_rows
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
@@ -109,11 +109,11 @@ class TextDataset(RawDataset):
                 other += len(begins) - np.count_nonzero(begins)
                 yield batch
         if other:
-            noun = "pairs" if options.form == "pairs" and options.pad else "documents"
+            noun = "pair" if options.form == "pairs" and options.pad else "document"
+            some = plural_of(other, seen, noun, "does", "do")
             said = (
-                f"{shard.name}: {other:,} of {seen:,} {noun} do not begin with the tokens of their "
-                "prompt, so that loss masks may be wrong where it ends; `offline-data check` (RL102) "
-                "names the first"
+                f"{shard.name}: {some} not begin with the tokens of the prompt, so that loss masks may be "
+                "wrong where it ends; `offline-data check` (RL102) names the first"
             )
             yield EpisodeBatch.without_episodes(warnings=(said,))
         if empty:
