@@ -93,7 +93,7 @@ class RowBlock:
     def known_ends(self) -> NDArray[np.int64]:
         """Those of `ends` after which the observation is known."""
         final = np.asarray(self.reader.episodes[("final_observation",)])
-        return self.ends[final[self.episodes[self.ends]]]
+        return self.ends[final[self.first_episode :][: len(self.ends)]]
 
     def values(self, key: Key) -> NDArray[Any] | EncodedColumn:
         """Return each value of a leaf once.

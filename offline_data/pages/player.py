@@ -7,14 +7,16 @@ episode that the address names. An article is in the page, or its server sends i
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offline_data.episodes.fields import REWARD
+from offline_data.episodes.fields import REWARD, split_key
 from offline_data.pages import sections
 from offline_data.pages.page import Html, data_block, data_uri, element, table
+from offline_data.reports.pictures import speeds, timeline
 from offline_data.reports.video import FASTEST
 from offline_data.store.reader import DatasetReader
 
@@ -93,48 +95,60 @@ def article(shown: ExampleEpisode, why: str = "") -> Html:
 
 
 def episode_list(
-    reader: DatasetReader, numbers: Iterable[int], quality: EpisodeQuality | None = None
+    reader: DatasetReader,
+    numbers: Iterable[int],
+    quality: EpisodeQuality | None = None,
+    playable: Container[int] | None = None,
 ) -> Html:
-    """Return a table of episodes, each with its return so far as a small curve, and its quality."""
+    """Return a table of episodes, each with a small curve and its quality.
+
+    The curve is the return so far; without rewards, the speed of the leaf that `quality` is of.
+
+    Args:
+        reader: The dataset.
+        numbers: Episodes to list.
+        quality: Columns to show.
+        playable: Episodes that the player has, which are links; None: all.
+    """
     columns = ("length", "return", "terminated", "truncated")
     values: Mapping[str, Any] = {name: np.asarray(reader.episodes[(name,)]) for name in columns}
     names = [name for name in quality or () if name not in {"length", "return", "outliers"}]
+    rewarded, leaf = REWARD in reader.step_leaves, quality.leaf if quality else None
+    curve = "Return so far" if rewarded else "Speed" if leaf else None
     rows = []
     for number in numbers:
+        name, link = f"Episode {number}", f"#episode={number}"
         ends = [name for name in columns[2:] if values[name][number]]
         (found,) = quality.rows(np.array([number])) if quality else ({},)
         outliers = (", ".join(found["outliers"]).replace("_", " "),) if quality else ()
+        if rewarded:
+            points = timeline(reader, number, _POINTS).cumulated
+        elif leaf:
+            points = speeds(reader, split_key(leaf), number, _POINTS)
         rows.append(
             (
-                element("a", f"Episode {number}", href=f"#episode={number}"),
+                element("a", name, href=link) if playable is None or number in playable else name,
                 " and ".join(ends),
                 *outliers,
-                _small_curve(reader, number),
+                *((_small_curve(points),) if curve else ()),
                 f"{int(values['length'][number]):,}",
                 f"{float(values['return'][number]):.6g}",
                 *("" if found[name] is None else f"{found[name]:.4g}" for name in names),
             )
         )
-    more = ("Outlier in",) if quality else ()
-    titles = (name.replace("_", " ").capitalize() for name in names)
+    titles = ("Outlier in" if quality else None, curve, "Steps", "Return")
+    measured = (name.replace("_", " ").capitalize() for name in names)
     return table(
-        ("Episode", "Ends", *more, "Return so far", "Steps", "Return", *titles),
-        rows,
-        numbers=2 + len(names),
+        ("Episode", "Ends", *filter(None, titles), *measured), rows, numbers=2 + len(names)
     )
 
 
-def _small_curve(reader: DatasetReader, number: int) -> Html | None:
-    if REWARD not in reader.step_leaves:
-        return None
-    begin, length = int(reader.starts[number]), int(reader.lengths[number])
-    rewards = np.asarray(reader.step(REWARD)[begin : begin + length], np.float64).ravel()
+def _small_curve(values: NDArray[np.float64]) -> Html | None:
+    """Return a curve without axes; None if a value is not finite, or there is none."""
     with np.errstate(invalid="ignore", over="ignore"):
-        total = np.cumsum(rewards)
-        total = total[np.linspace(0, length - 1, min(_POINTS, length)).round().astype(int)]
-        part = total / 2 - total.min() / 2
-        part = part / part.max() if part.max() > 0 else part + 0.5
-    if not np.isfinite(part).all():
+        part = values / 2 - values.min(initial=np.inf) / 2
+        part = part / part.max() if part.max(initial=0) > 0 else part + 0.5
+    if not len(part) or not np.isfinite(part).all():
         return None
     x = np.linspace(1, _WIDTH - 1, len(part))
     y = _HEIGHT - 2 - part * (_HEIGHT - 4)

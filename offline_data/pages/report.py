@@ -24,6 +24,9 @@ PICTURE_BYTES = 3 << 20
 """Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with
 fewer than a few hundred leaves takes at most 5 MiB."""
 
+MOST_LISTED = 100
+"""Episodes in the table of a report."""
+
 EPISODE_BYTES, EPISODE_FRAMES, EPISODE_SIDE = 12 << 20, 600, 320
 """Bytes of the pictures of a page of one episode, their number for each camera, and their longer
 side: so that the page can be mailed."""
@@ -68,7 +71,22 @@ def report_page(
     budget = PICTURE_BYTES // (len(chosen) + 1)
     shown = [read_episode(reader, number, budget=budget) for number in chosen]
     middle = shown[len(shown) // 2]
-    listed = episode_list(reader, chosen, episode_quality(reader, progress))
+    quality = episode_quality(reader, progress)
+    unusual = quality.order("outliers")[:MOST_LISTED].tolist()
+    numbers = sorted([*dict.fromkeys([*chosen, *unusual])][:MOST_LISTED])
+    listed = as_html(
+        (
+            episode_list(reader, numbers, quality, playable=chosen),
+            element(
+                "p",
+                f"{len(numbers)} of {reader.episode_count:,} episodes: those that can be played here, "
+                "and those with the most outliers.",
+                class_="soft",
+            )
+            if len(numbers) < reader.episode_count
+            else None,
+        )
+    )
     articles = [article(one, why) for one, why in zip(shown, chosen.values(), strict=True)]
     parts = {
         "state": ("Overview", sections.state(info, found)),

@@ -78,7 +78,7 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Rewards over one episode; at most `TIMELINE_POINTS` points, each of `every` steps."""
+    """Rewards over one episode, at points of `every` steps."""
 
     episode: int
     """Its number in the dataset, from 0."""
@@ -212,7 +212,7 @@ def summarise(
         ),
         tuple(one for leaf in actions for one in histograms_of(leaf, names.get(leaf.key, ()))),
         tuple(ranges_of(leaf, names.get(leaf.key, ())) for leaf in observations),
-        tuple(_timeline(reader, number) for number in _by_rank(returns, episodes))
+        tuple(timeline(reader, number) for number in _by_rank(returns, episodes))
         if REWARD in reader.step_leaves
         else (),
         coverage,
@@ -389,10 +389,10 @@ def _by_rank(returns: NDArray[Any], count: int) -> list[int]:
     return [int(number) for number in order[np.unique(places)]]
 
 
-def _timeline(reader: DatasetReader, episode: int) -> Timeline:
+def timeline(reader: DatasetReader, episode: int, points: int = TIMELINE_POINTS) -> Timeline:
     """Read the rewards and flags of an episode, some rows at a time."""
     begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
-    every = -(-length // TIMELINE_POINTS)
+    every = -(-length // points)
     rows = max(_CHUNK_ITEMS // every, 1) * every
     sums, marks = [], {TERMINATED: [np.zeros(0, np.int64)], TRUNCATED: [np.zeros(0, np.int64)]}
     for first in range(0, length, rows):
@@ -414,6 +414,26 @@ def _timeline(reader: DatasetReader, episode: int) -> Timeline:
             np.cumsum(total),
             *(np.concatenate(found)[:_MOST_MARKS] for found in marks.values()),
         )
+
+
+def speeds(reader: DatasetReader, key: Key, episode: int, points: int) -> NDArray[np.float64]:
+    """Return the largest `|x[t + 1] - x[t]|` of up to `points` equal parts of an episode.
+
+    Values that are not finite are ignored; reads some rows at a time.
+    """
+    begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
+    size = prod((reader.step_leaves | reader.observation_leaves)[key].shape)
+    every = max(1, -(-(length - 1) // points))
+    rows = max(_CHUNK_ITEMS // (size * every), 1) * every
+    found = [np.zeros(0)]
+    for first in range(0, length - 1, rows):
+        some = begin + np.arange(first, min(first + rows + 1, length))
+        x = read_rows(reader, key, some).reshape(len(some), size).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            change = np.sqrt(np.square(np.diff(x, axis=0)).sum(axis=1))
+        change[~np.isfinite(change)] = np.nan
+        found.append(np.fmax.reduceat(change, np.arange(0, len(change), every)))
+    return np.concatenate(found)
 
 
 def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage | None, str]:

@@ -34,8 +34,11 @@ SAMPLE = 1 << 12
 LONGEST = 1 << 20
 """Steps of an episode whose jerk is kept; of a longer episode, every k-th step."""
 
-BLOCK_ITEMS, _LEAST_ROWS = 1 << 19, 256
+BLOCK_ITEMS, _LEAST_ROWS = 1 << 18, 256
 """Numbers and least rows in a block, which fits the cache."""
+
+_TOGETHER = 1 << 18
+"""Values whose quantiles are computed together, unless an episode has more."""
 
 _POSITIONS = ("pos", "state", "observation")
 """Parts of names of leaves that hold positions, the likeliest first."""
@@ -337,7 +340,9 @@ class _Motion:
         final = np.asarray(reader.episodes[("final_observation",)], np.int64)
         self._steps = reader.lengths - 1 + (final if self._series.observed else 0)
         self._idle, self._velocity = np.zeros(count, np.int64), np.full(count, np.nan)
-        self._jerk, self._pending = np.full((2, count), np.nan), list[NDArray[np.float32]]()
+        self._jerk, self._known = np.full((2, count), np.nan), np.zeros(count, np.int64)
+        self._waiting, self._done = list[NDArray[np.float32]](), 0
+        """Jerk of episodes from `_done` on, whose quantiles are not known yet."""
 
     def add(self, block: RowBlock) -> None:
         self._series.read(block)
@@ -363,7 +368,6 @@ class _Motion:
         self._add_jerk(jerk[past:], block)
 
     def _add_jerk(self, jerk: NDArray[np.float64], block: RowBlock) -> None:
-        """Add the known values; those of an episode wait until it ends."""
         firsts, episodes = self._series.firsts, self._series.episodes
         stops = np.append(firsts[1:], len(jerk))
         known = ~np.isnan(jerk)
@@ -372,21 +376,20 @@ class _Motion:
             numbers = np.arange(step, step + stops[part] - firsts[part])
             every = -(-int(self._lengths[episodes.start + part]) // LONGEST)
             known[firsts[part] : stops[part]] &= numbers % every == 0
-        counts = np.add.reduceat(known, firsts, dtype=np.int64)
-        values = jerk[known].astype(np.float32, copy=False)
-        if not self._series.finished:
-            kept = len(values) - counts[-1]
-            last, values, counts = values[kept:], values[:kept], counts[:-1]
-        if len(counts):
-            values = np.concatenate([*self._pending, values])
-            counts[0] += len(values) - counts.sum()
-            done = slice(episodes.start, episodes.start + len(counts))
-            self._jerk[:, done] = _quantiles(values, counts, (0.5, 0.95))
-            self._pending = []
-        if not self._series.finished:
-            self._pending.append(last)
+        self._known[episodes] += np.add.reduceat(known, firsts, dtype=np.int64)
+        self._waiting.append(jerk[known].astype(np.float32, copy=False))
+        if sum(map(len, self._waiting)) > _TOGETHER:
+            self._finish(episodes.stop - (not self._series.finished))
+
+    def _finish(self, stop: int) -> None:
+        """Compute the quantiles of episodes up to `stop`, whose values are complete."""
+        done, values = slice(self._done, stop), np.concatenate(self._waiting)
+        whole = int(self._known[done].sum())
+        self._jerk[:, done] = _quantiles(values[:whole], self._known[done], (0.5, 0.95))
+        self._waiting, self._done = [values[whole:]], stop
 
     def columns(self) -> dict[str, NDArray[Any]]:
+        self._finish(len(self._known))
         middle, high = self._jerk * self._rate**3
         steps = np.where(self._steps > 0, self._steps, np.nan)
         return {
@@ -408,9 +411,12 @@ class _Saturation:
             )
             for key in keys
         }
+        self._bounds = {k: b for k, b in self._bounds.items() if np.isfinite(b).any()}
         self._lengths, self._count = reader.lengths, np.zeros(reader.episode_count, np.int64)
 
     def add(self, block: RowBlock) -> None:
+        if not self._bounds:
+            return
         at_bound = np.zeros(len(block), bool)
         for key, bounds in self._bounds.items():
             features = block.numbers(key).reshape(len(block), -1).T

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD
 from offline_data.errors import ManifestError, NotFoundError
 from offline_data.files import human_bytes
 from offline_data.pages.compare import common_bins, compare_page, distance
-from offline_data.pages.report import episode_page, report_page
+from offline_data.pages.report import MOST_LISTED, episode_page, report_page
 from offline_data.reports.pictures import histogram_of
 from offline_data.store.library import Entry, entry_at, list_datasets
 from offline_data.store.reader import open_reader
 from tests.pages.conftest import HOSTILE, rich_batch, write
 from tests.pages.parsed import charts, parse
+from tests.reports.test_quality import STATE, walks
 
 
 def flat_batch(state: np.ndarray) -> EpisodeBatch:
@@ -100,6 +102,38 @@ def test_a_report_escapes_everything_and_names_no_folder(rich: Entry) -> None:
     names = ("state", "findings", "cameras", "returns", "episodes", "leaves", "metadata")
     assert sections == list(names)
     assert [link[1:] for link in links] == sections
+
+
+def test_the_table_of_many_episodes(tmp_path: Path) -> None:
+    batch = walks([9] * 150)
+    state = np.asarray(batch.observations[STATE])
+    state[-10:] = 1000 * state[-10:]  # of the last episode
+    page = parse(report_page(write(tmp_path, "many", batch)))
+    (table,) = (one for one in page.all("table") if "Outlier in" in one.text)
+    rows = table.all("tr")[1:]
+    numbers = [int(row.all("td")[0].text.removeprefix("Episode ")) for row in rows]
+    assert (len(rows), numbers) == (MOST_LISTED, sorted(numbers))
+    assert numbers[-1] == 149
+    assert "velocity" in rows[-1].all("td")[2].text
+    assert sum(len(row.all("a")) for row in rows) == 3
+    assert len(table.all("path")) == MOST_LISTED
+    assert "100 of 150 episodes: those that can be played here" in page.text
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_small_curves_without_rewards(moves: bool, tmp_path: Path) -> None:
+    batch = walks([1, 2, 90])
+    steps = {key: column for key, column in batch.steps.items() if key != REWARD}
+    batch.observations[STATE][:] = np.nan_to_num(batch.observations[STATE])
+    if not moves:
+        steps["action",] = np.zeros((93, 1), np.int64)
+        batch = replace(batch, observations={("observation",): np.zeros((96, 1), np.int64)})
+    page = parse(report_page(write(tmp_path, "plain", replace(batch, steps=steps))))
+    (table,) = (one for one in page.all("table") if "Outlier in" in one.text)
+    titles = [cell.text for cell in table.all("th")]
+    assert titles[3:5] == (["Speed", "Steps"] if moves else ["Steps", "Return"])
+    curves = [str(one.attributes["d"]).count("L") + 1 for one in table.all("path")]
+    assert curves == ([1, 30] if moves else [])  # a single step has no speed
 
 
 def test_pictures_of_a_report_are_bounded(rich: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
