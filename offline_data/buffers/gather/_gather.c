@@ -3,7 +3,9 @@
  * Plain C, CPython's stable ABI, not compiled against torch. `native.py` and `readahead.py` are the
  * only callers and validate their arguments; rows and episode numbers are bounds-checked here.
  */
-#define _GNU_SOURCE /* RUSAGE_THREAD */
+#ifndef _GNU_SOURCE /* for RUSAGE_THREAD; Python 3.10 defines it, too */
+#define _GNU_SOURCE 1
+#endif
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
