@@ -241,7 +241,7 @@ def connect(
         there = ray.get_runtime_context().gcs_address if address not in {None, "auto"} else address
         if address != there:
             raise UsageError(
-                f"This process is connected to the Ray at {there}, and {address!r} is asked for",
+                f"This process is connected to the Ray at {there}, and {address!r} was requested",
                 hint="leave the address out to use the first, or call ray.shutdown() before",
             )
         yield False

@@ -297,7 +297,8 @@ def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineData
         )
     if status in {409, 412}:
         return NetworkError(
-            f"{what} was changed by somebody else meanwhile: {said}", hint="run the command again"
+            f"{what} was changed by someone else in the meantime: {said}",
+            hint="run the command again",
         )
     answer = f"status {status}" if status else type(error).__name__
     message = f"The hub did not answer about {what}: {answer}: {said}"

@@ -478,9 +478,7 @@ def convert_shards(
             while tasks := run.missing():
                 done = len(run.list_tasks()) - len(tasks)
                 if done and not again:
-                    progress.note(
-                        f"{done} of {plural(len(job.shards), 'shard')} are finished; going on"
-                    )
+                    progress.note(f"resuming: {done} of {plural(len(job.shards), 'shard')} done")
                 with closing(run.run(tasks, executor)) as finished:
                     for _ in finished:
                         pass

@@ -170,8 +170,8 @@ class Preprocesses:
             raise UsageError(f"dim is {dim}; rows are the transitions of a dataset, which is dim=0")
         if index_with_generator:
             raise UsageError(
-                "index_with_generator=True is not there: rows are seeded by their number, whoever "
-                "runs them",
+                "index_with_generator=True is not supported: each row is seeded by its number, in any "
+                "worker",
                 hint="leave it out; seed= says which random numbers they get",
             )
         if mp_start_method not in {None, "spawn", "forkserver", "fork"}:

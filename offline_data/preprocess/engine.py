@@ -131,7 +131,7 @@ class Run:
         finished = work.sound(count, in_place=plan.in_place)
         tasks = sorted(set(range(count)).difference(finished))
         if finished:
-            self.progress.note(f"{len(finished)} of {plural(count, 'task')} are finished; going on")
+            self.progress.note(f"resuming: {len(finished)} of {plural(count, 'task')} done")
         job = partial(write_task, plan, work, header, self.options.audit)
         label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan.tasks, work.dataset) as hasher:

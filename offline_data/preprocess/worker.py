@@ -256,7 +256,7 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
             )
             if same and options.resume:
                 return replace(before, recipe=tuple(before.checked_recipe(run)))
-            hint = "--force plans anew, and throws away what its tasks have made"
+            hint = "--force writes a new plan, and discards what its tasks have made"
             raise UsageError(
                 f"There is {'the same' if same else 'another'} plan in {file}",
                 hint=f"--resume keeps it, {hint}" if same else hint,

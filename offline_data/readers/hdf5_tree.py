@@ -71,7 +71,7 @@ def walk(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         if not isinstance(node, h5().h5g.GroupID):
             raise FormatError(f"{place_of(node)} is a named type; expected a group or dataset")
         if len(place) > DEEPEST:
-            raise FormatError(f"{place_of(node)} lies more than {DEEPEST} groups deep")
+            raise FormatError(f"{place_of(node)} is more than {DEEPEST} groups deep")
         links = members(node)
         for name, target in links[: MOST_NODES + 1]:
             if target is not None:
@@ -97,7 +97,7 @@ def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
             found[prefix] = h5().Dataset(node)
             continue
         if prefix.count("/") >= DEEPEST:
-            raise FormatError(f"{place_of(node)} lies more than {DEEPEST} groups deep")
+            raise FormatError(f"{place_of(node)} is more than {DEEPEST} groups deep")
         below = []
         for name, target in members(node):
             path = f"{prefix}/{name}" if prefix else name

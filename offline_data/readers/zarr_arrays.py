@@ -78,7 +78,7 @@ class _Folder:
         with os.scandir(self.path / below) as found:
             entries = list(found)
         if depth > _DEEPEST or len(entries) > _MOST_FILES:
-            raise FormatError(f"{self.path / below} has too many files, or lies too deep")
+            raise FormatError(f"{self.path / below} has too many files, or is nested too deeply")
         for entry in entries:
             name = f"{below}{entry.name}"
             if entry.is_symlink():

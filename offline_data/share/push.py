@@ -82,7 +82,9 @@ def push_dataset(
             hint="push to a folder of the machine that serves it",
         )
     if public:
-        raise UsageError("--public is for hf://OWNER/NAME; whoever can read a folder can read it")
+        raise UsageError(
+            "--public is for hf://OWNER/NAME; a folder has the permissions of its files"
+        )
     path = user_path(to.removeprefix("file://"), "the folder")
     return _push_to_folder(entry, data, path, settings, progress, dry_run=dry_run)
 
@@ -92,12 +94,12 @@ def check_redistributable(entry: Entry, licence: str | None = None) -> str:
     stated = entry.manifest.licence or licence
     if not stated:
         raise UsageError(
-            f"{entry.id} has no licence, so that it is unknown who may pass it on",
-            hint="of data of your own, state it: --licence CC-BY-4.0; private repositories need none",
+            f"{entry.id} has no licence, so it is unknown whether it may be redistributed",
+            hint="state that of your own data: --licence CC-BY-4.0; private repositories need none",
         )
     if not _OPEN.fullmatch(stated.strip().lower()):
         raise UsageError(
-            f"The licence {stated!r} of {entry.id} is not one that is known to allow passing on",
+            f"The licence {stated!r} of {entry.id} is not known to allow redistribution",
             hint="push it to a private repository, without --public",
         )
     return stated
@@ -122,7 +124,7 @@ def _push_to_hub(
     push = HubPush.to(repository, entry, data, settings)
     if push.exists and not push.private and not public:
         raise UsageError(
-            f"{to} is public: everybody could read what is pushed there",
+            f"{to} is public: anyone could read what is pushed there",
             hint="name another repository, or add --public",
         )
     # a name that ends in -v and a number is one of Minari's without the source

@@ -195,7 +195,7 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
         raise FormatError(f"its rewards add up to {total:.3f}; its name says {match['total']}")
     ends = done.reshape(-1) != 0
     if ends[:-1].any():
-        raise FormatError(f"it is done after step {int(ends.argmax())} of {length}, and goes on")
+        raise FormatError(f"it is done after step {int(ends.argmax())} of {length}, and continues")
     ended = bool(ends[-1])
     flags = np.zeros((2, length, 1), bool)
     flags[0 if ended else 1, -1] = True

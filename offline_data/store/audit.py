@@ -139,9 +139,8 @@ def _compare(
     at = wrong[0]
     episode = batch.episode_of[rows[at]]
     raise AuditError(
-        f"{name} differs from the source in {len(wrong)} of {plural(len(rows), 'row')} looked at, "
-        "first in "
-        f"episode {episode} of the part, step {rows[at] - batch.starts[episode]}: "
+        f"{name} differs from the source in {len(wrong)} of {plural(len(rows), 'compared row')}, "
+        f"first in episode {episode} of the part, step {rows[at] - batch.starts[episode]}: "
         f"expected {_short(wanted, at)}, found {_short(found, at)}",
         hint="nothing was published; please report this with `offline-data env`",
     )

@@ -258,7 +258,7 @@ def _reason_to_keep(item: CacheItem, days: int | None) -> str | None:
     if not item.refetchable:
         return "cannot be fetched again"
     if item.wanted:
-        return f"asked for with {item.wanted}"
+        return f"requested with {item.wanted}"
     least = days if days is not None else PARTIAL_DAYS if item.kind == "partial" else 0
     return f"younger than {least} days" if item.age < least * 86_400.0 else None
 

@@ -354,5 +354,5 @@ def _damage_error(folder: Path, name: str, why: str) -> ManifestError:
     return ManifestError(
         f"The dataset in {folder} is damaged: {name}: {why}",
         hint=f"`offline-data check --files {shlex.quote(str(folder))}` names every damaged file and how to "
-        "get them anew",
+        "replace it",
     )

@@ -213,5 +213,5 @@ def _numbers(numbers: NDArray[Any] | Sequence[int], count: int) -> NDArray[np.in
             f"numbers is {given.dtype}{list(given.shape)}; expected whole numbers, or a mask of {count}"
         )
     if given.size and not 0 <= given.min() <= given.max() < count:
-        raise UsageError(f"There are {plural(count, 'document')}; found a number beyond")
+        raise UsageError(f"It has {plural(count, 'document')}; found a number beyond")
     return given.astype(np.int64)

@@ -289,7 +289,7 @@ def test_ctrl_c_and_resume(
     foreseen = cli(*line, "--resume", "--dry-run", "--json").json
     assert (foreseen["finished"], foreseen["tasks"]) == (2, 6)
     ran = cli(*line, "--resume", "--json")
-    assert "2 of 6 tasks are finished; going on" in ran.err
+    assert "resuming: 2 of 6 tasks done" in ran.err
     np.testing.assert_array_equal(rewards(made(ran)), rewards(path))
 
 

@@ -43,7 +43,7 @@ def test_they_stay_where_another_dataset_keeps_them(online: Settings) -> None:
     (kept,) = raw(online)
     download(DOOR, online, Options())
     assert raw(online) == [kept]
-    assert [reason for _, reason in plan_prune(online).kept] == ["asked for with --keep-raw"]
+    assert [reason for _, reason in plan_prune(online).kept] == ["requested with --keep-raw"]
 
 
 def test_they_stay_where_they_are_laid_out(online: Settings) -> None:

@@ -84,7 +84,7 @@ def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: 
             notes.append(message)
 
     check(download(ID, settings, Options(), Told(), executor=InProcess()), range(10))
-    assert "2 of 5 shards are finished; going on" in notes
+    assert "resuming: 2 of 5 shards done" in notes
     for share in (finish_job(plan, settings), run_share(plan, 0, 1, settings)):
         assert share.result is not None
         assert (share.ran, share.result.existed) == (0, True)

@@ -171,7 +171,7 @@ def test_steps_that_break_their_promise(
 @pytest.mark.parametrize("value", [-2, 3, 100])
 def test_numbers_that_stand_for_no_words_are_refused(value: int) -> None:
     with pytest.raises(
-        StepError, match=rf"'mission' at .* the code {value}, which stands for no text"
+        StepError, match=rf"'mission' at .* the code {value}, which is out of range"
     ):
         Recipe((Strange("codes", value),)).apply(toy_chunk([3]))
     for fine in (-1, 0, 2):

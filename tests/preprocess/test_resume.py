@@ -156,7 +156,7 @@ def test_finished_tasks_are_kept_when_a_step_fails_and_when_it_is_revised(
     found = Shuffled(shards=shards)
     make(parent, [step], tmp_path / "out", settings, executor=found, resume=True, progress=notes)
     assert notes.notes[1:] == [
-        "10 of 15 tasks are finished; going on",
+        "resuming: 10 of 15 tasks done",
         "starting over: the last episode is different",
     ]
     assert sorted(found.ran) == sorted([14, *range(15)])

@@ -261,8 +261,8 @@ def test_public_needs_a_licence_that_allows_it(
 ) -> None:
     for licence, message in (
         (None, "no licence"),
-        ("CC-BY-ND-4.0", "passing on"),
-        ("ask the author", "passing on"),
+        ("CC-BY-ND-4.0", "redistribution"),
+        ("ask the author", "redistribution"),
     ):
         with pytest.raises(UsageError, match=message):
             push_dataset(toy, TO, here, public=True, licence=licence)

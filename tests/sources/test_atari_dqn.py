@@ -338,7 +338,7 @@ def test_from_the_bucket(settings: Settings, tmp_path: Path) -> None:
         assert_is(truth_of(log, range(3)), stored(open_reader(result.path)))
         notes = " ".join(result.manifest.notes)
         assert "no checkpoint 3-50 of this run" in notes
-        assert "episode of checkpoint 2 goes on" in notes
+        assert "episode of checkpoint 2 continues" in notes
         assert result.manifest.about["run"] == "Pong/1"
         assert result.manifest.environment["id"] == "PongNoFrameskip-v0"
         assert len(result.manifest.files) == 18

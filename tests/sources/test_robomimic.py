@@ -381,7 +381,7 @@ def test_undecided_files_ask_for_the_alignment(tmp_path: Path, settings: Setting
     assert converted(path, settings, alignment="raw").lengths.tolist() == [7, 7]
     reader = converted(path, settings, alignment="regenerated")
     assert reader.lengths.tolist() == [8, 8]
-    assert "as was asked for" in reader.manifest.notes[0]
+    assert "as requested" in reader.manifest.notes[0]
     again = [convert(path, "toy", settings, Options(alignment=one)) for one in (None, "raw")]
     assert [(one.existed, one.transitions) for one in again] == [(True, 16), (False, 14)]
     other = write_toy(tmp_path / "y.hdf5")

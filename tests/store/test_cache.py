@@ -125,7 +125,7 @@ def test_what_was_asked_to_stay(full: Settings) -> None:
     files = [{"path": "x", "url": "http://host.example/x", "sha256": SHAS["plain"]}]
     edit_manifest(folder, files=files, converter={"options": {"keep_raw": True}})
     assert asked_to_stay(full)[SHAS["plain"]] == item_of(full, SHAS["plain"]).wanted == "--keep-raw"
-    assert reasons(full)["aaa"] == "asked for with --keep-raw"
+    assert reasons(full)["aaa"] == "requested with --keep-raw"
     for converter in ({"options": {"keep_raw": False}}, {}):
         edit_manifest(folder, files=files, converter=converter)
         assert item_of(full, SHAS["plain"]).wanted == ""
@@ -224,8 +224,8 @@ def test_prune_takes_what_nobody_asked_for(full: Settings) -> None:
     plan = plan_prune(full)
     assert [item.path.name[:3] for item in plan.items] == ["aaa", "x-" + lock_name("local/x")[2]]
     assert reasons(full) == {
-        "bbb": "asked for with --raw-only",
-        "v": "asked for with --raw-only",
+        "bbb": "requested with --raw-only",
+        "v": "requested with --raw-only",
         plan.kept[0][0].path.name[:3]: "younger than 7 days",
     }
     assert plan_prune(full, 1).items == ()

@@ -387,7 +387,9 @@ def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer
         if part is not None and not isinstance(part, kind):
             raise UsageError(f"{name} is {part!r}; expected a {kind.__name__}")
         if part is not None and len(part) != len(storages):
-            raise UsageError(f"There are {len(part)} {name} for {plural(len(storages), 'storage')}")
+            raise UsageError(
+                f"{name} has {plural(len(part), 'item')} for {plural(len(storages), 'storage')}"
+            )
     return [
         ReplayBuffer(
             storage,

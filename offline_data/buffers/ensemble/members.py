@@ -156,7 +156,7 @@ def update_priorities(
     values = torch.as_tensor(priority).detach().to("cpu").reshape(-1)
     if len(values) not in {1, len(source)}:
         raise UsageError(
-            f"There are {plural(len(values), 'priority', 'priorities')} for "
+            f"Found {plural(len(values), 'priority', 'priorities')} for "
             f"{plural(len(source), 'row')}"
         )
     if len(source) and not 0 <= int(source.min()) <= int(source.max()) < len(buffers):

@@ -64,7 +64,7 @@ def member_index(
         numbers = rows_of(which, count)
     except IndexError as error:
         raise IndexError(
-            f"There are {plural(count, 'member')}; found the index {which!r}"
+            f"The ensemble has {plural(count, 'member')}; found the index {which!r}"
         ) from error
     except UsageError as error:
         raise no_index from error
@@ -170,7 +170,7 @@ class StorageEnsemble(Parts):
         self.transforms = [None] * len(storages) if transforms is None else list(transforms)
         if len(self.transforms) != len(storages):
             raise UsageError(
-                f"There are {plural(len(self.transforms), 'transform')} for {plural(len(storages), 'storage')}",
+                f"transforms has {plural(len(self.transforms), 'item')} for {plural(len(storages), 'storage')}",
                 hint="transforms=[None, …] has an item for each storage",
             )
         self._many = GatherMany()
@@ -429,7 +429,7 @@ class WriterEnsemble(Parts, Writer):
         """Set the storage of each writer to that of its member."""
         if len(storage) != len(self.writers):
             raise UsageError(
-                f"There are {plural(len(self.writers), 'writer')} for {plural(len(storage), 'storage')}"
+                f"writers has {plural(len(self.writers), 'item')} for {plural(len(storage), 'storage')}"
             )
         for writer, member in zip(self.writers, storage.storages, strict=True):
             writer.register_storage(member)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ class Expression:
     def _names(self, node: ast.expr, depth: int) -> Iterator[str]:
         """Yield the names of fields below a node; raises for unsupported parts."""
         if depth > _MOST_DEPTH:
-            raise self._refuse(f"more than {_MOST_DEPTH} levels lie in one another")
+            raise self._refuse(f"more than {_MOST_DEPTH} nested levels")
         operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
         if not all(op is None or isinstance(op, _OPERATORS) for op in operators):
             raise self._refuse(f"{source_of(node)!r} has an operator that is not known")

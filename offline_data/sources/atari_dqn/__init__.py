@@ -260,7 +260,7 @@ def _notes_on(runs: Sequence[CheckpointRun]) -> list[str]:
             )
         if run.cut:
             notes.append(
-                f"The last episode of checkpoint {last} goes on after it: it is cut there, and marked "
+                f"The last episode of checkpoint {last} continues after it: it is cut there, and marked "
                 "truncated."
             )
     for before, after in pairwise(runs):

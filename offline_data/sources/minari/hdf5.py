@@ -91,7 +91,7 @@ class _Hdf5Episode:
         parts = ((name, _TUPLE_PART.match(name)) for name in path[1:])
         names = tuple(part[1] if part else name for name, part in parts)
         if leaf.rows is None:
-            reason = "It is one value an episode, or lies in another file, instead of one a step."
+            reason = "It is one value an episode, or is in another file, instead of one a step."
             return FoundLeaf(path, names, 0, "array", leaf.dtype, leaf.shape, reason)
         pieces = leaf.form == "bytes" or (leaf.dtype == np.uint8 and len(leaf.shape) == 1)
         frame = hdf5_tree.first_frame(dataset) if pieces else None

@@ -61,7 +61,7 @@ def read_splits(info: Any, where: str) -> dict[str, NamedSplit]:
     if form != FILE_FORMAT:
         raise FormatError(
             f"{where}: its records are in files of the format {shown(form)}; only {FILE_FORMAT} is read",
-            hint="write it anew with tfds.builder(…, file_format='tfrecord')",
+            hint="rewrite it with tfds.builder(…, file_format='tfrecord')",
         )
     splits = [_read_split(split, str(info.get("name")), where) for split in info["splits"]]
     splits.sort(key=lambda split: split.name != TRAIN)
@@ -84,7 +84,7 @@ def _read_split(split: Any, dataset: str, where: str) -> NamedSplit:
     if not counts and str(split.get("numShards", 0)) != "0":
         raise FormatError(
             f"{where} does not say how many episodes the files of split {name} have (shardLengths)",
-            hint="tfds.builder_from_directory and a current TFDS write it anew",
+            hint="rewrite it with tfds.builder_from_directory and a current TFDS",
         )
     template = split.get("filepathTemplate") or _TEMPLATE
     files = []

@@ -46,7 +46,7 @@ class Demonstrations(HubFolders):
         if self.published(release):
             info = replace(info, licence=release.licence or info.licence)
         alignment = release.alignment
-        why = ", as was asked for" if alignment else ", as the movements tell"
+        why = ", as requested" if alignment else ", as the movements show"
         if self.name == "libero" and release.local is None:
             alignment, why = "raw", " by LIBERO's script"
         files = DemoFiles(

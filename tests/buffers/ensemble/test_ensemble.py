@@ -302,7 +302,7 @@ def test_rows_of_members(three: list[Dataset], index: Any, members: Any, rows: A
 @pytest.mark.parametrize(
     ("index", "error", "match"),
     [
-        (3, IndexError, "There are 3 members"),
+        (3, IndexError, "The ensemble has 3 members"),
         ((slice(None), 10), IndexError, "there are 10"),
         ([[0, 1], [1, 0]], UsageError, "not an index of members"),
         ("a", UsageError, "not an index of members"),
@@ -324,7 +324,11 @@ def test_invalid_arguments(three: list[Dataset]) -> None:
     inner = ReplayBufferEnsemble(*three[:2])
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((), {}, "needs at least one member"),
-        ((), {"storages": storages, "samplers": samplers[:2]}, "2 samplers for 3 storages"),
+        (
+            (),
+            {"storages": storages, "samplers": samplers[:2]},
+            "samplers has 2 items for 3 storages",
+        ),
         ((), {"storages": storages, "samplers": RandomSampler()}, "expected a SamplerEnsemble"),
         ((), {"storages": storages, "samplers": samplers, "p": [1, 1, 1]}, "which it has"),
         ((), {"storages": storages, "samplers": samplers, "num_buffer_sampled": 2}, "which it has"),

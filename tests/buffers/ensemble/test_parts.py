@@ -245,7 +245,10 @@ def test_storages_that_are_refused(numbers: StorageEnsemble) -> None:
     wrong: list[tuple[Callable[[], Any], str]] = [
         (StorageEnsemble, "none was given"),
         (lambda: StorageEnsemble(numbers[0], {}), "not a storage of this package"),  # type: ignore[arg-type]
-        (lambda: StorageEnsemble(*numbers.storages, transforms=[None]), "1 transforms for 2"),
+        (
+            lambda: StorageEnsemble(*numbers.storages, transforms=[None]),
+            "transforms has 1 item for 2 storages",
+        ),
         (lambda: numbers.rows(valid_only=True), "cannot be sampled by a single"),
         (numbers.runs, "cannot be sampled by a single"),
     ]
@@ -263,7 +266,7 @@ def test_each_writer_writes_to_its_own_storage() -> None:
     writers[1].extend(rows)
     assert [len(storage) for storage in storages.storages] == [0, 2, 0]
     assert writers.write_count == 3
-    with pytest.raises(UsageError, match="3 writers for 1 storages"):
+    with pytest.raises(UsageError, match="writers has 3 items for 1 storage"):
         writers.register_storage(storages[:1])
     for write in (writers.add, writers.extend):
         with pytest.raises(ImmutableError, match="the member is ambiguous") as caught:

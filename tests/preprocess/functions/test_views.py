@@ -137,7 +137,7 @@ def test_text_of_observations() -> None:
     assert found.words[said] == ["yes", "no"]
     assert found.batch.observations[said].tolist() == [0, 1, -1] * 3 + [0, 1]
     place = r"the observation (before row 6|after row 5) \(.*\)"
-    message = rf"'observation/said' at {place} the code 2, which stands for no text"
+    message = rf"'observation/said' at {place} the code 2, which is out of range"
     for vectorize in (True, False):
         with pytest.raises(StepError, match=message):
             run(
