@@ -251,7 +251,7 @@ def test_a_commit_of_somebody_else_is_not_overwritten(
         hub._put(REPO, {**hub.files(REPO), "theirs.txt": b"theirs"})
 
     hub.script(f"/api/datasets/{REPO}", Fault(wire=meanwhile))
-    with pytest.raises(NetworkError, match="somebody else"):
+    with pytest.raises(NetworkError, match="someone else"):
         push_dataset(entry_at(toy.path), TO, here)
     assert hub.files(REPO)["theirs.txt"] == b"theirs"
 
