@@ -51,7 +51,7 @@ VERBS: dict[str, Table] = {
         "head": ("inspection:head", "Show transitions: the first, the last, or random ones."),
         "stats": ("inspection:stats", "Show statistics of every leaf and of the episodes."),
         "episodes": (
-            "inspection:episodes",
+            "episodes:episodes",
             "Show the quality of episodes: idle steps, jerk, outliers and more.",
         ),
         "plot": (
@@ -82,7 +82,7 @@ VERBS: dict[str, Table] = {
             "Find leaves that are stored some rows late or early.",
         ),
         "replay": (
-            "inspection:replay",
+            "episodes:replay",
             "Play the actions in the environment and compare every step.",
         ),
         "diff": (

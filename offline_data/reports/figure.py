@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.files import write_user_file
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
         Ranges,
         Timeline,
     )
+    from offline_data.reports.quality import EpisodeQuality
+    from offline_data.reports.replay import Replay
 
 FORMATS = ("png", "svg", "pdf")
 """Formats of figures, by the suffix of the file."""
@@ -114,6 +117,59 @@ def draw_lags(found: Alignment) -> Any:
             axes.set_ylim(bottom=0)
         figure.supylabel("error, as a share of that without the leaf", fontsize=8)
     return figure
+
+
+def draw_quality(name: str, quality: EpisodeQuality) -> Any:
+    """Return a `matplotlib.figure.Figure` of each column by episode; outliers are orange.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    matplotlib = _matplotlib()
+    columns = {key: column for key, column in quality.items() if key in quality.marked}
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+        size = 2.9 * _COLUMNS, 1.9 * -(-len(columns) // _COLUMNS) + 0.3
+        figure = matplotlib.figure.Figure(size, layout="constrained")
+        panels = _grid(figure, len(columns), _COLUMNS)
+        for axes, (key, column) in zip(panels, columns.items(), strict=True):
+            for chosen, color in ((~quality.marked[key], _BLUE), (quality.marked[key], _ORANGE)):
+                places = np.flatnonzero(chosen)
+                axes.plot(places, column[places], ".", color=color, rasterized=len(column) > 2000)
+            axes.set_title(key)
+        title = f"{_text(name.partition('@')[0], 90)}: quality by episode; orange: outliers"
+        figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def draw_replay(found: Replay) -> Any:
+    """Return a `matplotlib.figure.Figure` of the steps of each episode that were reproduced.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+        UsageError: No episode was played.
+    """
+    matplotlib = _matplotlib()
+    if not found.episodes:
+        raise UsageError(f"{found.id} has no episode that was played: there is nothing to draw")
+    steps, equal = np.zeros((2, 1 + max(one.episode for one in found.episodes)), int)
+    for one in found.episodes:
+        steps[one.episode] = one.steps
+        played = one.steps if one.beyond is None else max(one.beyond, 0)
+        equal[one.episode] = 0 if one.outcome == "failed" else played
+    edges = np.arange(len(steps) + 1) - 0.5
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+        figure = matplotlib.figure.Figure((7.2, 2.6), layout="constrained")
+        axes = figure.subplots()
+        axes.stairs(steps, edges, fill=True, color=_ORANGE, label="from the first difference on")
+        axes.stairs(equal, edges, fill=True, color=_BLUE, label="equal or within rounding")
+        axes.set(xlabel="episode", ylabel="step", title=_text(found.summary, 120))
+        figure.legend(loc="outside right upper")
+    return figure
+
+
+def write(figure: Any, path: Path) -> None:
+    """Write a figure in the format of its suffix; raises `UsageError`, `AccessError`, `NoSpaceError`."""
+    write_user_file(path, encode(figure, check_format(path)))
 
 
 def encode(figure: Any, form: str) -> bytes:

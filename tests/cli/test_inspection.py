@@ -150,6 +150,20 @@ def test_stats_of_each_number(cli: Cli, toy: Path) -> None:
     assert float(last[5]) == pytest.approx(statistics.pstdev(states))
 
 
+def test_pictures_of_episodes(cli: Cli, tmp_path: Path) -> None:
+    write_stored(tmp_path / "root", "local:walks@1", walks([5, 6, 7, 9]))
+    out = tmp_path / "quality.png"
+    ran = cli("episodes", "local:walks", "--out", str(out))
+    assert (ran.code, f"{out} written" in ran.err) == (0, True)
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert cli("episodes", "local:walks", "--out", str(out)).code == 2
+    assert cli("replay", "local:walks", "--out", str(out)).code == 2
+    before = out.read_bytes()
+    assert cli("episodes", "local:walks", "--out", str(out), "--force", "--sort", "jerc").code == 3
+    assert cli("episodes", "local:walks", "--out", str(tmp_path / "quality.gif")).code == 2
+    assert [out.read_bytes(), *tmp_path.glob("*.gif")] == [before]
+
+
 def test_episodes(cli: Cli, tmp_path: Path) -> None:
     lengths = [5, 6, 7, 5, 6, 7, 40]
     write_stored(tmp_path / "root", "local:walks@1", walks(lengths))

@@ -17,6 +17,8 @@ from offline_data import api
 from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.reports import figure
 from offline_data.reports.pictures import DatasetPictures, summarise
+from offline_data.reports.quality import episode_quality
+from offline_data.reports.replay import EpisodeReplay, Replay
 from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import open_reader
 from offline_data_cli.charts import chart_lines
@@ -125,6 +127,40 @@ def test_formats_and_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingDependencyError) as missing:
         figure.require_matplotlib()
     assert missing.value.hint == "pip install 'offline-data[plots]'"
+
+
+def test_quality_of_episodes(folder: Path, tmp_path: Path) -> None:
+    quality = episode_quality(open_reader(folder))
+    second = np.arange(len(LENGTHS)) == 1
+    quality = replace(quality, marked={**quality.marked, "length": second})
+    panels = _titled(figure.draw_quality("local:$x@1", quality))
+    assert list(panels) == [name for name in quality if name not in {"success", "outliers"}]
+    for name, axes in panels.items():
+        usual, outliers = axes.lines
+        np.testing.assert_array_equal(outliers.get_xdata(), np.flatnonzero(quality.marked[name]))
+        np.testing.assert_array_equal(outliers.get_ydata(), quality[name][quality.marked[name]])
+        assert len(usual.get_xdata()) + len(outliers.get_xdata()) == len(quality[name])
+        assert usual.get_color() != outliers.get_color()
+    figure.write(figure.draw_quality("local:$x@1", quality), tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_steps_of_a_replay() -> None:
+    made = [
+        EpisodeReplay(0, 5, "exact"),
+        EpisodeReplay(3, 7, "diverging", 1, 2.0, "observation", 4),
+        EpisodeReplay(4, 9, "different", -1, 2.0, "observation", -1),
+        EpisodeReplay(5, 6, "failed"),
+        EpisodeReplay(6, 8, "rounding", 2, 1e-9, "observation"),
+    ]
+    found = Replay("local:x@1", None, "$X-v0", 1e-5, tuple(made))
+    (axes,) = figure.draw_replay(found).axes
+    whole, equal = (one.get_data() for one in axes.patches)
+    assert whole.values.tolist() == [5, 0, 0, 7, 9, 6, 8]
+    assert equal.values.tolist() == [5, 0, 0, 4, 0, 0, 8]
+    assert (whole.edges[0], axes.get_title()) == (-0.5, found.summary.replace("$", r"\$"))
+    with pytest.raises(UsageError, match="nothing to draw"):
+        figure.draw_replay(replace(found, episodes=()))
 
 
 def test_plot_returns_a_figure_of_a_path_or_a_loaded_dataset(folder: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from offline_data.errors import UsageError
 from offline_data.plurals import plural
-from offline_data_cli.commands.pages import Replace, new_file
+from offline_data_cli.commands.pages import Replace, new_figure
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
 from offline_data_cli.result import Result, table
@@ -36,14 +36,10 @@ def align(
     shifted and --fix is not given.
     """
     from offline_data import api
-    from offline_data.files import write_user_file
     from offline_data.reports import figure
 
     entry = entry_named(context, dataset)
-    picture = new_file(out, force) if out is not None else None
-    form = figure.check_format(picture) if picture else ""
-    if picture:
-        figure.require_matplotlib()
+    picture = new_figure(out, force)
     pairs = [_split(text) for text in pair or ()]
     found = api.align(entry.path, pairs=pairs, rows=rows, seed=seed, settings=context.settings)
     verdicts = table(
@@ -62,7 +58,7 @@ def align(
     data = {"id": found.id, "leaves": found.leaves, "shifts": found.shifts, "steps": found.steps}
     notes: tuple[str, ...] = ()
     if picture:
-        write_user_file(picture, figure.encode(figure.draw_lags(found), form))
+        figure.write(figure.draw_lags(found), picture)
         notes = (f"{picture} written",)
     if not found.shifts:
         decided = sum(leaf.lag is not None for leaf in found.leaves)

@@ -1,4 +1,4 @@
-"""`info`, `head`, `sample`, `stats` and `episodes`: metadata and values of one dataset."""
+"""`info`, `head`, `sample` and `stats`: metadata and values of one dataset."""
 
 import json
 import re
@@ -37,10 +37,6 @@ _INTERNAL = ("recipe", "fingerprint", "next_too")
 _UNITS = {"fps": "Hz", "max_episode_steps": "steps"}
 _QUANTILES = {"Q01": 0.01, "Q10": 0.1, "Q50": 0.5, "Q90": 0.9, "Q99": 0.99}
 """Quantiles in the output; `--json` has more."""
-
-_KINDS = {"length": "count", "idle": "share", "saturated": "share"}
-_KINDS |= dict.fromkeys(("success", "nearest", "duplicate_of"), "text")
-"""Formats of columns of `episodes`; the others are numbers."""
 
 
 def info(
@@ -497,100 +493,3 @@ def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool 
     note = f"quantiles are at most {100 * error:.2g} % of the rows off in rank"
     notes = (note,) if quantiles and error else ()
     return Result(found, (counts, tables[0], *non_empty(*tables[1:]), episodes), (found.id,), notes)
-
-
-def episodes(
-    context: Context,
-    dataset: Dataset,
-    sort: Annotated[
-        str | None,
-        option("Sort by a column, largest first; unknown values last.", metavar="COLUMN"),
-    ] = None,
-    reverse: Annotated[bool, option("With --sort: smallest first.")] = False,
-    limit: Annotated[int | None, count("Show at most N episodes.")] = None,
-    leaf: Annotated[
-        str | None,
-        option(
-            "Leaf of idle, jerk and velocity. (default: positions or state, else the action)",
-            metavar="KEY",
-        ),
-    ] = None,
-    similar: Annotated[
-        bool, option("Add the nearest other episode and duplicates. Slower.")
-    ] = False,
-) -> Result:
-    """Show the quality of episodes: idle steps, jerk, outliers and more.
-
-    Values that are not known are empty. The last column names the columns in which an episode is an outlier.
-    """
-    import numpy as np
-
-    from offline_data.errors import UsageError
-    from offline_data.reports.quality import episode_quality
-    from offline_data.store.reader import open_reader
-
-    if reverse and sort is None:
-        raise UsageError("--reverse requires --sort", hint="add --sort jerk")
-    entry = entry_named(context, dataset)
-    reader = open_reader(entry.path)
-    quality = episode_quality(reader, context.progress, leaf=leaf)
-    if similar:
-        from offline_data.reports.similar import with_similar
-
-        quality = with_similar(reader, quality)
-    every = np.arange(len(quality["length"]))
-    numbers = every if sort is None else quality.order(sort, reverse=reverse)
-    rows = quality.rows(numbers[:limit])
-    names = [name for name in quality if name != "outliers"]
-    shown = table(
-        " ".join(
-            ["episode", *(f"{name}:{_KINDS.get(name, 'number')}" for name in names), "outliers"]
-        ),
-        rows,
-        outliers=lambda row: " ".join(row["outliers"]),
-    )
-    unit = f"per second at {quality.rate:g} steps/s" if quality.rate else "per step"
-    notes = (f"idle, jerk and velocity are of {quality.leaf}, {unit}",) if quality.leaf else ()
-    data = {"id": str(entry.id), "leaf": quality.leaf, "rate": quality.rate, "episodes": rows}
-    return Result(data, (shown,), (str(entry.id),), notes)
-
-
-def replay(
-    context: Context,
-    dataset: Dataset,
-    env: Annotated[
-        str | None,
-        option("Registered environment to play. (default: that of the dataset)", metavar="ENV"),
-    ] = None,
-    episodes: Annotated[int | None, count("Only the first N episodes.")] = None,
-    tolerance: Annotated[
-        float,
-        option("Difference that counts as rounding, relative above 1.", metavar="X", min=0),
-    ] = 1e-5,
-    fail: Annotated[
-        bool, option("Exit with 1 unless all episodes are exact or within rounding.")
-    ] = False,
-    save: Annotated[bool, option("Record a summary in the manifest, which `info` shows.")] = False,
-) -> Result:
-    """Play the actions in the environment and compare every step.
-
-    The environment must be registered with Gymnasium; keywords and wrappers of the dataset are not used.
-    """
-    from offline_data import api
-
-    found = api.replay(
-        entry_named(context, dataset).path,
-        env=env,
-        episodes=episodes,
-        tolerance=tolerance,
-        save=save,
-        settings=context.settings,
-        progress=context.progress,
-    )
-    summary = card(found, "id recorded environment")
-    rows = table(
-        "episode:count steps:count outcome first difference:number leaf cause", found.episodes
-    )
-    data = {**vars(found), "counts": found.counts, "reproduced": found.reproduced}
-    notes = (found.summary, *(["recorded in the manifest"] if save else []))
-    return Result(data, (summary, rows), (found.id,), notes, int(fail and not found.reproduced))

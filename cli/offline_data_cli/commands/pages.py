@@ -185,6 +185,21 @@ def new_file(out: str, force: bool, name: str = "--out") -> Path:
     return path
 
 
+def new_figure(out: str | None, force: bool) -> Path | None:
+    """Return the path of a figure to write, if one is requested; raises like `new_file`.
+
+    Raises `MissingDependencyError` without matplotlib: before data are read.
+    """
+    from offline_data.reports.figure import check_format, require_matplotlib
+
+    if out is None:
+        return None
+    path = new_file(out, force)
+    check_format(path)
+    require_matplotlib()
+    return path
+
+
 def write_page(name: str | list[str], path: Path, content: bytes) -> Result:
     """Write a file about one dataset or several, by id, and return its path as a result."""
     with disk_errors(path.parent):

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Annotated
 
 from offline_data.errors import UsageError
-from offline_data_cli.commands.pages import Replace, new_file, report, write_page
+from offline_data_cli.commands.pages import Replace, new_figure, new_file, report, write_page
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, argument, option
 from offline_data_cli.result import Drawing, Result, non_empty, table
@@ -52,10 +52,7 @@ def plot(
     from offline_data.store.reader import open_reader
 
     entry = entry_named(context, dataset)
-    path = new_file(out, force) if out is not None else None
-    form = figure.check_format(path) if path else ""
-    if path:
-        figure.require_matplotlib()
+    path = new_figure(out, force)
     reader = open_reader(entry.path)
     found = summarise(reader, context.progress)
     if list_:
@@ -68,7 +65,8 @@ def plot(
         from offline_data_cli.charts import chart_lines
 
         return Result(found, (Drawing(lambda wide: chart_lines(found, wide)),), (str(entry.id),))
-    return write_page(str(entry.id), path, figure.encode(figure.draw(found), form))
+    content = figure.encode(figure.draw(found), figure.check_format(path))
+    return write_page(str(entry.id), path, content)
 
 
 def view(
