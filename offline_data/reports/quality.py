@@ -378,8 +378,9 @@ class _Motion:
             known[firsts[part] : stops[part]] &= numbers % every == 0
         self._known[episodes] += np.add.reduceat(known, firsts, dtype=np.int64)
         self._waiting.append(jerk[known].astype(np.float32, copy=False))
-        if sum(map(len, self._waiting)) > _TOGETHER:
-            self._finish(episodes.stop - (not self._series.finished))
+        stop = episodes.stop - (not self._series.finished)
+        if stop > self._done and sum(map(len, self._waiting)) > _TOGETHER:
+            self._finish(stop)
 
     def _finish(self, stop: int) -> None:
         """Compute the quantiles of episodes up to `stop`, whose values are complete."""

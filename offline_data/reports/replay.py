@@ -101,17 +101,13 @@ class Replay:
         return f"{plural(len(self.episodes), 'episode')} in {self.environment}: {counts}"
 
     def __repr__(self) -> str:
-        lines = (
-            f"episode {one.episode}: {one.outcome}"
-            + (
-                ""
-                if one.first is None
-                else f" from step {one.first}, {one.leaf} {one.difference:.3g}"
+        lines = [f"{self.id}: {self.summary}"]
+        for one in self.episodes:
+            at = f" from step {one.first}, {one.leaf} {one.difference:.3g}" if one.leaf else ""
+            lines.append(
+                f"episode {one.episode}: {one.outcome}{at}" + f": {one.cause}" * bool(one.cause)
             )
-            + (f": {one.cause}" if one.cause else "")
-            for one in self.episodes
-        )
-        return "\n".join([f"{self.id}: {self.summary}", *lines])
+        return "\n".join(lines)
 
 
 def replay_dataset(
@@ -145,14 +141,8 @@ def replay_dataset(
         if made:
             env.close()
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
-    recorded = spec.get("id")
-    return Replay(
-        reader.manifest.id,
-        None if recorded is None else str(recorded),
-        name,
-        tolerance,
-        tuple(found),
-    )
+    recorded = None if spec.get("id") is None else str(spec["id"])
+    return Replay(reader.manifest.id, recorded, name, tolerance, tuple(found))
 
 
 class _Player:
@@ -203,10 +193,8 @@ class _Player:
     ) -> EpisodeReplay:
         first = beyond = leaf = None
         largest = 0.0
-        for row, observed, reward, terminated in self._rows(number, stored, actions, until):
-            difference, where, excess = stored.difference(
-                row, observed, reward, terminated, self._tolerance
-            )
+        for row, new in self._rows(number, stored, actions, until):
+            difference, where, excess = stored.difference(row, new, self._tolerance)
             if difference > 0 and first is None:
                 first = row
             if difference > largest:
@@ -217,20 +205,13 @@ class _Player:
         outcome: Outcome = "exact" if first is None else "rounding"
         if beyond is not None:
             outcome = "different" if beyond <= 0 else "diverging"
-        return EpisodeReplay(
-            number,
-            stored.steps,
-            outcome,
-            first,
-            largest if first is not None else None,
-            leaf,
-            beyond,
-        )
+        most = None if first is None else largest
+        return EpisodeReplay(number, stored.steps, outcome, first, most, leaf, beyond)
 
     def _rows(
         self, number: int, stored: _EpisodeRows, actions: Actions, until: int | None
-    ) -> Iterator[tuple[int, Any, float | None, bool | None]]:
-        """Yield row, observation, reward and end; first -1 and the observation of `reset`."""
+    ) -> Iterator[tuple[int, dict[Key, Any]]]:
+        """Yield each row and what came out of it, by leaf; first -1 and the observation of `reset`."""
         observed, _ = self._env.reset(seed=self._seed_of(number))
         if self._state is not None:
             at = np.array([self._reader.starts[number]])
@@ -240,7 +221,7 @@ class _Player:
             )
             self._env.unwrapped.set_state(qpos, qvel)
         else:
-            yield -1, observed, None, None
+            yield -1, dict(_leaves_of(observed, ("observation",)))
         for row in range(stored.steps if until is None else min(until, stored.steps)):
             reward, ended, played = 0.0, False, actions(row)
             for action in played:
@@ -249,7 +230,8 @@ class _Player:
                 if ended:
                     break
             if played:
-                yield row, observed, reward, bool(ended)
+                outcome = {REWARD: reward, TERMINATED: bool(ended)}
+                yield row, {**dict(_leaves_of(observed, ("observation",))), **outcome}
 
     def _action(self, stored: _EpisodeRows, row: int) -> Any:
         return _value_of(self._env.action_space, stored.actions, ("action",), row)
@@ -277,11 +259,10 @@ class _Player:
         if self._seed_of(number) is None and self._state is None:
             return "the reason cannot be tested: only episodes with a seed or state start again"
         for cause, actions in self._explanations(stored):
-            until = min((found.beyond or 0) + _PROOF, stored.steps)
-            if not actions(found.beyond or 0):
+            row = found.beyond or 0
+            if not actions(row):
                 continue  # the row that differs would not be played
-            tried = self._play(number, stored, actions, until)
-            if tried.outcome in {"exact", "rounding"}:
+            if self._play(number, stored, actions, row + _PROOF).beyond is None:
                 return cause
         if found.leaf in {join_key(REWARD), join_key(TERMINATED)}:
             return f"observations agree so far and {found.leaf} does not: changed, or a wrapper"
@@ -290,6 +271,7 @@ class _Player:
     def _explanations(self, stored: _EpisodeRows) -> Iterator[tuple[str, Actions]]:
         """Yield causes, and the actions that reproduce the episode if it is that one."""
         space, last = self._env.action_space, stored.steps - 1
+        choices = getattr(space, "n", 0)
 
         def action(row: int) -> Any:
             return self._action(stored, row)
@@ -303,9 +285,7 @@ class _Player:
             "actions are shifted by one row: row t has the action of t - 1",
             lambda row: [action(row + 1)] if row < last else [],
         )
-        for first in range(
-            getattr(space, "n", 0) if getattr(space, "n", 99) <= _MOST_ACTIONS else 0
-        ):
+        for first in range(choices if choices <= _MOST_ACTIONS else 0):
             yield (
                 "actions are shifted by one row: row t has the action of t + 1",
                 lambda row, first=first: [action(row - 1) if row else space.start + first],  # type: ignore[misc]
@@ -334,50 +314,36 @@ class _EpisodeRows:
             )
             for key in leaves
         }
+        self._steps = {
+            key: reader.step(key)[rows] for key in (REWARD, TERMINATED) if key in reader.step_leaves
+        }
         self.actions = {
-            key: np.asarray(reader.step(key)[rows])
-            for key in reader.step_leaves
-            if key[0] == "action"
+            key: reader.step(key)[rows] for key in reader.step_leaves if key[0] == "action"
         }
-        flags = {
-            key: leaf for key, leaf in reader.step_leaves.items() if key in {REWARD, TERMINATED}
-        }
-        self._steps = {key: np.asarray(reader.step(key)[rows]) for key in flags}
 
     def difference(
-        self,
-        row: int,
-        observed: Any,
-        reward: float | None,
-        terminated: bool | None,
-        tolerance: float,
+        self, row: int, new: Mapping[Key, Any], tolerance: float
     ) -> tuple[float, str, bool]:
         """Return the largest difference, its leaf, and whether one is beyond the tolerance."""
-        pairs: list[tuple[Key, NDArray[Any], Any]] = []
-        if row < self._compared:
-            found = dict(_leaves_of(observed, ("observation",)))
-            for key, column in self._observations.items():
-                if key not in found or np.shape(found[key]) != column.shape[1:]:
-                    shape = np.shape(found[key]) if key in found else "no such leaf"
-                    raise FormatError(
-                        f"{join_key(key)} is {[*column.shape[1:]]} here, in the environment {shape}"
-                    )
-                pairs.append((key, column[row + 1], found[key]))
-        for key, value in ((REWARD, reward), (TERMINATED, terminated)):
-            if value is not None and key in self._steps:
-                stored = self._steps[key][row]
-                pairs.append((key, stored, np.full(stored.shape, value)))
+        known = row < self._compared
+        stored = {key: each[row + 1] for key, each in self._observations.items() if known}
+        stored |= {key: each[row] for key, each in self._steps.items() if key in new}
         worst, leaf, beyond = 0.0, "", False
-        for key, stored, new in pairs:
-            expected = stored.astype(np.float64)
+        for key, value in stored.items():
+            shape = np.shape(new[key]) if key in new else "no such leaf"
+            if key in self._observations and shape != value.shape:
+                raise FormatError(
+                    f"{join_key(key)} is {[*value.shape]} here, in the environment {shape}"
+                )
+            expected = value.astype(np.float64)
             with np.errstate(over="ignore"):
-                numbers = np.asarray(new).astype(stored.dtype).astype(np.float64)
+                numbers = np.asarray(new[key]).astype(value.dtype).astype(np.float64)
                 equal = (expected == numbers) | (np.isnan(expected) & np.isnan(numbers))
                 apart = np.where(equal, 0, np.abs(numbers - expected))
             apart = np.asarray(np.where(np.isnan(apart), np.inf, apart), np.float64)
             largest = float(apart.max(initial=0))
             exceeds = bool((apart > tolerance * np.maximum(1, np.abs(expected))).any())
-            if key in {REWARD, TERMINATED} and beyond:
+            if key in self._steps and beyond:
                 continue  # a consequence
             if largest > worst or (exceeds and not beyond):
                 worst, leaf = largest, join_key(key)

@@ -112,11 +112,13 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
+@pytest.mark.parametrize("together", [0, 20, 1000])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 16, 1000])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_all_columns(
-    layout: LayoutName, rows: int, write: Write, monkeypatch: pytest.MonkeyPatch
+    layout: LayoutName, rows: int, together: int, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(quality, "_TOGETHER", together)
     monkeypatch.setattr(quality, "BLOCK_ITEMS", 1)
     monkeypatch.setattr(quality, "_LEAST_ROWS", rows)
     batch = walks()
