@@ -107,7 +107,7 @@ def check_amendable(entry: Entry) -> None:
     if not os.access(entry.path, os.W_OK):
         raise AccessError(
             f"{entry.path} is read-only: nothing can be recorded in its {MANIFEST}",
-            hint=f"copy it first: `offline-data cp {shlex.quote(str(entry.path))} NAME --root DIR`",
+            hint=f"copy it first: `offline-data convert {shlex.quote(str(entry.path))} NAME --root DIR`",
         )
 
 
