@@ -130,7 +130,7 @@ def metadata(info: DatasetInfo) -> Html:
                 "made from": _bullets(info.parents),
                 "converter": _converter(info.converter),
                 "compared with source": compared_with_source(info.audit),
-                "replayed": replay_line(info.replay),
+                "replayed": replay_line(info.replay, info.episodes),
                 "files": _bullets(files),
                 "not finite": _bullets(
                     f"{k}: {text_of_value(n)}" for k, n in info.non_finite.items()

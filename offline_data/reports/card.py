@@ -242,7 +242,7 @@ def _provenance(info: DatasetInfo) -> Iterator[str]:
     if len(info.files) > _FILES:
         yield f"- {plural(len(info.files) - _FILES, 'more file')}"
     yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
-    if (played := replay_line(info.replay)) is not None:
+    if (played := replay_line(info.replay, info.episodes)) is not None:
         yield f"- Actions played in the environment: {plain(played)}"
     for note in info.notes:
         yield f"- {escape_text(note)}"

@@ -136,22 +136,26 @@ def compared_with_source(audit: Mapping[str, Any]) -> str:
     return f"{rows:,} of {plural(of, 'row')} ({share})"
 
 
-def replay_line(summary: Mapping[str, Any] | None) -> str | None:
+def replay_line(summary: Mapping[str, Any] | None, episodes: int) -> str | None:
     """Return the last replay that was recorded as a line; None without one.
+
+    `episodes` is the number in the dataset.
 
     Example:
         >>> counts = {"exact": 3, "diverging": 1}
         >>> stated = {"environment": "Hopper-v5", "gymnasium": "1.2.1", "date": "2026-01-31"}
-        >>> replay_line({**stated, "tolerance": 1e-5, "counts": counts, "difference": 0.25})
-        '3 exact, 1 diverging in Hopper-v5, difference up to 0.25 (gymnasium 1.2.1, 2026-01-31)'
+        >>> line = replay_line({**stated, "counts": counts, "difference": 0.25}, 9)
+        >>> line.split(" (")
+        ['4 of 9 episodes in Hopper-v5: 3 exact, 1 diverging, difference up to 0.25', 'gymnasium 1.2.1, 2026-01-31)']
     """
     if summary is None:
         return None
     counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
     largest = summary["difference"]
     difference = "not finite" if largest is None else f"up to {largest:.3g}" if largest else "0"
+    played = f"{sum(summary['counts'].values()):,} of {plural(episodes, 'episode')}"
     return (
-        f"{counts or 'no episode'} in {summary['environment']}, difference {difference} "
+        f"{played} in {summary['environment']}: {counts or 'none'}, difference {difference} "
         f"(gymnasium {summary['gymnasium']}, {summary['date']})"
     )
 

@@ -359,12 +359,14 @@ def test_a_summary_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture
     }
     assert after.replay["difference"] == found.episodes[0].difference
     assert main(["info", str(path)]) == 0
-    shown = f"1 exact, 1 diverging in Pendulum-v1, difference up to 0.25 (gymnasium {gymnasium.__version__}, "
+    shown = (
+        "2 of 2 episodes in Pendulum-v1: 1 exact, 1 diverging, difference up to 0.25 (gymnasium "
+    )
     assert f"replayed\t{shown}" in capsys.readouterr().out
     assert main(["info", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["replay"] == after.replay
     card = offline_data.card(path, progress=False)
-    assert "played in the environment: 1 exact, 1 diverging in Pendulum-v1, diff" in card
+    assert "played in the environment: 2 of 2 episodes in Pendulum-v1: 1 exact, 1 div" in card
     assert shown.encode() in report_page(entry_at(path))
     played(path, save=True, root=tmp_path / "root", episodes=1, tolerance=1)
     again = read_manifest(path).replay

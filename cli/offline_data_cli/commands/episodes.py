@@ -7,8 +7,9 @@ from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
 from offline_data_cli.result import Result, card, table
 
+_SIMILAR = ("nearest", "distance", "duplicate_of")
 _KINDS = {"length": "count", "idle": "share", "saturated": "share"}
-_KINDS |= dict.fromkeys(("success", "nearest", "duplicate_of"), "text")
+_KINDS |= dict.fromkeys(("success", "outliers", "nearest", "duplicate_of"), "text")
 """Formats of columns of `episodes`; the others are numbers."""
 
 
@@ -38,7 +39,7 @@ def episodes(
 ) -> Result:
     """Show the quality of episodes: idle steps, jerk, outliers and more.
 
-    Values that are not known are empty. The last column names the columns in which an episode is an outlier.
+    Values that are not known are empty. Column outliers names the columns in which an episode is an outlier.
     """
     import numpy as np
 
@@ -59,11 +60,10 @@ def episodes(
     every = np.arange(len(quality["length"]))
     numbers = every if sort is None else quality.order(sort, reverse=reverse)
     rows = quality.rows(numbers[:limit])
-    names = [name for name in quality if name != "outliers"]
+    first = [sort, "outliers", *_SIMILAR]  # a narrow terminal hides the last columns
+    names = dict.fromkeys([*(name for name in first if name in quality), *quality])
     shown = table(
-        " ".join(
-            ["episode", *(f"{name}:{_KINDS.get(name, 'number')}" for name in names), "outliers"]
-        ),
+        " ".join(["episode", *(f"{name}:{_KINDS.get(name, 'number')}" for name in names)]),
         rows,
         outliers=lambda row: " ".join(row["outliers"]),
     )

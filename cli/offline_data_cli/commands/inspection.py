@@ -139,7 +139,7 @@ def _card_of_provenance(found: "DatasetInfo") -> Fields:
         *(Field(name, _format_about(v)) for name, v in _with_units(found.about).items()),
         *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
         Field("compared with source", compared_with_source(found.audit)),
-        Field("replayed", replay_line(found.replay)),
+        Field("replayed", replay_line(found.replay, found.episodes)),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
         Field("dropped", dropped_lines(found.dropped)),
         Field("skipped", [f"{part['where']}: {part['reason']}" for part in found.skipped]),
