@@ -129,6 +129,11 @@ def replay_dataset(
     made = env is None or isinstance(env, str)
     if made:
         name = env or spec.get("id")
+        if name is None:
+            raise NotFoundError(
+                f"{reader.manifest.id} does not say which environment it was recorded in",
+                hint="name it: --env Hopper-v5, replay(…, env='Hopper-v5')",
+            )
         env = make_environment({"id": name, "max_episode_steps": -1}, {"disable_env_checker": True})
     try:
         played, found = _Player(reader, env, tolerance), []

@@ -184,6 +184,17 @@ def test_card(cli: Cli, toy: Path, tmp_path: Path) -> None:
     assert json.loads(cli("card", "local:toy", "--json").out)["card"] == printed
 
 
+def test_standard_output(
+    cli: Cli, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert cli("card", "local:toy", "--out", "-").out == cli("card", "local:toy").out
+    ran = cli("report", "local:toy", "--out", "-")
+    assert (ran.code, "--out is '-', standard output; expected a file" in ran.err) == (2, True)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_a_damaged_dataset_has_no_picture(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "toy"
     write_toy(folder, [toy_batch([3])])

@@ -302,6 +302,14 @@ def test_nothing_of_the_file_is_imported_or_passed(
     assert len(made) == 1
 
 
+def test_no_environment_is_named(tmp_path: Path) -> None:
+    path = store(tmp_path / "x", record(gymnasium.make("CartPole-v1"), [1]), None)
+    with pytest.raises(NotFoundError, match="does not say which environment") as caught:
+        played(path)
+    assert caught.value.hint == "name it: --env Hopper-v5, replay(…, env='Hopper-v5')"
+    assert played(path, env="CartPole-v1").counts == {"exact": 1}
+
+
 def test_an_environment_of_ones_own_is_not_closed(tmp_path: Path) -> None:
     batch = record(gymnasium.make("CartPole-v1"), [1])
     env: Any = gymnasium.make("CartPole-v1")

@@ -57,7 +57,7 @@ def report(
         if len(entries) > 1:
             raise UsageError("--card takes one dataset", hint="run it for each of them")
         name = str(entries[0].id)
-        if out is None:
+        if out is None or out == "-":
             text = api.card(entries[0].path, settings=context.settings, progress=context.progress)
             return Result({"id": name, "card": text}, (text.rstrip("\n"),), (name,))
         from offline_data.pages.preview import card_files
@@ -176,6 +176,8 @@ def find_decoder(manifest: "Manifest", named: str | None = None) -> "Decode | No
 
 def new_file(out: str, force: bool, name: str = "--out") -> Path:
     """Return the path of a file to write; raises `UsageError` if it exists, unless `force`."""
+    if out == "-":
+        raise UsageError(f"{name} is '-', standard output; expected a file", hint=f"{name} FILE")
     path = user_path(out, name)
     if path.is_dir() or not path.parent.is_dir():
         wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
