@@ -192,7 +192,17 @@ STATUSES: dict[Any, type[OfflineDataError]] = {
 }
 
 
-@pytest.mark.parametrize("status", [*STATUSES, "half", "nonsense"])
+@pytest.mark.parametrize(
+    "status",
+    [
+        *(
+            pytest.param(one, marks=pytest.mark.slow if one in {403, 412} else ())
+            for one in STATUSES
+        ),
+        "half",
+        "nonsense",
+    ],
+)
 @pytest.mark.parametrize("where", ["preupload/main", "commit/main", "batch", "", "create"])
 def test_a_hub_that_refuses(
     toy: Entry, hub: WritableHub, here: Settings, status: Any, where: str

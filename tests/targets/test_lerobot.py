@@ -164,7 +164,7 @@ def check_by_rules(folder: Path, version: str) -> None:
                 assert len(there) == LENGTHS[number]
 
 
-@pytest.mark.parametrize("video", ["h264", "none"])
+@pytest.mark.parametrize("video", ["h264", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", BATCHES)
 def test_rules_of_the_format(name: str, version: str, video: str, write: Write) -> None:
