@@ -123,7 +123,7 @@ def test_transforms_keep_their_state(steps: Any) -> None:
     first, second = new(3.0), new(4.0)
     second.load_state_dict(first.state_dict())
     assert second._chain.links[0].transform.bias.item() == 3.0
-    with pytest.raises(UsageError, match="1 transforms; this buffer has 2"):
+    with pytest.raises(UsageError, match="1 transform; this buffer has 2"):
         first.append_transform(len).load_state_dict(second.state_dict())
 
 

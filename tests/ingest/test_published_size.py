@@ -44,7 +44,7 @@ def test_a_file_of_another_size_is_refused(mirrored: Settings) -> None:
     (file,) = entry_info(entry_at(made.path)).files
     assert file["size"] != PUBLISHED
     assert file["compared"] == "nothing, as changes were accepted"
-    with pytest.raises(IntegrityError, match=f"{PUBLISHED}"):
+    with pytest.raises(IntegrityError, match=f"{PUBLISHED:,}"):
         download(HOPPER, mirrored, Options(force=True))
 
 

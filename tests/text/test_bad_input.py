@@ -41,7 +41,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     ),
     "array.json": (b'[{"text": "x"}, 3]', "item 1, is 3; expected an object"),
     "latin.txt": ("é".encode("latin-1"), "is not UTF-8"),
-    "ragged.csv": (b"text,n\na,1\nb\n", "line 3, has 1 cells; expected 2"),
+    "ragged.csv": (b"text,n\na,1\nb\n", "line 3, has 1 cell; expected 2"),
     "quote.csv": (b'text\n"open\n', "is not CSV"),
     "empty.csv": (b"", "is empty: expected a line of column names"),
     "cut.jsonl.gz": (gzip.compress(GOOD.encode() * 999)[:-20], "damaged or cut short"),
