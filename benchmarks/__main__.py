@@ -23,6 +23,7 @@ NAMES = (
     "preprocess",
     "decode",
     "checks",
+    "align",
     "rlds",
     "lerobot",
     "video",

@@ -32,7 +32,7 @@ FOLDERS = ("offline_data", "cli")
 BUDGETS = {
     "cli": 5_580,
     "offline_data": 2_260,
-    "offline_data/alignment": 660,
+    "offline_data/alignment": 640,
     "offline_data/api": 1_340,
     "offline_data/buffers": 17_810,
     "offline_data/checks": 4_070,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.alignment.lags import LAGS, SHORTEST, Array, LagEstimate, Series, find_lag
+from offline_data.alignment.lags import SHORTEST, Array, LagEstimate, Series, find_lag
 from offline_data.episodes.fields import ACTION_ROOTS, REWARD, Key, join_key, split_key
 from offline_data.errors import NotFoundError
 from offline_data.ids import unknown
@@ -41,28 +41,15 @@ SIDE = 16
 """Height and width to which images are reduced."""
 
 
-@dataclass(frozen=True)
-class LeafAlignment:
-    """The lag of one leaf against others."""
+@dataclass(frozen=True, kw_only=True)
+class LeafAlignment(LagEstimate):
+    """The lag of one leaf against others: the rows by which it is late."""
 
     leaf: str
     """`action`, `next/reward`, or a camera or other leaf of the observation."""
     against: str
     """Leaves that it is compared with."""
     kind: Kind
-    lag: int | None
-    """Rows by which the leaf is late: what belongs to row t is stored in row t + lag. None: undecided."""
-    reason: str | None
-    """Why it is undecided; None if it is decided."""
-    errors: dict[int, float]
-    """Error of the prediction at each lag, as a multiple of the error without the leaf."""
-    best: int | None
-    """Lag with the smallest error, decided or not."""
-    apart: tuple[float, float] | None
-    """99 % interval of the logarithm of the error of the next best lag over that of the best."""
-    episodes: int
-    rows: int
-    """Episodes and rows that were compared."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +66,23 @@ class Alignment:
         If all decided leaves of the observation agree, the action is shifted; if the action is aligned
         with some of them, the others are.
         """
-        decided = {
-            leaf.against: leaf.lag
-            for leaf in self.leaves
-            if leaf.kind == "action" and leaf.lag is not None
-        }
         found = {leaf.leaf: leaf.lag for leaf in self.leaves if leaf.kind != "action" and leaf.lag}
-        if len(set(decided.values())) == 1 and (lag := next(iter(decided.values()))):
-            return {"action": lag, **found}
-        if 0 in decided.values():
-            found |= {leaf: -lag for leaf, lag in decided.items() if lag}
-        return found
+        lag = _action_lag(self.leaves)
+        if lag == 0:
+            acted = [leaf for leaf in self.leaves if leaf.kind == "action"]
+            found |= {leaf.against: -leaf.lag for leaf in acted if leaf.lag}
+        return {"action": lag, **found} if lag else found
 
     @property
     def steps(self) -> tuple[str, ...]:
         """Steps of `preprocess` that shift these leaves back."""
         return tuple(f"shift:{leaf},by={lag}" for leaf, lag in self.shifts.items())
+
+
+def _action_lag(leaves: Sequence[LeafAlignment]) -> int | None:
+    """Return the lag of the action if leaves of the observation agree, 0 if it is that of some, or None."""
+    decided = {leaf.lag for leaf in leaves if leaf.kind == "action"} - {None}
+    return decided.pop() if len(decided) == 1 else 0 if 0 in decided else None
 
 
 def align_dataset(
@@ -131,62 +119,47 @@ def align_dataset(
         if name not in known:
             raise unknown(NotFoundError, "There is no numeric leaf of the observation", name, known)
     keys = [key for key in known.values() if key[0] != "info"]
-    cameras = [split_key(name) for name in image_leaves(reader)]
-    cameras = [key for key in cameras if key in reader.observation_leaves and key[0] != "info"]
+    if not keys:
+        return Alignment(reader.manifest.id, ())
     groups = _sample(reader, most_rows, seed)
+    actions = _action_values(reader, groups)
+    acted = _Columns(partial(_actions, actions), NARROW)
+    seen = _Columns(partial(_observations, keys), NARROW)
     found: list[LeafAlignment] = []
 
-    def add(kind: Kind, key: Key, against: str, series: Callable[[_Group], Series]) -> None:
-        estimate = find_lag(map(series, groups), seed=seed)
-        found.append(_name(estimate, kind, join_key(key), against))
+    def add(
+        kind: Kind, leaf: str, against: str, series: Callable[[_Group], Series], rows: int
+    ) -> None:
+        sampled = groups if rows == most_rows else _sample(reader, rows, seed)
+        estimate = find_lag(map(series, sampled), seed=seed)
+        if kind == "camera":
+            estimate = estimate.reverse()
+        found.append(LeafAlignment(leaf=leaf, against=against, kind=kind, **vars(estimate)))
 
-    if keys:
-        acted, seen = _Actions(reader, groups), _Columns(_observations(keys), NARROW)
-        if "action" in kinds and acted.keys:
-            for key in keys:
-                state = _Columns(_observations([key]), WIDE)
-                add("action", ("action",), join_key(key), partial(_action_series, acted, state))
-            acted.lag = _action_lag(found)
-        reward = reader.step_leaves.get(REWARD)
-        if "reward" in kinds and reward is not None and _is_numeric(reward):
-            against = "observation" if acted.lag is None else "observation, action"
-            add("reward", REWARD, against, partial(_reward_series, acted, seen))
-        for names in pairs:
-            first, second = (_Columns(_observations([known[name]]), WIDE) for name in names)
-            add("pair", known[names[1]], names[0], partial(_pair_series, first, second))
-        if "camera" in kinds:
-            for key in cameras:
-                size = prod(reader.observation_leaves[key].shape)
-                rows = min(most_rows, MOST_FRAMES, MOST_PIXELS // size)
-                groups = _sample(reader, rows, seed)
-                camera = _Columns(partial(_thumbnails, key), NARROW)
-                add("camera", key, "observation", partial(_camera_series, seen, camera))
+    def columns(name: str) -> _Columns:
+        return _Columns(partial(_observations, [known[name]]), WIDE)
+
+    for name in map(join_key, keys) if "action" in kinds and actions else ():
+        series = partial(_action_series, acted, columns(name))
+        add("action", "action", name, series, most_rows)
+    lag = _action_lag(found)
+    rewarded = reader.step_leaves.get(REWARD)
+    if "reward" in kinds and rewarded is not None and _is_numeric(rewarded):
+        against = "observation" if lag is None else "observation, action"
+        reward = _Columns(partial(_Group.step, key=REWARD), NARROW)
+        series = partial(_reward_series, acted, lag, seen, reward)
+        add("reward", join_key(REWARD), against, series, most_rows)
+    for first, second in pairs:
+        series = partial(_pair_series, columns(first), columns(second))
+        add("pair", second, first, series, most_rows)
+    for name in image_leaves(reader) if "camera" in kinds else ():
+        key = split_key(name)
+        if key in reader.observation_leaves and key[0] != "info":
+            rows = MOST_PIXELS // prod(reader.observation_leaves[key].shape)
+            camera = _Columns(partial(_thumbnails, key), NARROW, alike=True)
+            series = partial(_camera_series, seen, camera)
+            add("camera", name, "observation", series, min(most_rows, MOST_FRAMES, rows))
     return Alignment(reader.manifest.id, tuple(found))
-
-
-def _action_lag(found: Sequence[LeafAlignment]) -> int | None:
-    """Return the lag of the action, by which rewards are compared with it; None: undecided."""
-    if "action" in (shifts := Alignment("", tuple(found)).shifts):
-        return shifts["action"]
-    return 0 if any(leaf.lag == 0 for leaf in found) else None
-
-
-def _name(estimate: LagEstimate, kind: Kind, leaf: str, against: str) -> LeafAlignment:
-    """Name a lag, which is that of the observations where a camera was compared with them."""
-    sign = -1 if kind == "camera" else 1
-    errors = {sign * lag: error for lag, error in zip(LAGS, estimate.errors, strict=False)}
-    return LeafAlignment(
-        leaf,
-        against,
-        kind,
-        None if estimate.lag is None else sign * estimate.lag,
-        estimate.reason,
-        dict(sorted(errors.items())),
-        None if estimate.best is None else sign * estimate.best,
-        estimate.apart,
-        estimate.episodes,
-        estimate.rows,
-    )
 
 
 def _is_numeric(leaf: LeafSpec) -> bool:
@@ -203,82 +176,84 @@ class _Group:
     lengths: NDArray[np.int64]
 
     def step(self, key: Key) -> Array:
-        values = np.asarray(self.reader.step(key)[self.rows])
-        return values.reshape(len(values), -1).astype(np.float64)
+        return _as_table(self.reader.step(key)[self.rows])
 
     def observation(self, key: Key) -> Array:
         """Return an observation leaf before each action."""
-        values = np.asarray(self.reader.observations_at(key, self.rows, after=False))
-        return values.reshape(len(values), -1).astype(np.float64)
+        return _as_table(self.reader.observations_at(key, self.rows, after=False))
+
+    def later(self, values: Array, by: int = 1) -> Array:
+        """Return the values some rows later; NaN where that row is in another episode."""
+        ends = np.repeat(np.cumsum(self.lengths), self.lengths)
+        row = np.arange(len(ends)) + by
+        inside = (row < ends) & (row >= ends - np.repeat(self.lengths, self.lengths))
+        return np.where(inside[:, None], np.roll(values, -by, axis=0), np.nan)
 
     def changes(self, values: Array) -> Array:
         """Return the values one row later minus those of each row; NaN in last rows."""
-        changes = np.roll(values, -1, axis=0) - values
-        changes[np.cumsum(self.lengths) - 1] = np.nan
-        return changes
+        return self.later(values) - values
+
+
+def _as_table(values: Any) -> Array:
+    return np.asarray(values, np.float64).reshape(len(values), -1)
 
 
 def _sample(reader: DatasetReader, most_rows: int, seed: int) -> list[_Group]:
     """Divide random episodes into groups of about as many rows, and take a run of rows of long ones."""
     draw = np.random.default_rng(seed)
     order = draw.permutation(np.flatnonzero(reader.lengths >= SHORTEST))
-    if not len(order):
-        return []
-    longest = max(most_rows // min(GROUPS, len(order)), 4 * SHORTEST)
+    longest = max(most_rows // max(1, min(GROUPS, len(order))), 4 * SHORTEST)
     lengths = np.minimum(reader.lengths[order], longest)
     order = order[: int(np.searchsorted(np.cumsum(lengths), most_rows)) + 1]
     lengths = lengths[: len(order)]
     starts = reader.starts[order] + draw.integers(reader.lengths[order] - lengths + 1)
-    groups = []
-    for members in (
-        np.arange(first, len(order), GROUPS) for first in range(min(GROUPS, len(order)))
-    ):
-        begins, counts = starts[members], lengths[members]
-        before = np.cumsum(counts) - counts
-        rows = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
-        groups.append(_Group(reader, rows, counts))
-    return groups
+    runs = [np.arange(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+    return [
+        _Group(reader, np.concatenate(runs[first::GROUPS]), lengths[first::GROUPS])
+        for first in range(min(GROUPS, len(runs)))
+    ]
 
 
 class _Columns:
     """Leaves as columns in units of their standard deviation in the first group that is read.
 
-    More than `most` columns are projected on as many random directions.
+    More than `most` columns are projected on as many random directions. Columns that are `alike`, as
+    pixels are, have one unit: where nothing moves, it would otherwise be that of the noise.
     """
 
-    def __init__(self, read: Callable[[_Group], Array], most: int) -> None:
-        self.read, self.most = read, most
+    def __init__(self, read: Callable[[_Group], Array], most: int, *, alike: bool = False) -> None:
+        self.read, self.most, self.alike = read, most, alike
         self.scaling: tuple[Array, Array] | None = None
 
     def of(self, group: _Group) -> Array:
         """Return `[N, columns]`; not finite where the values are not, or too large."""
         values = self.read(group)
-        width = values.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):
             if self.scaling is None:
-                self.scaling = _mean_and_spread(values[np.isfinite(values).all(1)])
+                self.scaling = _mean_and_spread(values[np.isfinite(values).all(1)], self.alike)
             mean, spread = self.scaling
-            values = (values - mean) / spread
-            if width > self.most:
-                values = values @ (_normal((width, self.most)) / np.sqrt(width))
-        return np.asarray(values)
+            return _project((values - mean) / spread, self.most)
 
 
-def _mean_and_spread(values: Array) -> tuple[Array, Array]:
+def _mean_and_spread(values: Array, alike: bool) -> tuple[Array, Array]:
     """Return mean and standard deviation of each column; 1 where it is 0 or overflows."""
     if not len(values):
         return np.zeros(values.shape[1]), np.ones(values.shape[1])
     spread = values.std(0)
+    if alike:
+        spread = np.sqrt(np.full_like(spread, (spread**2).mean()))
     return values.mean(0), np.where((spread > 0) & np.isfinite(spread), spread, 1.0)
+
+
+def _project(values: Array, most: int) -> Array:
+    """Return the columns, or as many random directions of more than `most`."""
+    width = values.shape[1]
+    return values if width <= most else values @ (_normal((width, most)) / np.sqrt(width))
 
 
 def _normal(shape: tuple[int, ...]) -> Array:
     """Return normal numbers, the same in every run."""
     return np.random.default_rng(shape).normal(size=shape)
-
-
-def _observations(keys: Sequence[Key]) -> Callable[[_Group], Array]:
-    return lambda group: np.concatenate([group.observation(key) for key in keys], axis=1)
 
 
 def _with_features(values: Array) -> Array:
@@ -288,61 +263,57 @@ def _with_features(values: Array) -> Array:
     return np.concatenate([values, features], axis=1)
 
 
-class _Actions:
-    """Actions as columns: one for each value of an integer that has few."""
+def _observations(keys: Sequence[Key], group: _Group) -> Array:
+    return np.concatenate([group.observation(key) for key in keys], axis=1)
 
-    def __init__(self, reader: DatasetReader, groups: Sequence[_Group]) -> None:
-        leaves = reader.step_leaves.items()
-        self.keys = [k for k, leaf in leaves if k[0] in ACTION_ROOTS and _is_numeric(leaf)]
-        self.values: dict[Key, Array] = {}
-        self.lag: int | None = None
-        """Rows by which actions are late; `of` shifts them back, and returns no columns if it is not known."""
-        for key in self.keys:
-            leaf = reader.step_leaves[key]
+
+def _action_values(reader: DatasetReader, groups: Sequence[_Group]) -> dict[Key, Array | None]:
+    """Return the leaves of actions, with the values of an integer that has few."""
+    found: dict[Key, Array | None] = {}
+    for key, leaf in reader.step_leaves.items():
+        if key[0] in ACTION_ROOTS and _is_numeric(leaf):
+            found[key] = None
             if groups and not leaf.dtype.startswith("float") and prod(leaf.shape) == 1:
                 values = np.unique(np.concatenate([group.step(key) for group in groups]))
-                if len(values) <= MOST_VALUES:
-                    self.values[key] = values
-        self.columns = _Columns(self._read, NARROW)
-
-    def _read(self, group: _Group) -> Array:
-        columns = [group.step(key) for key in self.keys]
-        for i, key in enumerate(self.keys):
-            if key in self.values:
-                columns[i] = (columns[i] == self.values[key]).astype(np.float64)
-        return np.concatenate(columns or [np.zeros((len(group.rows), 0))], axis=1)
-
-    def of(self, group: _Group) -> Array:
-        """Return the actions of each row, `[N, columns]`; NaN where they are in another episode."""
-        if self.lag is None:
-            return np.zeros((len(group.rows), 0))
-        values = np.roll(self.columns.of(group), -self.lag, axis=0)
-        ends = np.cumsum(group.lengths)
-        for gap in range(abs(self.lag)):
-            values[ends - 1 - gap if self.lag > 0 else ends - group.lengths + gap] = np.nan
-        return values
+                found[key] = values if len(values) <= MOST_VALUES else None
+    return found
 
 
-def _action_series(acted: _Actions, state: _Columns, group: _Group) -> Series:
+def _actions(values: Mapping[Key, Array | None], group: _Group) -> Array:
+    """Return actions as columns: one for each value of an integer that has few."""
+    columns = [
+        group.step(key) if few is None else (group.step(key) == few).astype(np.float64)
+        for key, few in values.items()
+    ]
+    return np.concatenate(columns, axis=1)
+
+
+def _action_series(acted: _Columns, state: _Columns, group: _Group) -> Series:
     seen = state.of(group)
-    return Series(group.lengths, seen, acted.columns.of(group), group.changes(seen))
+    moved = group.changes(seen)
+    before = _project(group.later(moved, -1), NARROW)
+    return Series(group.lengths, seen, acted.of(group), moved, before)
 
 
-def _reward_series(acted: _Actions, seen: _Columns, group: _Group) -> Series:
-    states, actions = _with_features(seen.of(group)), acted.of(group)
-    after = states + group.changes(states)
-    causes = np.concatenate([states, after, actions, actions**2], axis=1)
-    return Series(group.lengths, causes, group.step(REWARD))
+def _reward_series(
+    acted: _Columns, lag: int | None, seen: _Columns, reward: _Columns, group: _Group
+) -> Series:
+    states, rewards = _with_features(seen.of(group)), reward.of(group)
+    actions = states[:, :0] if lag is None else group.later(acted.of(group), lag)
+    causes = np.concatenate([states, group.later(states), actions, actions**2], axis=1)
+    return Series(group.lengths, causes, rewards, rewards[:, :0])
 
 
 def _camera_series(seen: _Columns, camera: _Columns, group: _Group) -> Series:
     """Predict the states from the images, as one image shows positions and not where they will be next."""
     images, states = (np.clip(each.of(group), -LARGEST, LARGEST) for each in (camera, seen))
-    return Series(group.lengths, group.changes(_with_features(images)), group.changes(states))
+    moved = group.changes(states)
+    return Series(group.lengths, group.changes(_with_features(images)), moved, moved[:, :0])
 
 
 def _pair_series(first: _Columns, second: _Columns, group: _Group) -> Series:
-    return Series(group.lengths, group.changes(first.of(group)), group.changes(second.of(group)))
+    moved = group.changes(second.of(group))
+    return Series(group.lengths, group.changes(first.of(group)), moved, moved[:, :0])
 
 
 def _thumbnails(key: Key, group: _Group) -> Array:
@@ -350,9 +321,6 @@ def _thumbnails(key: Key, group: _Group) -> Array:
     images = np.asarray(group.reader.observations_at(key, group.rows, after=False))
     if images.ndim == 3:
         images = images[..., None]
-    if images.shape[1] in (1, 3, 4) and images.shape[-1] not in (1, 3, 4):
-        images = np.moveaxis(images, 1, -1)
-    rows, columns = (np.arange(SIDE) * images.shape[axis] // SIDE for axis in (1, 2))
-    grey = images.sum(axis=-1, dtype=np.float64)
-    sums = np.add.reduceat(np.add.reduceat(grey, rows, axis=1), columns, axis=2)
-    return np.asarray(sums.reshape(len(sums), -1))
+    grey = images.sum(axis=1 + int(np.argmin(images.shape[1:])), dtype=np.float64)
+    rows, columns = (np.arange(SIDE) * size // SIDE for size in grey.shape[1:])
+    return _as_table(np.add.reduceat(np.add.reduceat(grey, rows, axis=1), columns, axis=2))

@@ -16,8 +16,8 @@ error is claimed only if it is the smallest in nearly all bootstrap samples of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -34,10 +34,8 @@ SHORTEST = 2 * REACH + 2
 
 FOLDS = 8
 """Regressions for each lag: a group is predicted with the weights of the groups of all other folds."""
-LEAST_GROUPS = 6
-"""Groups with which a lag can be claimed."""
-LEAST_ROWS = 100
-"""Rows with which a lag can be claimed."""
+LEAST_GROUPS, LEAST_ROWS = 6, 100
+"""Groups and rows with which a lag can be claimed."""
 
 RIDGE = 1e-4
 """λ, as a share of the variance of each column."""
@@ -52,7 +50,8 @@ LEAST_GAIN = 0.02
 """Decrease of the mean logarithm of the error that the best lag must bring."""
 LEAST_APART, LEAST_ACTED = 0.4, 0.01
 """Least difference of this logarithm between the best lag and all others, and that of actions which do not
-follow observations. Smaller differences come from a model that does not fit."""
+follow observations, at lags from 0: smaller differences come from a model that does not fit, or, below 0, from
+a body that follows slowly."""
 REPEATED = 0.05
 """Largest share of the decrease that the row before the best lag may add to it.
 
@@ -62,8 +61,13 @@ action at the best lag may be a later one, chosen because of what the observatio
 UNCERTAIN = 0.1
 """Largest absolute value of that share in 90 % of the bootstrap samples."""
 FOLLOWING, REPLAYED = 0.75, 0.97
-"""Share of the variance of the row before the best lag that `fixed` explains: above the first, actions follow
-observations, so that a later one shows how the observation had changed; above the second, nothing is decided."""
+"""Share of the variance of the row before the best lag that `fixed` explains, at the 95 % quantile of the
+samples, as a few rows far from all others hide it: above the first, actions follow observations, so that a
+later one shows how the observation had changed; above the second, nothing is decided."""
+
+LEAST_CORRECTED = 1.0
+"""Least difference of the logarithm by which the best lag with the history has to be apart from all others to
+replace another one without it: a body that follows slowly also moves by what earlier actions began."""
 
 Reason: TypeAlias = Literal[
     "too few episodes",
@@ -85,8 +89,10 @@ class Series:
     """`[N, F]` columns known at each row; F may be 0."""
     lagged: Array
     """`[N, L]` columns of the leaf that may be shifted."""
-    target: Array | None = None
-    """`[N, Y]` columns to predict from both; None: `lagged` is predicted from `fixed`."""
+    target: Array
+    """`[N, Y]` columns to predict from both; if Y is 0, `lagged` is predicted from `fixed`."""
+    history: Array | None = None
+    """`[N, H]` columns of earlier rows; a lag is claimed only if it is also the best one with them."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,10 @@ class LagEstimate:
 
     lag: int | None
     """Rows, -5 to 5; None: undecided."""
-    reason: Reason | None
+    reason: Reason | None = None
     """Why it is undecided; None if it is decided."""
-    errors: tuple[float, ...] = ()
-    """Error at each lag of `LAGS` as a multiple of the error without the leaf that is compared, or, if it is
+    errors: dict[int, float] = field(default_factory=dict)
+    """Error at each lag as a multiple of the error without the leaf that is compared, or, if it is
     predicted itself, of its variance: geometric mean over columns, on held-out episodes."""
     best: int | None = None
     """Lag with the smallest error, decided or not."""
@@ -109,6 +115,13 @@ class LagEstimate:
     """99 % interval of the logarithm of the error of the next best lag over that of the best one."""
     episodes: int = 0
     rows: int = 0
+    """Episodes and rows that were compared."""
+
+    def reverse(self) -> LagEstimate:
+        """Return the lag of `fixed`, if `lagged` was compared with it."""
+        lag, best = (None if lag is None else -lag for lag in (self.lag, self.best))
+        errors = {-lag: error for lag, error in reversed(self.errors.items())}
+        return replace(self, lag=lag, best=best, errors=errors)
 
 
 def find_lag(groups: Iterable[Series], *, seed: int = 0) -> LagEstimate:
@@ -116,7 +129,7 @@ def find_lag(groups: Iterable[Series], *, seed: int = 0) -> LagEstimate:
 
     Skips rows next to values that are not finite, and episodes of fewer than 12 rows. Takes
     O(rows · columns²) time, and memory for one group and columns² products of each, where columns counts
-    all lags.
+    all lags. Values should be of the order of 1, as sums of their squares are taken.
 
     Args:
         groups: Series of groups of episodes, with the same columns; the bootstrap draws groups.
@@ -130,52 +143,25 @@ def find_lag(groups: Iterable[Series], *, seed: int = 0) -> LagEstimate:
         >>> find_lag([Series(length, known, *pair) for pair in zip(a, moves)]).lag
         -2
     """
-    counts, products, episodes = [], [], 0
-    first: _Layout | None = None
+    counts, products, widths, episodes = [], [], (0, 0, 0, 0), 0
     for series in groups:
-        layout = first = first or _Layout(series)
         rows, used = _sound_rows(series)
         if len(rows):
-            columns = layout.columns(series, rows)
+            around = (rows[:, None] + np.arange(-REACH - 1, REACH + 1)).ravel()
+            history = series.fixed[:, :0] if series.history is None else series.history
+            parts = series.fixed[rows], history[rows], series.lagged[around], series.target[rows]
+            widths = tuple(part.shape[1] for part in parts)
+            ones = np.ones((len(rows), 1))
+            columns = np.concatenate([ones, *(p.reshape(len(rows), -1) for p in parts)], axis=1)
             counts.append(len(rows))
             products.append(columns.T @ columns)
             episodes += used
-    if first is None or len(counts) < LEAST_GROUPS or sum(counts) < LEAST_ROWS:
-        return LagEstimate(None, "too few episodes", episodes=episodes, rows=sum(counts))
-    model = _Regressions(np.array(counts, np.float64), np.stack(products))
-    return _decide(model, first, np.random.default_rng(seed), episodes)
-
-
-class _Layout:
-    """Columns of the products: `[1, fixed, lagged[t - 6], …, lagged[t + 5], target]`.
-
-    Subtracts the means of the first group, so that sums of squares stay small.
-    """
-
-    def __init__(self, series: Series) -> None:
-        parts = [series.fixed, series.lagged, *([] if series.target is None else [series.target])]
-        self.means = [_finite_mean(part) for part in parts]
-        self.width = series.lagged.shape[1]
-        self.fixed = np.arange(1 + series.fixed.shape[1])
-        end = len(self.fixed) + (2 * REACH + 2) * self.width
-        self.target = None if series.target is None else end + np.arange(series.target.shape[1])
-
-    def leaf_at(self, lag: int) -> Columns:
-        """Return the columns of the leaf at a lag from -6 to 5."""
-        return np.asarray(len(self.fixed) + (lag + REACH + 1) * self.width + np.arange(self.width))
-
-    def columns(self, series: Series, rows: Columns) -> Array:
-        around = (rows[:, None] + np.arange(-REACH - 1, REACH + 1)).ravel()
-        lagged = (series.lagged - self.means[1])[around].reshape(len(rows), -1)
-        parts = [np.ones((len(rows), 1)), series.fixed[rows] - self.means[0], lagged]
-        if series.target is not None:
-            parts.append(series.target[rows] - self.means[2])
-        return np.concatenate(parts, axis=1)
-
-
-def _finite_mean(values: Array) -> Array:
-    finite = np.abs(values) < HUGE
-    return np.asarray(np.where(finite, values, 0).sum(0) / np.maximum(1, finite.sum(0)))
+    if len(counts) < LEAST_GROUPS or sum(counts) < LEAST_ROWS:
+        found = LagEstimate(None, "too few episodes")
+    else:
+        model = _Regressions(np.array(counts, np.float64), np.stack(products), widths)
+        found = _decide(model, np.random.default_rng(seed))
+    return replace(found, episodes=episodes, rows=sum(counts))
 
 
 def _sound_rows(series: Series) -> tuple[Columns, int]:
@@ -184,10 +170,9 @@ def _sound_rows(series: Series) -> tuple[Columns, int]:
     episode = np.repeat(np.arange(len(ends)), series.lengths)
     row = np.arange(len(episode))
     within, left = row - (ends - series.lengths)[episode], ends[episode] - row
-    known = (np.abs(series.fixed) < HUGE).all(1)
-    if series.target is not None:
-        known &= (np.abs(series.target) < HUGE).all(1)
-    rows = np.flatnonzero(known & (within > REACH) & (left > REACH))
+    known = [part for part in (series.fixed, series.history, series.target) if part is not None]
+    sound = np.logical_and.reduce([(np.abs(part) < HUGE).all(1) for part in known])
+    rows = np.flatnonzero(sound & (within > REACH) & (left > REACH))
     unknown = np.concatenate([[0], np.cumsum(~(np.abs(series.lagged) < HUGE).all(1))])
     rows = rows[unknown[rows + REACH + 1] == unknown[rows - REACH - 1]]
     return rows, len(np.unique(episode[rows]))
@@ -196,12 +181,15 @@ def _sound_rows(series: Series) -> tuple[Columns, int]:
 class _Regressions:
     """Held-out errors of ridge regressions on the products of groups of episodes.
 
+    The columns are `[1, fixed, history, lagged[t - 6], …, lagged[t + 5], target]`.
+
     Args:
         counts: `[G]` rows of each group.
-        products: `[G, C, C]` sums of products of columns, the first of which is 1.
+        products: `[G, C, C]` sums of products of columns.
+        widths: Number of columns of fixed, history, lagged and target.
     """
 
-    def __init__(self, counts: Array, products: Array) -> None:
+    def __init__(self, counts: Array, products: Array, widths: tuple[int, ...]) -> None:
         self.counts, self.products = counts, products
         self.rows = float(counts.sum())
         total = products.sum(0)
@@ -214,6 +202,14 @@ class _Regressions:
         inside = self.fold == np.arange(folds)[:, None]
         self.others = np.stack([total - products[own].sum(0) for own in inside])
         self.other_counts = self.rows - inside @ counts
+        fixed, history, self.width, target = widths
+        ends = [1 + fixed, 1 + fixed + history, len(total) - target]
+        self.fixed, self.history, self.leaf, self.target = np.split(np.arange(len(total)), ends)
+
+    def leaf_at(self, lag: int) -> Columns:
+        """Return the columns of the leaf at a lag from -6 to 5."""
+        first = (lag + REACH + 1) * self.width
+        return self.leaf[first : first + self.width]
 
     def errors(self, columns: Columns, targets: Columns) -> Array:
         """Return the squared errors of each group, `[G, targets]`, in units of the targets' variance."""
@@ -237,65 +233,72 @@ class _Regressions:
         return np.asarray(np.log(mean + FLOOR).mean(1))
 
 
-def _decide(
-    model: _Regressions, layout: _Layout, draw: np.random.Generator, episodes: int
-) -> LagEstimate:
+def _decide(model: _Regressions, draw: np.random.Generator) -> LagEstimate:
     """Compare the lags, and claim the best one if the samples agree and no guard objects."""
-
-    def decide_nothing(reason: Reason) -> LagEstimate:
-        return LagEstimate(None, reason, episodes=episodes, rows=int(model.rows))
-
-    varies = model.variance[layout.leaf_at(0)] > 0
+    varies = model.variance[model.leaf_at(0)] > 0
     if not varies.any():
-        return decide_nothing("constant")
-    if not all(
-        (model.variance[layout.leaf_at(lag)[varies]] > 0).all() for lag in (-REACH - 1, *LAGS)
-    ):
-        return decide_nothing("too few episodes")
-    if layout.target is None:
-        targets = [layout.leaf_at(lag)[varies] for lag in LAGS]
-        alone = model.errors(np.zeros(1, np.intp), targets[REACH])
-        both = model.errors(layout.fixed, np.concatenate(targets))
-        errors = np.split(both, len(LAGS), axis=1)
-    else:
-        target = layout.target[model.variance[layout.target] > 0]
-        if not len(target):
-            return decide_nothing("nothing predictable")
-        alone = model.errors(layout.fixed, target)
-        errors = [model.errors(np.append(layout.fixed, layout.leaf_at(k)), target) for k in LAGS]
+        return LagEstimate(None, "constant")
+    leaf = {lag: model.leaf_at(lag)[varies] for lag in (-REACH - 1, *LAGS)}
+    if not all(model.variance[columns].all() for columns in leaf.values()):
+        return LagEstimate(None, "too few episodes")
     groups = len(model.counts)
     drawn = draw.multinomial(groups, np.full(groups, 1 / groups), SAMPLES).astype(np.float64)
-    scores = np.array([float(model.score(each)[0]) for each in errors])
-    samples = np.array([model.score(each, drawn) for each in errors])
-    best = int(scores.argmin())
-    ahead = np.delete(samples, best, 0).min(0) - samples[best]
-    low, high = (float(value) for value in np.quantile(ahead, [TAIL, 1 - TAIL]))
+    acted = len(model.target) > 0
+    if acted:
+        target = model.target[model.variance[model.target] > 0]
+        if not len(target):
+            return LagEstimate(None, "nothing predictable")
+        alone = model.errors(model.fixed, target)
+        errors = [model.errors(np.append(model.fixed, leaf[lag]), target) for lag in LAGS]
+    else:
+        alone = model.errors(model.fixed[:1], leaf[0])
+        both = model.errors(model.fixed, np.concatenate([leaf[lag] for lag in LAGS]))
+        errors = np.split(both, len(LAGS), axis=1)
     base = float(model.score(alone)[0])
+    scores, best, (low, high) = _compare(model, errors, drawn)
+    gain = base - scores[best]
     reason: Reason | None = None
-    if base - scores[best] < LEAST_GAIN:
+    if gain < LEAST_GAIN:
         reason = "nothing predictable"
-    elif low <= (LEAST_APART if layout.target is None else LEAST_ACTED):
+    elif low <= (LEAST_ACTED if acted else LEAST_APART):
         reason = "several lags predict alike"
-    elif abs(LAGS[best]) == REACH:
+    elif abs(best) == REACH:
         reason = "beyond the lags compared"
-    elif layout.target is not None:
-        own, before = layout.leaf_at(LAGS[best]), layout.leaf_at(LAGS[best] - 1)
-        more = model.errors(np.concatenate([layout.fixed, own, before]), target)
-        gains = np.maximum(model.score(alone, drawn) - samples[best], LEAST_GAIN)
-        least, most = np.quantile((samples[best] - model.score(more, drawn)) / gains, [0.05, 0.95])
-        share = (scores[best] - float(model.score(more)[0])) / (base - scores[best])
-        explained = 1 - model.errors(layout.fixed, before[varies]).sum(0).mean() / model.rows
+    elif acted:
+        before = leaf[best - 1]
+        more = model.errors(np.concatenate([model.fixed, leaf[best], before]), target)
+        sampled = model.score(errors[LAGS.index(best)], drawn)
+        gains = np.maximum(model.score(alone, drawn) - sampled, LEAST_GAIN)
+        least, most = np.quantile((sampled - model.score(more, drawn)) / gains, [0.05, 0.95])
+        share = (scores[best] - float(model.score(more)[0])) / gain
+        unexplained = drawn @ model.errors(model.fixed, before).mean(1) / (drawn @ model.counts)
+        explained = 1 - np.quantile(unexplained, 0.05)
         follows = explained > (FOLLOWING if low <= LEAST_APART else REPLAYED)
         if share > REPEATED or most > UNCERTAIN or follows:
             reason = "actions follow from observations"
         elif least < -UNCERTAIN:
             reason = "too few episodes"
-    return LagEstimate(
-        LAGS[best] if reason is None else None,
-        reason,
-        tuple(float(value) for value in np.exp(scores - base)),
-        LAGS[best],
-        (low, high),
-        episodes,
-        int(model.rows),
-    )
+        elif len(model.history):
+            known = np.concatenate([model.fixed, model.history])
+            errors = [model.errors(np.append(known, leaf[lag]), target) for lag in LAGS]
+            other = _compare(model, errors, drawn)
+            if other[1] != best and other[2][0] > LEAST_CORRECTED and explained <= FOLLOWING:
+                scores, best, (low, high) = other
+                base = float(model.score(model.errors(known, target))[0])
+            elif other[1] != best or (best < 0 and low <= LEAST_APART):
+                reason = "several lags predict alike"
+    ratios = {lag: float(np.exp(score - base)) for lag, score in scores.items()}
+    lag = best if reason is None else None
+    return LagEstimate(lag, reason, ratios, best, (low, high))
+
+
+def _compare(
+    model: _Regressions, errors: Sequence[Array], drawn: Array
+) -> tuple[dict[int, float], int, tuple[float, float]]:
+    """Return scores by lag, the best lag, and by how much the samples of all others are above its own."""
+    scores = {lag: float(model.score(each)[0]) for lag, each in zip(LAGS, errors, strict=True)}
+    place = int(np.argmin([*scores.values()]))
+    samples = np.array([model.score(each, drawn) for each in errors])
+    ahead = np.delete(samples, place, 0).min(0) - samples[place]
+    low, high = np.quantile(ahead, [TAIL, 1 - TAIL])
+    return scores, LAGS[place], (float(low), float(high))

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from offline_data.alignment.lags import FLOOR, FOLDS, LAGS, REACH, RIDGE, Series, find_lag
+from tests.toys.robomimic import libero_demo
 
 TARGET = pytest.mark.parametrize("target", [True, False])
 
@@ -32,21 +33,23 @@ def groups(
         fixed, own = draw.normal(size=(rows, 2)) + 7, draw.normal(size=(rows, 1)) - 100
         if not target:
             own = fixed[:, :1] + noise * own
-        moves = fixed[:, :1] + own + noise * draw.normal(size=(rows, 1)) if target else None
-        found.append(Series(np.array(lengths), fixed, own[late], moves))
+        moves = fixed[:, :1] + own + noise * draw.normal(size=(rows, 1))
+        found.append(Series(np.array(lengths), fixed, own[late], moves[:, : int(target)]))
     return found
 
 
 def plain_errors(series: list[Series]) -> list[float]:
     """Compute the errors of `LagEstimate` with loops, `np.linalg.inv` and one group at a time."""
 
+    predicts = series[0].target.shape[1] > 0
+
     def table(one: Series, lag: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         x, y, first = [], [], 0
         for length in one.lengths:
             for t in range(first + REACH + 1, first + length - REACH):
                 late = one.lagged[t + lag]
-                x.append([1, *one.fixed[t], *(late if one.target is not None else ())])
-                y.append(late if one.target is None else one.target[t])
+                x.append([1, *one.fixed[t], *(late if predicts else ())])
+                y.append(one.target[t] if predicts else late)
             first += length
         return np.array(x), np.array(y)
 
@@ -64,7 +67,7 @@ def plain_errors(series: list[Series]) -> list[float]:
             total += ((own_y - own_x[:, :width] @ weights) ** 2).sum(0) / spread
         return float(np.exp(np.log(total / len(every) + FLOOR).mean()))
 
-    alone = error(0, 1 if series[0].target is None else 1 + series[0].fixed.shape[1])
+    alone = error(0, 1 + series[0].fixed.shape[1] if predicts else 1)
     return [error(lag, None) / alone for lag in LAGS]
 
 
@@ -72,7 +75,8 @@ def plain_errors(series: list[Series]) -> list[float]:
 def test_errors_are_those_of_plain_ridge_regression(target: bool) -> None:
     series = groups(0, 2, lengths=(40, 5, 13), target=target)
     found = find_lag(series)
-    np.testing.assert_allclose(found.errors, plain_errors(series), rtol=1e-6)
+    assert [*found.errors] == [*LAGS]
+    np.testing.assert_allclose([*found.errors.values()], plain_errors(series), rtol=1e-6)
     assert (found.lag, found.best, found.episodes) == (2, 2, 60)
     assert found.rows == 30 * (40 + 13 - 2 * (2 * REACH + 1))
 
@@ -114,25 +118,42 @@ def test_targets_that_do_not_depend_on_the_leaf_decide_nothing(target: object) -
     assert find_lag(series).reason == "nothing predictable"
 
 
-def test_a_later_action_of_a_policy_is_not_mistaken_for_the_cause() -> None:
-    """The action is a function of the observation, which moves by a curve that the model lacks."""
+@pytest.mark.parametrize("jump", [0, 5])
+def test_a_later_action_of_a_policy_is_not_mistaken_for_the_cause(jump: int) -> None:
+    """The action is a function of the observation, which moves by a curve that the model lacks.
+
+    A few rows far from all others hide how well the observation explains the action.
+    """
     draw = np.random.default_rng(3)
     series = []
-    for _ in range(40):
+    for number in range(40):
         seen = [draw.normal()]
-        for _ in range(60):
+        for row in range(60):
             seen.append(0.5 * seen[-1] + np.sin(3 * seen[-1]) + 0.3 * draw.normal())
+            seen[-1] += jump * (row == 30 and number % 13 == 0)
         column = np.array(seen)[:, None]
-        series.append(Series(np.array([60]), column[:-1], -column[:-1], np.diff(column, axis=0)))
+        action = -np.clip(column[:-1], -2, 2)
+        series.append(Series(np.array([60]), column[:-1], action, np.diff(column, axis=0)))
     found = find_lag(series)
     assert (found.best, found.lag, found.reason) == (1, None, "actions follow from observations")
+
+
+def test_a_body_that_follows_slowly_is_not_mistaken_for_an_early_action() -> None:
+    series = []
+    for number in range(12):
+        demo = libero_demo(number, 60, raw=False)
+        seen, action = 20 * demo["obs/ee_states"][:, :3], demo["actions"][:, :3]
+        moved = np.diff(seen, axis=0, append=np.nan)
+        before = np.concatenate([moved[:1] * np.nan, moved[:-1]])
+        series.append(Series(np.array([60]), seen, action, moved, before))
+    assert find_lag(series).lag == 0
+    assert find_lag([replace(one, history=None) for one in series]).lag == -1
 
 
 def test_rows_near_values_that_are_not_finite_are_skipped() -> None:
     series = groups(4, 1)
     for one in series[:5]:
         one.lagged[20] = np.nan
-        assert one.target is not None
         one.target[30] = 1e200
     found = find_lag(series)
     assert found.lag == 1

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from offline_data.store.reader import open_reader
 from tests.alignment.worlds import shifted, world, write
 from tests.cli.conftest import Cli
+from tests.toys.robomimic import libero_demo, write_demos
 
 
 def test_align_shows_lags_and_exits_1_where_a_leaf_is_shifted(cli: Cli, tmp_path: Path) -> None:
@@ -60,3 +64,50 @@ def test_a_figure_of_the_errors(cli: Cli, tmp_path: Path) -> None:
     ran = cli("align", str(short), "--out", str(tmp_path / "no.png"))
     assert (ran.code, (tmp_path / "no.png").exists()) == (2, False)
     assert "no errors to draw: too few episodes" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("by", "given", "found"),
+    [(0, (), []), (1, ("--alignment", "raw"), ["It is 1 row late"]), (-1, (), [])],
+)
+def test_a_libero_file_whose_actions_are_shifted(
+    by: int, given: tuple[str, ...], found: list[str], cli: Cli, tmp_path: Path
+) -> None:
+    """Observations of the file follow the actions; those that precede them are the other known form."""
+    demos = {n: libero_demo(n, 60, raw=True) for n in range(10)}
+    for demo in demos.values():
+        rows = np.clip(np.arange(60) - by, 0, 59)
+        demo["actions"] = demo["actions"][rows]
+    file = write_demos(tmp_path / "x.hdf5", demos)
+    if given:
+        assert "do not tell" in cli("convert", str(file), "arm").err
+    assert cli("convert", str(file), "arm", *given).code == 0
+    findings = cli("check", "local:arm", "--select", "RL044", "--json").json["findings"]
+    assert [one["leaf"] for one in findings] == ["action"] * len(found)
+    assert [one["message"].partition(":")[0] for one in findings] == found
+    decided = {
+        one["against"]: one["lag"] for one in cli("align", "local:arm", "--json").json["leaves"]
+    }
+    assert decided["observation/ee_states"] == by * len(found)
+
+
+@pytest.mark.parametrize("by", [0, 1, -2])
+def test_a_mapped_file_whose_actions_are_shifted(by: int, cli: Cli, tmp_path: Path) -> None:
+    batch = shifted(world(0), ("action",), by)
+    ends = np.zeros(batch.transitions, bool)
+    ends[batch.last_rows] = True
+    seen = batch.observations["observation", "state"][batch.root_rows]
+    acted, reward = batch.steps["action",], batch.steps["next", "reward"][:, 0]
+    np.savez(tmp_path / "x.npz", obs=seen, act=acted, rew=reward, done=ends)
+    mapping = tmp_path / "map.toml"
+    mapping.write_text(
+        'rows = "steps"\nfinal_observation = "missing"\n'
+        'ends.done = "done"\nends.otherwise = "truncated"\n'
+        '[leaves]\nobservation = "obs"\naction = "act"\n"next/reward" = "rew"\n'
+    )
+    ran = cli("convert", str(tmp_path / "x.npz"), "mapped", "--mapping", str(mapping))
+    assert ran.code == 0, ran.err
+    findings = cli("check", "local:mapped", "--json").json["findings"]
+    late = [one["message"] for one in findings if one["code"] == "RL044"]
+    when = {0: [], 1: ["It is 1 row late"], -2: ["It is 2 rows early"]}
+    assert [text.partition(":")[0] for text in late] == when[by]
