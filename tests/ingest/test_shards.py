@@ -176,7 +176,7 @@ def test_a_finished_shard_is_not_made_again(settings: Settings, server: FileServ
     notes, rest = Notes(), Shuffled()
     check(get(name, settings, server, rest, notes), range(18))
     assert sorted(stopped.ran + rest.ran) == list(range(6))
-    assert any("4 of 6 shards are finished" in note for note in notes.told)
+    assert any("resuming: 4 of 6 shards done" in note for note in notes.told)
     assert left(settings) == []
 
 

@@ -378,7 +378,7 @@ def test_columns_are_what_rows_are_one_by_one(text: str) -> None:
         ("percentile(length, q=3) > 2", "percentile takes 2 values"),
         ("mean(*length) > 2", "'*length' is not part"),
         ("1 < 2", "it names no field"),
-        ("-" * 60 + "length > 1", "more than 50 levels"),
+        ("-" * 60 + "length > 1", "more than 50 nested levels"),
         ("(" * 10_000 + "length" + ")" * 10_000, "more than 20000 characters"),
         ("(" * 5000 + "length" + ")" * 5000, "cannot be read"),
     ],
