@@ -234,9 +234,9 @@ def test_an_episode_plays_and_the_address_names_episode_and_time(
     page.until("document.querySelector('.play').textContent === 'Play'")
     assert page("location.hash") == "#episode=2&t=0.967"
     page.until(f"return Math.abs((() => {{{LEVEL}}})() - {6 * (first + 29)}) < 5")
-    press("k")  # the list is by return: 1, 0, 2
-    page.until("document.querySelector('article:not([hidden])').dataset.episode === '0'")
-    page.until("location.hash === '#episode=0' || location.hash === '#episode=0&t=0'")
+    press("k")
+    page.until("document.querySelector('article:not([hidden])').dataset.episode === '1'")
+    page.until("location.hash === '#episode=1' || location.hash === '#episode=1&t=0'")
     press("j")
     page.until("document.querySelector('article:not([hidden])').dataset.episode === '2'")
     page("location.hash = '#episode=9'")
