@@ -617,9 +617,8 @@ def replay(
 
     ```python
     found = offline_data.replay("local:mine", episodes=10)
-    print(
-        found
-    )  # episode 3: diverging from step 17, observation 0.02: actions are shifted by one row
+    print(found)
+    # episode 3: diverging from step 17, observation 0.02: actions are shifted by one row
     found.reproduced, found.episodes[3].cause
     ```
 
