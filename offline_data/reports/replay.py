@@ -276,7 +276,7 @@ class _Player:
     def _explanations(self, stored: _EpisodeRows) -> Iterator[tuple[str, Actions]]:
         """Yield causes, and the actions that reproduce the episode if it is that one."""
         space, last = self._env.action_space, stored.steps - 1
-        choices = getattr(space, "n", 0)
+        choices = space.n if hasattr(space, "start") and hasattr(space, "n") else 0  # Discrete
 
         def action(row: int) -> Any:
             return self._action(stored, row)

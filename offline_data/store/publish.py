@@ -1,4 +1,4 @@
-"""The lock of a dataset, staging folders, the rename that makes a dataset exist, and later changes."""
+"""Write to the folder of a dataset under its lock: stage, publish, and amend the manifest."""
 
 from __future__ import annotations
 
@@ -111,14 +111,13 @@ def check_amendable(entry: Entry) -> None:
         )
 
 
-def amend_manifest(entry: Entry, staging: Path, progress: Progress, **fields: Any) -> Entry:
+def amend_manifest(entry: Entry, staging: Path, progress: Progress, **fields: Any) -> None:
     """Replace fields of the manifest of a published dataset, atomically and under its lock.
 
     Raises:
         IntegrityError: The manifest is damaged, or the dataset was replaced since `entry` was read.
         AccessError, NoSpaceError: Of the disk.
     """
-    check_amendable(entry)
     with dataset_lock(staging, entry.id.folder, progress), disk_errors(entry.path):
         found = entry_at(entry.path).manifest
         problem = check_digest(entry.path, found)
@@ -129,7 +128,6 @@ def amend_manifest(entry: Entry, staging: Path, progress: Progress, **fields: An
         data = dump_manifest(replace(found, **fields)).encode()
         parse_manifest(data, str(entry.path), "nothing was recorded")  # what is written can be read
         write_durably(entry.path / MANIFEST, data)
-    return entry_at(entry.path)
 
 
 def recover(finished: Path, destination: Path) -> None:

@@ -44,7 +44,7 @@ class TedTarget(ExportTarget):
         header = replace(manifest, layout="ted", tables={}, counts={}, digests={}, two_copies=())
         if others or not first.whole:
             parents = tuple(member.reader.manifest.id for member in job.episodes.members)
-            header = replace(header, parents=parents)
+            header = replace(header, parents=parents, replay=None)
         path.rmdir()
         with DatasetWriter(path, header, audit="none") as writer:
             for batch in batches:

@@ -319,6 +319,36 @@ def test_an_environment_of_ones_own_is_not_closed(tmp_path: Path) -> None:
     env.step(0)
 
 
+class Switches(gymnasium.Env[Any, Any]):
+    """Counts how often each of two switches was on."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (2,), np.float64)
+    action_space = gymnasium.spaces.MultiBinary(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002
+        super().reset(seed=seed)
+        self.count = np.zeros(2)
+        return self.count.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += action
+        return self.count.copy(), 0.0, False, False, {}
+
+
+def test_actions_of_several_bits(tmp_path: Path) -> None:
+    bits = np.random.default_rng(0).integers(0, 2, (20, 2)).astype(np.int8)
+    counts = np.concatenate([np.zeros((1, 2)), np.cumsum(bits, axis=0)])
+    env = Switches()
+    steps: dict[Key, Any] = {ACTION: bits, ("next", "reward"): np.zeros((20, 1))}
+    steps |= {("next", name): np.zeros((20, 1), bool) for name in ("terminated", "truncated")}
+    seeds: dict[Key, Any] = {("seed",): np.array([1])}
+    batch = EpisodeBatch(np.array([20]), steps, {STATE: counts}, np.ones(1, bool), episodes=seeds)
+    assert played(store(tmp_path / "x", batch, None), env=env).counts == {"exact": 1}
+    late = replace(batch, steps={**batch.steps, ACTION: np.roll(bits, -1, axis=0)})
+    (one,) = played(store(tmp_path / "y", late, None), env=env).episodes
+    assert (one.outcome, "the environment fails" in str(one.cause)) == ("different", False)
+
+
 def test_leaves_that_the_environment_does_not_have(tmp_path: Path) -> None:
     batch = record(gymnasium.make("CartPole-v1"), [1])
     (one,) = played(store(tmp_path / "x", batch, "Pendulum-v1")).episodes
