@@ -319,7 +319,7 @@ def test_an_environment_of_ones_own_is_not_closed(tmp_path: Path) -> None:
     env.step(0)
 
 
-class Switches(gymnasium.Env[Any, Any]):
+class Switches(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     """Counts how often each of two switches was on."""
 
     observation_space = gymnasium.spaces.Box(0, 100, (2,), np.float64)
