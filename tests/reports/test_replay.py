@@ -412,6 +412,16 @@ def test_a_summary_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (again["counts"], again["tolerance"]) == ({"rounding": 1}, 1)
 
 
+def test_an_exported_part_has_no_summary_of_the_whole(tmp_path: Path) -> None:
+    path = store(tmp_path / "x", record(gymnasium.make("CartPole-v1"), [1, 2]), "CartPole-v1")
+    played(path, save=True, root=tmp_path / "root")
+    part = offline_data.load_dataset(path, batch_size=4).episodes_at([0])
+    for name, data in (("whole", path), ("part", part)):
+        offline_data.export(data, tmp_path / name, to="ted", root=tmp_path / "root", progress=False)
+    assert read_manifest(tmp_path / "whole").replay == read_manifest(path).replay is not None
+    assert read_manifest(tmp_path / "part").replay is None
+
+
 def test_a_summary_is_not_written_for_other_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
