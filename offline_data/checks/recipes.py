@@ -1,4 +1,4 @@
-"""Errors that an older version made by a recipe, and the command that makes the dataset again."""
+"""Errors of earlier versions, and the command that makes a dataset again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
-from offline_data.checks.names import options
+from offline_data.checks.names import options, without_revision
 from offline_data.episodes.fields import Key, next_of, split_key
 from offline_data.errors import OfflineDataError
 from offline_data.preprocess.steps.leaves import NEXT_TOO
@@ -30,7 +30,7 @@ def forgotten(manifest: Manifest, key: Key) -> str:
         if step.get("step") in _CHANGING and _selects(step, key):
             return (
                 f"; step {step['step']!r} of an earlier version changed the root leaf and not `next`: "
-                f"make the dataset again with `{_command(manifest)}`"
+                f"make the dataset again with `{command_of(manifest)}`"
             )
     return ""
 
@@ -71,8 +71,14 @@ def _key(name: str) -> Key:
     return ("observation", *key[1:]) if key[:1] == ("obs",) else key
 
 
-def _command(manifest: Manifest) -> str:
-    """Return the command line that made a dataset; `…` stands for what it cannot say."""
+def command_of(manifest: Manifest) -> str:
+    """Return the command that makes a dataset again; `…` and capitals stand for unknown parts."""
+    if "recipe" not in options(manifest):
+        words = ["download", without_revision(manifest.id)]
+        if manifest.source == "local":
+            words = ["convert", "PATH", manifest.name]
+            words += ["--mapping", "FILE"] * bool(options(manifest).get("mapping"))
+        return shlex.join(["offline-data", *words, "--force"])
     words = ["offline-data", "preprocess", *(manifest.parents[:1] or ("PARENT",))]
     for step in options(manifest)["recipe"]:
         text = _as_text(step) if isinstance(step, dict) else None

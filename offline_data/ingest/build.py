@@ -22,6 +22,7 @@ from offline_data.ids import DatasetId
 from offline_data.ingest.parsing import ParsedDataset
 from offline_data.plurals import plural
 from offline_data.sources.base import PART_BYTES, Part, RandomAccess, RawDataset, Release, Shard
+from offline_data.sources.corrections import reading_of
 from offline_data.sources.options import Options
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry
@@ -96,6 +97,8 @@ class BuildJob:
     of a dataset)."""
     history: tuple[HistoryStep, ...] = ()
     """Steps that the manifest keeps, where the dataset is only written in another layout."""
+    reading: int | None = None
+    """`converter.reading` of the dataset that is written in another layout; None: the adapter's now."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +253,7 @@ def _part_of(shards: Sequence[Shard], shard: Shard | None) -> float:
 
 def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
     info = raw.info
+    reading = reading_of(job.adapter) if job.reading is None else job.reading
     return Manifest(
         id=str(job.id),
         source=job.id.source,
@@ -262,6 +266,7 @@ def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
             "name": "offline-data",
             "version": __version__,
             "adapter": job.adapter,
+            **({"reading": reading} if reading else {}),
             "options": job.recorded_options or options.recorded(),
         },
         files=job.files,

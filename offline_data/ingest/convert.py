@@ -23,6 +23,7 @@ from offline_data.ingest.raw import local_files
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import clear_published, convert_shards, convert_whole
 from offline_data.progress import SILENT, Progress
+from offline_data.sources.corrections import defects_of
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.options import Options
 from offline_data.sources.registry import check_plain, get_source, source_names
@@ -229,6 +230,12 @@ def _exists(build: Build, path: Path) -> bool:
         return False
     there = entry_at(job.destination).manifest
     if build.copied is None:
+        if defects := defects_of(there):
+            raise UsageError(
+                f"{job.id} already exists, made by an earlier version, which {defects[0]} "
+                f"({job.destination})",
+                hint="replace it with --force",
+            )
         return options.layout in {None, there.layout} and options.accept(there)
     if there.digests != build.copied.manifest.digests:
         raise UsageError(

@@ -38,6 +38,7 @@ from offline_data.ingest.shards import (
     without_folder,
 )
 from offline_data.progress import SILENT, Progress
+from offline_data.sources.corrections import defects_of
 from offline_data.sources.options import Options, TextOptions
 from offline_data.sources.registry import get_source
 from offline_data.store.cache import asked_to_stay
@@ -81,6 +82,11 @@ def download(
         if isinstance(found, Entry):
             entry = found
             clear_published(entry.id, settings)
+            for problem in defects_of(entry.manifest):
+                progress.note(
+                    f"{entry.id} was made by an earlier version, which {problem}: "
+                    f"`offline-data download {entry.id} --force` makes it again"
+                )
         else:
             entry, existed = _build(found, settings, progress, executor)
     if options.layout not in {None, entry.manifest.layout}:  # also if another process made it
@@ -280,6 +286,7 @@ def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progr
         manifest.parents,
         manifest.converter.get("options"),
         manifest.history,
+        manifest.converter.get("reading", 0),
     )
     whole = replace(options, episodes=None)
     with (

@@ -94,6 +94,7 @@ class _ConverterOptions(TypedDict, total=False):
 
 class _Converter(TypedDict, total=False):
     version: str
+    reading: Count
     options: _ConverterOptions
 
 
@@ -183,7 +184,7 @@ class Manifest:
     created: str = ""
     """UTC time of publication, ISO 8601."""
     converter: Annotated[Mapping[str, Any], _Converter] = field(default_factory=dict)
-    """`name`, `version`, `options`."""
+    """`name`, `version`, `options`, and `reading`, see `sources.corrections`."""
     files: tuple[Annotated[Mapping[str, Any], _RawFile], ...] = ()
     """Raw files it was made from: `path`, `url`, `size`, `sha256`."""
     spaces: Mapping[str, Any] = field(default_factory=dict)

@@ -14,11 +14,13 @@ import pytest
 
 from offline_data.checks.finding import Severity
 from offline_data.checks.rules.files import Advisory, advisories
+from offline_data.sources import corrections
+from offline_data.sources.corrections import Correction
 from offline_data.sources.registry import get_source
 from offline_data.store.manifest import Manifest, dump_manifest, read_manifest
 from tests.checks.planted import Write, changed, clean_batch, found
 
-FILES = ["RL001", "RL008", "RL002", "RL003", "RL004", "RL005", "RL006"]
+FILES = ["RL001", "RL008", "RL002", "RL003", "RL004", "RL005", "RL006", "RL009"]
 
 
 def described(path: Path, **fields: Any) -> Path:
@@ -73,6 +75,36 @@ def test_known_defects(write: Write) -> None:
     assert (early.about, early.severity) == ("maze2d-rewards-early", "warning")
     assert "https://github.com/Farama-Foundation/D4RL/issues/194" in early.message
     assert (waypoints.about, waypoints.severity) == ("maze2d-timeouts-are-waypoints", "info")
+
+
+@pytest.mark.parametrize(
+    ("fields", "converter", "command"),
+    [
+        ({"source": "local", "name": "x"}, {}, "convert PATH x --force"),
+        ({"source": "local", "name": "x"}, {"reading": 1}, None),
+        ({"source": "local", "name": "x"}, {"adapter": "other"}, None),
+        (
+            {"source": "local", "name": "x"},
+            {"options": {"mapping": {"rows": "steps"}}},
+            "convert PATH x --mapping FILE --force",
+        ),
+        ({"source": "toy", "name": "x", "id": "toy:x@1"}, {}, "download toy:x --force"),
+    ],
+)
+def test_conversions_of_earlier_versions(
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, Any],
+    converter: dict[str, Any],
+    command: str | None,
+) -> None:
+    lost = Correction("lost rows", lambda manifest: manifest.counts["transitions"] > 0)
+    other = Correction("lost columns", lambda _: False)
+    monkeypatch.setattr(corrections, "CORRECTIONS", {"toy": (lost, other)})
+    path = described(write(clean_batch()), converter={"adapter": "toy", **converter}, **fields)
+    messages = [one.message for one in found(path, "RL009")]
+    said = f"An earlier version lost rows: make the dataset again with `offline-data {command}`"
+    assert messages == [said] * (command is not None)
 
 
 def test_defects_of_a_parent(write: Write) -> None:
