@@ -36,7 +36,7 @@ BUDGETS = {
     "offline_data/api": 1_500,
     "offline_data/buffers": 19_940,
     "offline_data/checks": 4_550,
-    "offline_data/episodes": 790,
+    "offline_data/episodes": 900,
     "offline_data/executors": 720,
     "offline_data/fetch": 2_960,
     "offline_data/ingest": 4_080,

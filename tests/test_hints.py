@@ -164,7 +164,7 @@ def test_both_forms_survive_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["info nosuch:thing", "check local:other --select RL999", "explain RL999"]
+    "command", ["info nosuch:thing", "check local:other --select ZZ999", "explain ZZ999"]
 )
 def test_commands_in_hints_are_listed_in_the_help(
     root: Path, capsys: pytest.CaptureFixture[str], command: str

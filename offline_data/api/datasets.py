@@ -144,6 +144,7 @@ def convert(
     video: Literal["keep", "png", "raw", "skip"] | None = None,
     split: str | None = None,
     alignment: Literal["raw", "regenerated"] | None = None,
+    autoreset: Literal["next_step", "same_step"] | None = None,
     only: str | None = None,
     text: TextOptions | None = None,
     mapping: str | os.PathLike[str] | Mapping[str, Any] | FileMapping | None = None,
@@ -199,6 +200,9 @@ def convert(
             dataset, in which `ds.episodes["split"]` tells them apart.
         alignment: Of LIBERO files: `raw` if observations were recorded after the action of their row,
             `regenerated` if before it; None: decided by the movements.
+        autoreset: Mode of the vector environment that recorded arrays or a D4RL-like file: `next_step`
+            drops the row of each reset, with `same_step` final observations are unknown; None: all rows
+            are steps.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
         mapping: Arrays of a file or folder by leaf, and the ends of episodes: a TOML file, a mapping
@@ -252,6 +256,7 @@ def convert(
         checkpoints=checkpoints,
         split=split,
         alignment=alignment,
+        autoreset=autoreset,
         only=only,
         text=ingest.pinned_text(text, chosen),
         mapping=None if mapping is None else read_mapping(mapping),

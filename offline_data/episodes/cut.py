@@ -11,6 +11,8 @@ row of observations        0 1 2 2        3 4 4         with_final_rows(column, 
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,7 +69,13 @@ def with_final_rows(
     ends = np.cumsum(lengths)
     copies = np.ones(len(column), np.int64)
     copies[ends - 1] = 2
-    out = np.take(column, np.repeat(np.arange(len(column)), copies), axis=0)
+    rows = np.repeat(np.arange(len(column)), copies)
+    if (join := getattr(column, "joined_with", None)) is not None:  # an `EncodedColumn`
+        if final is None:
+            return column[rows]
+        rows[ends + np.arange(len(ends))] = len(column) + np.arange(len(ends))
+        return cast("NDArray[np.generic]", join([final])[rows])
+    out = np.take(column, rows, axis=0)
     if final is not None:
         out[ends + np.arange(len(ends))] = final
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from offline_data.errors import FormatError
 from offline_data.files import is_unicode
@@ -21,6 +21,9 @@ ACTION_ROOTS = frozenset({"action", "input_ids", "chosen_data", "rejected_data"}
 
 RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", "episode"})
 """First parts of keys that TED reserves, so that no observation column can have them."""
+
+Autoreset: TypeAlias = Literal["next_step", "same_step"]
+"""Mode of a vector environment with automatic resets whose rows need a correction; see `autoreset`."""
 
 EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
 """Columns of every episode table; no source can give another column of such a name."""

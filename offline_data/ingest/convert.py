@@ -197,6 +197,8 @@ def _resolve(
         source = "text"
     with ConversionProcess(path) as process:
         adapter, release = process.describe(source, dataset.name)
+        if options.mapping is None:
+            options = replace(options, mapping=release.mapping)
         release = apply_options(options, release, adapter)
         own = entry_at(path) if adapter == "local" else None
         copied = own if own and copies and changes_nothing(own.manifest, options) else None

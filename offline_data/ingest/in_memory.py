@@ -111,15 +111,16 @@ def _name_by_content(folder: Path, dataset: DatasetId, options: Options) -> Data
 def _raw_of(data: Mapping[str, Any] | Iterable[Any] | RawDataset, options: Options) -> RawDataset:
     found = episodes_of_buffer(data)
     data = data if found is None else found
-    if isinstance(data, RawDataset):
-        return data
     if isinstance(data, Mapping):
         from offline_data.sources.catalogs.d4rl import EndRule
         from offline_data.sources.d4rl import FORMAT, cut_to_episodes
 
         flat = describe_arrays(data, FORMAT)
-        keep = options.keep_episodes
-        return cut_to_episodes(flat, EndRule(), SourceInfo(), keep_episodes=keep)
+        return cut_to_episodes(flat, EndRule(), SourceInfo(), options)
+    if options.autoreset is not None:
+        raise UsageError("autoreset= is for arrays and flat files; these data are episodes")
+    if isinstance(data, RawDataset):
+        return data
     if isinstance(data, (bytes, np.ndarray)) or not isinstance(data, Iterable):
         raise FormatError(
             f"A {type(data).__name__} cannot be converted; expected a path, a mapping of arrays, an "

@@ -14,7 +14,12 @@ from offline_data.files import human_bytes
 from offline_data.ids import DatasetId, did_you_mean
 from offline_data.plurals import plural
 from offline_data.sources.base import Release
-from offline_data.sources.options import ALL_SPLITS, Options, TextOptions
+from offline_data.sources.options import (
+    ALL_SPLITS,
+    AUTORESET_SOURCES,
+    Options,
+    TextOptions,
+)
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry
@@ -53,6 +58,11 @@ def apply_options(options: Options, release: Release, source: str) -> Release:
         raise UsageError(
             f"Features of {source} cannot be chosen before conversion; only those of lerobot can",
             hint="leave --only out; load_dataset(…, keys=[…]) loads only some leaves",
+        )
+    if options.autoreset is not None and source not in AUTORESET_SOURCES:
+        raise UsageError(
+            f"--autoreset is for flat files of {', '.join(AUTORESET_SOURCES)}; this is {source}",
+            hint="files of your own have a line for it in their mapping: autoreset = …",
         )
     if options.checkpoints is not None:
         release = get_source(source).narrowed(release, options.checkpoints)

@@ -1,7 +1,8 @@
 """Arrays of any file by name, read in blocks of rows: HDF5, npz, npy in folders, zarr, Parquet, CSV, `.pt`.
 
 A name is the path to an array, with slashes. Episodes may have groups of their own, which are HDF5 or zarr
-groups, beginnings of names, subfolders, or files of a folder: `groups` lists and `below` opens them.
+groups, beginnings of names, numbers at the end of all names (`obs_7`, `act_7`), subfolders, or files of a
+folder: `groups` lists and `below` opens them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from offline_data.readers import hdf5_tree
 from offline_data.readers.archive import name_damage, open_zip
 from offline_data.readers.arrow import PARQUET, count_rows, iter_ranges, table_leaves
 from offline_data.readers.hdf5 import h5, is_hdf5, name_hdf5_damage, open_hdf5
+from offline_data.readers.images import is_image
 from offline_data.readers.inflate import read_rows
 from offline_data.readers.npy import NpyRows, NpzArrays, read_header, read_npy
 from offline_data.readers.rows import read_rows as read_csv
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 Block = dict[str, "NDArray[Any]"]
 Ranges = list[tuple[int, int]]
 
+BYTES = np.dtype("V")
+"""Item type of a column whose rows are `bytes` of any length."""
+
 SUFFIXES = (".hdf5", ".h5", ".npz", ".pt", ".pth", ".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """Suffixes of files in a folder that are episodes."""
 _BUDGET = 1 << 42
@@ -53,7 +58,7 @@ class NamedArray:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    """Item type in this machine's byte order; object: text, or nothing that is read."""
+    """Item type in this machine's byte order; object: text, or nothing that is read; or `BYTES`."""
     problem: str = ""
     """Why it cannot be read, as the end of a sentence that begins with `It`; empty: it can."""
 
@@ -89,31 +94,60 @@ class Arrays(ABC):
         return block[name]
 
     def groups(self, parent: str) -> list[str]:
-        """List the names below which there are groups or arrays, in natural order."""
+        """List the names below which there are groups or arrays, in natural order.
+
+        Without any, `_7` is the group of the arrays whose names end so, if all arrays have such a name.
+        """
         start = f"{parent}/" if parent else ""
         parts = (name.removeprefix(start) for name in self.columns if name.startswith(start))
-        return sorted({part.partition("/")[0] for part in parts if "/" in part}, key=natural)
+        found = sorted({part.partition("/")[0] for part in parts if "/" in part}, key=natural)
+        return found or ([] if parent else self._numbers())
+
+    def _numbers(self) -> list[str]:
+        """Return the numbers at the end of all names, if they have the same stems, as `_0`."""
+        stems: dict[str, set[str]] = {}
+        rows: dict[str, set[int]] = {}
+        wide = False
+        for name, column in self.columns.items():
+            match = _NUMBERED.fullmatch(name)
+            if match is None or not column.shape:
+                return []
+            stems.setdefault(match[2], set()).add(match[1])
+            rows.setdefault(match[1], set()).add(column.shape[0])
+            wide |= len(column.shape) > 1
+        alike = len(stems) > 1 and all(one == rows.keys() for one in stems.values())
+        columns = not wide and all(len(some) == 1 for some in rows.values())  # of one table
+        return sorted(stems, key=natural) if alike and not columns else []
 
     @contextmanager
     def below(self, group: str) -> Iterator[Arrays]:
         """Open the arrays of a group, by their names in it."""
-        yield _Below(self, f"{group}/")
+        numbered = group.startswith("_") and group in self._numbers()
+        yield _Below(self, "", group) if numbered else _Below(self, f"{group}/")
 
 
 class _Below(Arrays):
-    """Arrays whose names begin alike."""
+    """Arrays whose names begin alike, or end alike."""
 
-    def __init__(self, whole: Arrays, start: str) -> None:
-        self.path, self._whole, self._start = whole.path, whole, start
+    def __init__(self, whole: Arrays, start: str, end: str = "") -> None:
+        self.path, self._whole, self._start, self._end = whole.path, whole, start, end
 
     @cached_property
     def columns(self) -> Mapping[str, NamedArray]:
         found = self._whole.columns.items()
-        return {n.removeprefix(self._start): c for n, c in found if n.startswith(self._start)}
+        return {
+            self._short(name): column
+            for name, column in found
+            if name.startswith(self._start) and name.endswith(self._end)
+        }
 
     def blocks(self, names: Sequence[str], ranges: Ranges) -> Iterator[Block]:
-        for block in self._whole.blocks([self._start + name for name in names], ranges):
-            yield {name.removeprefix(self._start): values for name, values in block.items()}
+        whole = [self._start + name + self._end for name in names]
+        for block in self._whole.blocks(whole, ranges):
+            yield {self._short(name): values for name, values in block.items()}
+
+    def _short(self, name: str) -> str:
+        return name.removeprefix(self._start).removesuffix(self._end)
 
 
 class _Hdf5(Arrays):
@@ -141,8 +175,19 @@ class _Hdf5(Arrays):
             return _unread("has no values, or a type that numpy does not have")
         if hdf5_tree.lies_elsewhere(dataset):
             return _unread("has its values in another file, which is not followed")
+        if self._is_bytes(dataset, dtype):
+            return NamedArray(dataset.shape, BYTES, _BYTES)
         text = dtype.kind == "S" or h5().check_string_dtype(dtype) is not None
         return _column(dataset.shape, np.dtype(object) if text else dtype, text=text)
+
+    @staticmethod
+    def _is_bytes(dataset: Any, dtype: np.dtype[Any]) -> bool:
+        """Return True for rows of bytes: those of any lengths, opaque ones, and strings that are not text."""
+        if len(dataset.shape) != 1 or not dataset.shape[0]:
+            return False
+        if dtype.kind == "S":
+            return is_image(hdf5_tree.read_frames(dataset.id, 0, 1)[0])
+        return (dtype.kind == "V" and not dtype.fields) or h5().check_vlen_dtype(dtype) == np.uint8
 
     def blocks(self, names: Sequence[str], ranges: Ranges) -> Iterator[Block]:
         with name_hdf5_damage(self.path):
@@ -150,11 +195,15 @@ class _Hdf5(Arrays):
             whole |= {n: self._read_whole(n) for n in names if not self.columns[n].shape}
             for start, stop in ranges:
                 yield {
-                    n: whole[n][start:stop]
-                    if n in whole
-                    else _native(read_rows(self._datasets[0][n], start, stop))
+                    n: whole[n][start:stop] if n in whole else self._read_rows(n, start, stop)
                     for n in names
                 }
+
+    def _read_rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        dataset = self._datasets[0][name]
+        if self.columns[name].dtype == BYTES:
+            return _objects(hdf5_tree.read_frames(dataset.id, start, stop))
+        return _native(read_rows(dataset, start, stop))
 
     def _read_whole(self, name: str) -> NDArray[Any]:
         dataset = self._datasets[0][name].id
@@ -176,14 +225,17 @@ class _Hdf5(Arrays):
             )
             kind = h5().h5o.TYPE_GROUP
             found = [n for n in names if h5().h5o.get_info(group, n.encode()).type == kind]
-            return sorted(found, key=natural)
+        return sorted(found, key=natural) or ([] if parent else self._numbers())
 
     @contextmanager
     def below(self, group: str) -> Iterator[Arrays]:
         with name_hdf5_damage(self.path):
             opened = hdf5_tree.open_group(self._group, tuple(group.split("/")))
         if opened is None:
-            raise FormatError(f"{self.path} has no group {group!r}")
+            if group not in self._numbers():
+                raise FormatError(f"{self.path} has no group {group!r}")
+            yield _Below(self, "", group)
+            return
 
         def find() -> tuple[dict[str, Any], Mapping[str, str]]:
             found = hdf5_tree.walk(opened)
@@ -220,6 +272,8 @@ class _Streams(Arrays):
             found[name] = _column(
                 header.shape, np.dtype(object) if text else header.dtype, text=text
             )
+            if header.dtype.kind == "S" and len(header.shape) == 1:
+                found[name] = NamedArray(header.shape, BYTES, _BYTES)
             if header.dtype.hasobject:
                 found[name] = _unread("has Python objects, which are a pickle")
         return found
@@ -281,10 +335,13 @@ class _NpyFolder(_Streams):
         names = [
             one.name for one in folder.iterdir() if is_folder(one) or one.name.endswith(SUFFIXES)
         ]
-        return sorted(names, key=natural)
+        return sorted(names, key=natural) or ([] if parent else self._numbers())
 
     @contextmanager
     def below(self, group: str) -> Iterator[Arrays]:
+        if group in self._numbers():
+            yield _Below(self, "", group)
+            return
         with open_arrays(self.path / group) as arrays:
             yield arrays
 
@@ -324,7 +381,9 @@ class _Parquet(Arrays):
         for leaves in self._leaves(None, [(0, min(self._rows, _DESCRIBED))]):
             for name, leaf in leaves.items():
                 text = "string" in leaf.kind
-                if leaf.values is None or (leaf.values.dtype == object and not text):
+                if "binary" in leaf.kind and leaf.values is not None:
+                    found[name] = NamedArray((self._rows,), BYTES, _BYTES)
+                elif leaf.values is None or (leaf.values.dtype == object and not text):
                     found[name] = _unread(f"is {leaf.kind:.60}, or its rows differ in length")
                 else:
                     shape = (self._rows, *leaf.values.shape[1:])
@@ -337,6 +396,8 @@ class _Parquet(Arrays):
             for name, column in expected.items():
                 leaf = leaves[name]
                 values: Any = leaf.values
+                if column.dtype == BYTES and values is not None and leaf.nulls is None:
+                    continue
                 if values is None or (values.shape[1:], values.dtype) != (
                     column.shape[1:],
                     column.dtype,
@@ -378,7 +439,7 @@ class _Csv(Arrays):
                 if dtype == bool:
                     block[name] = np.array([cell.strip().lower() == "true" for cell in some], bool)
                 elif dtype == object:
-                    block[name] = np.array([*some, None], object)[:-1]
+                    block[name] = _objects(some)
                 else:
                     filled = [cell if cell.strip() else "nan" for cell in some]
                     block[name] = np.array(filled, np.str_).astype(dtype)
@@ -386,6 +447,8 @@ class _Csv(Arrays):
             yield block
 
 
+_NUMBERED = re.compile(r"(.*?[^/])(_[0-9]{1,9})")
+_BYTES = "has rows of bytes that are neither JPEG nor PNG images"
 _CSV = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)]
 
 
@@ -453,6 +516,13 @@ def _column(shape: tuple[int, ...], dtype: np.dtype[Any], *, text: bool = False)
             shape, dtype, f"is {dtype}; expected real numbers of at most 8 bytes, or bool"
         )
     return NamedArray(shape, dtype.newbyteorder("="))
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    """Return values as an array of objects `[n]`, whatever they are."""
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:

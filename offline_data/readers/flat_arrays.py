@@ -1,8 +1,8 @@
-"""Arrays in memory, one row per transition in all of them, described like a flat HDF5 file."""
+"""Arrays in memory or npz files, one row per transition in all arrays, described like a flat HDF5 file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError
 from offline_data.readers.flat_hdf5 import FlatColumn, FlatFile, FlatFormat, check_next, unfit
+from offline_data.readers.npy import open_npz
 
 WHERE = Path("the arrays")
-"""Stands for the file in messages."""
+"""Replaces the file in messages."""
+NPZ_BYTES = 8 << 30
+"""Largest total of the arrays of a file, which are read as a whole."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,49 @@ class FlatArrays(FlatFile):
         return self.arrays[name][start:stop].astype(self.columns[name].dtype, copy=False)
 
 
-def describe_arrays(given: Mapping[str, Any], form: FlatFormat, where: Path = WHERE) -> FlatArrays:
-    """Check arrays, by the names of a flat format; nested mappings are names with slashes.
+@dataclass(frozen=True)
+class FlatNpz(FlatFile):
+    """An npz file; its arrays are read whole, once in a process, since they may be compressed."""
 
-    `where` is the file that they were read from, if any.
+    _read: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Open the file within a block, for `read`."""
+        return open_npz(self.path, budget=NPZ_BYTES)
+
+    def read(self, file: Any, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Read rows of one array, in this machine's byte order, `[n, …]`."""
+        if name not in self._read:
+            self._read[name] = file[name]
+        return self._read[name][start:stop].astype(self.columns[name].dtype, copy=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields without the arrays: another process reads the file."""
+        return {**vars(self), "_read": {}}
+
+
+def describe_arrays(given: Mapping[str, Any], form: FlatFormat) -> FlatArrays:
+    """Check arrays, by the names of a flat format; nested mappings are names with slashes.
 
     Raises `FormatError`: a required one is missing, or has no rows, another number of rows than the
     observations, or no real numbers.
     """
     arrays = dict(_flatten(given))
+    flat = _describe(arrays, arrays.__getitem__, form, WHERE)
+    return FlatArrays(**vars(flat), arrays=arrays)
+
+
+def inspect_npz(path: Path, form: FlatFormat) -> FlatNpz:
+    """Describe an npz file, and check its format, as `flat_hdf5.inspect` does; raises `FormatError`."""
+    with open_npz(path, budget=NPZ_BYTES) as arrays:
+        headers = {name: arrays.header(name) for name in arrays}
+        return FlatNpz(**vars(_describe(headers, arrays.__getitem__, form, path)))
+
+
+def _describe(
+    arrays: Mapping[str, Any], read: Callable[[str], NDArray[Any]], form: FlatFormat, where: Path
+) -> FlatFile:
+    """Describe arrays, or their headers."""
     which = "The arrays" if where is WHERE else f"The arrays of {where}"
     if missing := [name for name in form.required_columns if name not in arrays]:
         raise FormatError(
@@ -51,18 +88,16 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat, where: Path = WH
             hint=f"needed are {', '.join(form.required_columns)}; episodes, one by one, may have nested "
             "observations",
         )
-    observations = arrays[form.observation]
-    rows = len(observations) if observations.ndim else 0
-    if not rows:
-        raise FormatError(
-            f"{which} have no rows: {form.observation!r} has shape {list(observations.shape)}"
-        )
+    shape = arrays[form.observation].shape
+    if not shape or not shape[0]:
+        raise FormatError(f"{which} have no rows: {form.observation!r} has shape {list(shape)}")
+    rows = shape[0]
     columns: dict[str, FlatColumn] = {}
     scalars: dict[str, Any] = {}
     refused: dict[str, str] = {}
     for name, array in arrays.items():
-        if array.ndim == 0 and name not in form.known_columns:
-            value = array.item()
+        if array.shape == () and name not in form.known_columns and not array.dtype.hasobject:
+            value = read(name).item()
             value = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
             if isinstance(value, (str, bool, int, float)):
                 scalars[name.removeprefix(form.metadata)] = value
@@ -77,7 +112,7 @@ def describe_arrays(given: Mapping[str, Any], form: FlatFormat, where: Path = WH
             raise FormatError(f"{where}: {name!r} {refused[name]}")
     check_next(columns, where, form)
     dropped = tuple(Dropped(name, f"It {reason}.") for name, reason in refused.items())
-    return FlatArrays(where, form, (("", rows),), columns, scalars, dropped, arrays)
+    return FlatFile(where, form, (("", rows),), columns, scalars, dropped)
 
 
 def _flatten(given: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, NDArray[Any]]]:

@@ -392,18 +392,21 @@ def read_text(dataset: Any, where: str) -> NDArray[np.object_]:
     return out
 
 
-def read_frames(dataset: Any) -> list[bytes]:
-    """Read a low-level dataset of uint8 pieces, one a row: of any lengths, or `[rows, length]`."""
-    return [np.asarray(row, dtype=np.uint8).tobytes() for row in _high(dataset)[()]]
+def read_frames(dataset: Any, start: int = 0, stop: int | None = None) -> list[bytes]:
+    """Read rows of a low-level dataset as bytes: uint8 of any lengths or `[rows, length]`, or strings."""
+    whole = _high(dataset, start, stop)
+    return [
+        row if isinstance(row, bytes) else np.asarray(row).tobytes() for row in whole[start:stop]
+    ]
 
 
-def _high(dataset: Any) -> Any:
-    """Return a low-level dataset as an `h5py.Dataset`, all of which may be read."""
+def _high(dataset: Any, start: int = 0, stop: int | None = None) -> Any:
+    """Return a low-level dataset as an `h5py.Dataset`, of which these rows may be read."""
     check_size(dataset)
     check_storage(dataset)
     whole = h5().Dataset(dataset)
     if whole.shape:
-        check_chunks(whole, 0, len(whole))
+        check_chunks(whole, start, len(whole) if stop is None else stop)
     return whole
 
 

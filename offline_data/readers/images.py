@@ -40,6 +40,11 @@ def is_jpeg(data: bytes, *, whole: bool = False) -> bool:
     return data.startswith(_START) and (data.endswith(_END) or not whole)
 
 
+def is_image(data: bytes) -> bool:
+    """Return True if `data` begins like a JPEG or PNG file."""
+    return is_jpeg(data) or data.startswith(_PNG_BEGIN[:8].tobytes())
+
+
 def decode_jpeg(data: bytes, where: str) -> NDArray[np.uint8]:
     """Decode one JPEG image to uint8 `[height, width, 3]`, or `[height, width]` where it is grey.
 

@@ -24,8 +24,10 @@ from offline_data.sources.base import CatalogEntry, CatalogSource, Release
 from offline_data.sources.catalogs.d4rl import EndRule
 from offline_data.sources.d4rl import D4RLEpisodes
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.recognition import ArrayNames
 
 FORMAT = replace(d4rl.FORMAT, title="AgileRL")
+NAMES = ArrayNames((*FORMAT.required_columns, FORMAT.next_observation), exactly=True)
 UNMARKED = (
     "An end that is not terminal shows only where the observation changes: two episodes between which it "
     "stays the same are read as one."
@@ -46,13 +48,13 @@ class AgileRL(CatalogSource):
         hint = "convert a file of yours: `offline-data convert main_data.hdf5 NAME`"
         raise NotFoundError(f"There is no {self.name}:{name}: AgileRL publishes none", hint=hint)
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is a file with exactly AgileRL's columns, or its folder."""
-        if not (file := _file_of(path)).is_file():
-            return False
+    def has_format(self, path: Path) -> int:
+        """Count AgileRL's columns in a file that has no others, or in its folder."""
+        if not (file := _file_of(path)).is_file() or file.suffix == ".npz":
+            return 0
         with open_hdf5(file) as opened:
             # A Minari dataset is a folder of the same names, with a group for each of many episodes.
-            return len(opened) == len(d4rl.AGILERL_COLUMNS) and {*opened} == d4rl.AGILERL_COLUMNS
+            return NAMES.count_in(opened) if len(opened) == len(NAMES.required) else 0
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file, or the folder that AgileRL made for it."""
@@ -72,7 +74,7 @@ class AgileRL(CatalogSource):
         keep = release.keep_episodes
         info = self.describe(release, *(() if keep else (UNMARKED,)))
         rule = EndRule("terminals" if keep else "jumps")
-        return d4rl.cut_to_episodes(flat, rule, info, keep_episodes=keep)
+        return d4rl.cut_to_episodes(flat, rule, info, release)
 
 
 def _file_of(path: Path) -> Path:

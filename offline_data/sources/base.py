@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.config import Settings
+from offline_data.episodes.fields import Autoreset
 from offline_data.errors import (
     FormatError,
     NotFoundError,
@@ -118,6 +119,8 @@ class Release:
     """The one to read; None or `ALL_SPLITS`: all."""
     alignment: Alignment | None = None
     """Alignment of LIBERO files; None: told by the data."""
+    autoreset: Autoreset | None = None
+    """Mode of the vector environment that recorded the rows; see `episodes.autoreset`."""
     text: TextOptions | None = None
     """Tokenization of text, see `Source.with_text`; None: not text."""
     mapping: FileMapping | None = None
@@ -265,9 +268,12 @@ class Source(Catalog):
                 not as expected.
         """
 
-    def accepts(self, path: Path) -> bool:  # noqa: ARG002
-        """Return True if a local file or folder looks like this source's format."""
-        return False
+    def accepts(self, path: Path) -> int:  # noqa: ARG002
+        """Return how many required names show that a local path has this source's format; 0: it has not.
+
+        True counts as one. Where several sources accept a path, the one with most names reads it.
+        """
+        return 0
 
     def release_of(self, path: Path, name: str) -> Release:  # noqa: ARG002
         """Return the release of a local file or folder (`convert`).
@@ -358,12 +364,12 @@ class CatalogSource(Source):
         notes = (*entry.notes, *notes)
         return SourceInfo(licence=self.licence, citation=self.citation, notes=notes, **facts)
 
-    def accepts(self, path: Path) -> bool:
+    def accepts(self, path: Path) -> int:
         try:
             return self.has_format(path)
         except OfflineDataError:
-            return False
+            return 0
 
     @abstractmethod
-    def has_format(self, path: Path) -> bool:
-        """Return True if a local file or folder has this format; may raise `OfflineDataError`."""
+    def has_format(self, path: Path) -> int:
+        """Return what `accepts` does; may raise `OfflineDataError`."""

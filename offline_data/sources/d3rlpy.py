@@ -31,7 +31,7 @@ from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers import hdf5_tree
-from offline_data.readers.flat_hdf5 import FlatFormat, has_columns, inspect
+from offline_data.readers.flat_hdf5 import FlatFormat, inspect
 from offline_data.readers.hdf5 import MAGIC, name_hdf5_damage, open_hdf5
 from offline_data.sources.base import (
     UNVERSIONED,
@@ -45,8 +45,11 @@ from offline_data.sources.base import (
 from offline_data.sources.catalogs.control import D3RLPY_FILES, D3rlpyCatalog
 from offline_data.sources.d4rl import D4RLEpisodes, leaf_of
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.recognition import ArrayNames, array_names
 
 FORMAT = FlatFormat("d3rlpy 1", leaf_of, truncated="episode_terminals", next_observation="")
+FLAT_NAMES = ArrayNames((*FORMAT.required_columns, FORMAT.truncated))
+NAMES = ArrayNames(("columns", "num_episodes"))
 _COLUMN = re.compile(r"([A-Za-z][A-Za-z_]{0,63}?)_([0-9]{1,9})(?:_([0-9]{1,4}))?")
 _NEEDED = ("observations", "actions", "rewards", "terminated")
 _LEAVES: dict[str, Key] = {"actions": ("action",), "rewards": REWARD}
@@ -65,14 +68,10 @@ class D3rlpy(D3rlpyCatalog, CatalogSource):
         )
         return Release(name, UNVERSIONED, (file,))
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is an HDF5 file of one of the two versions."""
-        if not path.is_file():
-            return False
-        with open_hdf5(path) as file:
-            names = hdf5_tree.datasets_in(file)[0]
-            flat = has_columns(file, FORMAT) and FORMAT.truncated in names
-            return flat or {"columns", "num_episodes"} <= names.keys()
+    def has_format(self, path: Path) -> int:
+        """Count the columns of version 1, or the names of version 2, in an HDF5 file."""
+        names = () if path.suffix == ".npz" else array_names(path)
+        return max(FLAT_NAMES.count_in(names), NAMES.count_in(names))
 
     def release_of(self, path: Path, name: str) -> Release:
         return Release(name, fingerprint(path, [path]), local=path)

@@ -11,9 +11,7 @@ from pathlib import Path
 from offline_data.config import Settings
 from offline_data.episodes import Key
 from offline_data.plurals import plural
-from offline_data.readers.flat_hdf5 import has_columns, inspect
-from offline_data.readers.hdf5 import MAGIC, open_hdf5
-from offline_data.readers.hdf5_tree import datasets_in
+from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources import d4rl
 from offline_data.sources.base import (
     UNVERSIONED,
@@ -37,6 +35,7 @@ def leaf_of(name: str) -> Key:
 
 
 FORMAT = replace(d4rl.FORMAT, title="DSRL", leaf_of=leaf_of)
+NAMES = replace(d4rl.NAMES, required=(*FORMAT.required_columns, "costs"))
 
 
 class DSRL(DSRLCatalog, CatalogSource):
@@ -48,16 +47,12 @@ class DSRL(DSRLCatalog, CatalogSource):
         found = RemoteFile(file, (f"hf://datasets/{REPOSITORY}@main/{file}",), magic=MAGIC)
         return Release(name, UNVERSIONED, (found,))
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is an HDF5 file with D4RL's columns and costs."""
-        if not path.is_file():
-            return False
-        with open_hdf5(path) as file:
-            return has_columns(file, FORMAT) and "costs" in datasets_in(file)[0]
+    def has_format(self, path: Path) -> int:
+        """Count D4RL's columns and the costs in an HDF5 or npz file."""
+        return NAMES.count_in(d4rl.column_names(path))
 
     def release_of(self, path: Path, name: str) -> Release:
-        with open_hdf5(path) as file:
-            inspect(file, path, FORMAT)
+        d4rl.inspect_flat(path, FORMAT)
         return Release(name, fingerprint(path, [path]), local=path)
 
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
@@ -74,14 +69,13 @@ class DSRL(DSRLCatalog, CatalogSource):
                 "max_episode_cost": float(row["max_cost"]),
             }
             facts = {"environment": {"id": release.name}, "about": about}
-        with open_hdf5(path) as file:
-            flat = inspect(file, path, FORMAT)
+        flat = d4rl.inspect_flat(path, FORMAT)
         note = "next/cost is the cost that the action of its row brought."
         found = d4rl.cut_to_episodes(
             flat,
             EndRule(),
             self.describe(release, note, **facts),
-            keep_episodes=release.keep_episodes,
+            release,
         )
         stated, episodes = trajectories_in(path.name), len(found.lengths)
         if stated in {None, episodes}:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
-from offline_data.errors import AccessError
+from offline_data.errors import AccessError, OfflineDataError
 from offline_data.files import is_file
 
 Listing: TypeAlias = "tuple[os.DirEntry[str], ...]"
 
-_kept: ContextVar[dict[Path, Listing] | None] = ContextVar("_kept", default=None)
+_T = TypeVar("_T")
+_kept: ContextVar[dict[Any, Any] | None] = ContextVar("_kept", default=None)
 
 
 @contextmanager
 def list_once() -> Iterator[None]:
-    """List no folder twice inside the block, so that several adapters can look at it."""
+    """List no folder, and read no names of arrays, twice inside the block, where several adapters look."""
     token = _kept.set({})
     try:
         yield
@@ -29,17 +30,31 @@ def list_once() -> Iterator[None]:
 
 def entries(folder: Path) -> Listing:
     """Return what is in a folder, sorted by name; raises `AccessError`."""
-    kept = _kept.get()
-    if kept is not None and folder in kept:
-        return kept[folder]
+    return once(folder, _scan)
+
+
+def _scan(folder: Path) -> Listing:
     try:
         with os.scandir(folder) as found:
-            listing = tuple(sorted(found, key=lambda entry: entry.name))
+            return tuple(sorted(found, key=lambda entry: entry.name))
     except OSError as error:
         raise AccessError(f"{folder} cannot be read: {error.strerror}") from error
-    if kept is not None:
-        kept[folder] = listing
-    return listing
+
+
+def once(path: Path, read: Callable[[Path], _T]) -> _T:
+    """Return what a function reads of a path; inside `list_once` it is called once for each path."""
+    kept = _kept.get()
+    if kept is None:
+        return read(path)
+    if (path, read) not in kept:
+        try:
+            kept[path, read] = (read(path), None)
+        except OfflineDataError as error:
+            kept[path, read] = (None, error)
+    value, failed = kept[path, read]
+    if failed is not None:
+        raise failed
+    return cast("_T", value)
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -82,14 +82,14 @@ class HubFolders(CatalogSource):
             return release
         return replace(release, opening=(), shards=len(release.files))
 
-    def accepts_file(self, path: Path) -> bool:
-        """Return True if a file with one of the suffixes has this format; may raise our errors."""
+    def accepts_file(self, path: Path) -> int:
+        """Return what `accepts` does, of a file with one of the suffixes; may raise our errors."""
         raise NotImplementedError
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is such a file, or a folder whose first data file is one."""
+    def has_format(self, path: Path) -> int:
+        """Count the names in such a file, or in the first data file of a folder."""
         files = self.files_at(path)
-        return bool(files) and self.accepts_file(files[0])
+        return self.accepts_file(files[0]) if files else 0
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user, or the data files of a folder, without subfolders."""

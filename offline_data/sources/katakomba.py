@@ -43,6 +43,7 @@ from offline_data.sources.base import (
 )
 from offline_data.sources.catalogs.games import KatakombaCatalog
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.recognition import ArrayNames
 
 REPOSITORY, FOLDER = "Howuhh/katakomba", "data/"
 
@@ -52,6 +53,7 @@ ENDS = (
 )
 _SCREENS = ("tty_chars", "tty_colors", "tty_cursor")
 _STEPS: dict[str, Key] = {"actions": ("action",), "rewards": REWARD}
+NAMES = ArrayNames((*_SCREENS, *_STEPS))
 
 
 class Katakomba(KatakombaCatalog, CatalogSource):
@@ -69,16 +71,16 @@ class Katakomba(KatakombaCatalog, CatalogSource):
         file = replace(files[0], path=path, magic=MAGIC)
         return Release(name, listing.commit, (file,), licence=listing.licence or self.licence)
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is an HDF5 file with a game in a numbered group."""
+    def has_format(self, path: Path) -> int:
+        """Count the arrays of a game in a numbered group of an HDF5 file."""
         if not is_file(path):
-            return False
+            return 0
         with open_hdf5(path) as file:
             for name, target in hdf5_tree.members(file.id):
                 if name.isdecimal() and target is None:
                     group = hdf5_tree.open_group(file.id, (name,))
-                    return {*_SCREENS, *_STEPS} <= {one for one, _ in hdf5_tree.members(group)}
-        return False
+                    return NAMES.count_in({one for one, _ in hdf5_tree.members(group)})
+        return 0
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from offline_data.config import Settings
-from offline_data.files import is_file
-from offline_data.readers.flat_arrays import describe_arrays
+from offline_data.readers.flat_arrays import inspect_npz
 from offline_data.readers.flat_hdf5 import FlatFormat
-from offline_data.readers.npy import open_npz
 from offline_data.sources import d4rl
 from offline_data.sources.base import (
     UNVERSIONED,
@@ -23,11 +21,10 @@ from offline_data.sources.catalogs.control import NeoRLCatalog
 from offline_data.sources.catalogs.d4rl import EndRule
 from offline_data.sources.d4rl import D4RLEpisodes
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.recognition import ArrayNames, array_names
 
 HOST = "http://datasets.polixir.site/neorl2"
 MAGIC = b"PK\x03\x04"
-BUDGET = 8 << 30
-"""Bytes of the arrays of a file, which are read as a whole; the published ones have below 100 MB."""
 
 FORMAT = FlatFormat(
     "NeoRL",
@@ -39,6 +36,7 @@ FORMAT = FlatFormat(
     truncated="truncated",
     next_observation="next_obs",
 )
+NAMES = ArrayNames(FORMAT.required_columns)
 
 
 class NeoRL(NeoRLCatalog, CatalogSource):
@@ -55,12 +53,9 @@ class NeoRL(NeoRLCatalog, CatalogSource):
         )
         return Release(name, UNVERSIONED, (RemoteFile(file, (url,), digest=digest, magic=MAGIC),))
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is an npz file with the columns of NeoRL."""
-        if not is_file(path) or path.suffix != ".npz":
-            return False
-        with open_npz(path, budget=BUDGET) as arrays:
-            return all(name in arrays for name in FORMAT.required_columns)
+    def has_format(self, path: Path) -> int:
+        """Count NeoRL's arrays in an npz file."""
+        return NAMES.count_in(array_names(path)) if path.suffix == ".npz" else 0
 
     def release_of(self, path: Path, name: str) -> Release:
         return Release(name, fingerprint(path, [path]), local=path)
@@ -77,8 +72,5 @@ class NeoRL(NeoRLCatalog, CatalogSource):
                 "ref_max_score": float(row["max_score"]),
             }
             facts = {"environment": {"id": row["id"]}, "about": about}
-        with open_npz(path, budget=BUDGET) as arrays:
-            flat = describe_arrays(dict(arrays), FORMAT, path)
-        return d4rl.cut_to_episodes(
-            flat, EndRule(), self.describe(release, **facts), keep_episodes=release.keep_episodes
-        )
+        flat = inspect_npz(path, FORMAT)
+        return d4rl.cut_to_episodes(flat, EndRule(), self.describe(release, **facts), release)

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
+from offline_data.episodes.fields import Autoreset
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, unknown
 from offline_data.sources.files.mapping import FileMapping, read_mapping
@@ -54,6 +55,9 @@ ROLES: dict[Form, tuple[str, ...]] = {
 
 MAX_LENGTH = 1 << 20
 """Greatest `max_length`."""
+
+AUTORESET_SOURCES = ("agilerl", "d4rl", "dsrl", "neorl")
+"""Sources of flat files, whose rows may include those of automatic resets."""
 
 _MOST_DIGITS = 18
 """Maximum digits of an episode's number: more do not fit into int64."""
@@ -413,6 +417,12 @@ class Options:
         sources=("libero",),
         only="convert",
     )
+    autoreset: Autoreset | None = _option(
+        None,
+        "Mode of the vector environment that recorded a flat file. next_step: drop the row of each "
+        "reset; same_step: final observations are unknown. (default: all rows are steps)",
+        only="convert",
+    )
     mapping: FileMapping | None = _option(
         None,
         "Read PATH by this mapping. It names the array of each leaf and the ends of episodes; "
@@ -477,6 +487,7 @@ class Options:
             self.images in {None, recorded.get("images") or "encoded"}
             and self.video in {None, video_kind(manifest)}
             and self.alignment in {None, recorded.get("alignment")}
+            and self.autoreset in {None, recorded.get("autoreset")}
             and (self.text is None or self.text.are_recorded_as(recorded.get("text")))
         )
 

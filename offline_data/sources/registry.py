@@ -160,22 +160,27 @@ def iter_sources() -> Iterator[Source]:
 
 
 def source_accepting(path: Path) -> Source:
-    """Return the only source that accepts a regular file or folder (see `check_plain`).
+    """Return the source that accepts a regular file or folder (see `check_plain`) by most names.
 
     Raises:
         FormatError: No source accepts it (the message describes it), or it is damaged.
-        UsageError: Several sources accept it; the hint is to name one with `--from`.
+        UsageError: Several sources accept it alike; the hint names both with `--from`.
         AccessError: It cannot be read.
     """
     sources = list(iter_sources())
     hint = f"name its format with --from: {', '.join(source_names())}"
     with list_once():
-        found = [source for source in sources if source.accepts(path)]
+        names = {source: int(source.accepts(path)) for source in sources}
+        most = max(names.values())
+        found = [source for source in sources if names[source] == most] if most else []
         if len(found) == 1:
             return found[0]
         if found:
-            names = " and ".join(source.name for source in found)
-            raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
+            alike = " and ".join(source.name for source in found)
+            choices = " or ".join(f"--from {source.name}" for source in found)
+            raise UsageError(
+                f"Cannot tell what {path} is: it looks like {alike} data", hint=f"add {choices}"
+            )
         if path.is_dir() and (below := datasets_below(path, sources)):
             raise FolderOfDatasetsError(path, below)
         raise FormatError(

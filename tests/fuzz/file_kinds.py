@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from offline_data.sources.files.mapping import dump_toml, read_mapping
 from tests.fuzz.mutations import spoil_bytes, spoil_json
@@ -68,4 +71,96 @@ def _leaves(episode: dict[str, Any]) -> Leaves:
     }
 
 
-FILE_KINDS = (source_kind("files", "files", _make_files, more=("--mapping", "case/map.toml")),)
+_NAMES = {
+    "d4rl": ("observations", "actions", "rewards", "terminals"),
+    "neorl": ("obs", "action", "reward", "done"),
+    "ogbench": ("observations", "actions", "terminals"),
+}
+_FOREIGN = (
+    "timeouts", "next_observations", "masks", "costs", "qpos", "image", "obs", "action", "rewards",
+    "discount", "reward", "valids", "infos", "mine",
+)  # fmt: skip
+
+
+def _make_foreign(random: Random, folder: Path) -> Truth:
+    """Write a flat file with arrays of other formats, which is recognised as what it is, or by nobody."""
+    lengths = [random.randint(2, 6) for _ in range(random.randint(1, 4))]
+    rows, last = sum(lengths), np.cumsum(lengths) - 1
+    names = {*_NAMES[random.choice([*_NAMES])], *random.sample(_FOREIGN, random.randint(0, 4))}
+    code = np.arange(rows, dtype=np.float32)
+    ends = np.isin(np.arange(rows), last)
+    columns: dict[str, Any] = dict.fromkeys(_FOREIGN, code) | {
+        "observations": code[:, None] + [[0, 100]], "obs": code[:, None] + [[0, 200]],
+        "next_observations": code[:, None] + [[1, 101]], "image": np.zeros((rows, 4, 4, 3), np.uint8),
+        "actions": code[:, None] / 2, "action": code[:, None] / 4, "rewards": code * 3,
+        "reward": code * 5, "terminals": ends, "done": ends, "timeouts": ends & False,
+    }  # fmt: skip
+    suffix = random.choice(("npz", "hdf5"))
+    write: Any = WRITERS["npz" if suffix == "npz" else "h5"]
+    write(folder / f"in.{suffix}", {name: columns[name] for name in sorted(names)})
+    # NeoRL's and OGBench's files are npz; a file with all arrays of two formats is the one's with most.
+    found = [kind for kind, needed in _NAMES.items() if {*needed} <= names]
+    found = [kind for kind in found if suffix == "npz" or kind == "d4rl"]
+    excluded = {"rewards", "timeouts", "next_observations", "masks", "valids"} & names
+    found = [kind for kind in found if kind != "ogbench" or not excluded]
+    if {"d4rl", "neorl"} <= {*found}:
+        return Truth([], changed=True) if "costs" not in names else Truth(known=False)
+    if not found:
+        return Truth([], changed=True)
+    kind, steps = found[0], np.ones(rows, bool)
+    if kind == "ogbench":
+        steps[last] = False
+    action = columns["action" if kind == "neorl" else "actions"]
+    reward = {"d4rl": "rewards", "neorl": "reward"}.get(kind)
+    episodes = []
+    for first, length in zip(last + 1 - lengths, lengths, strict=True):
+        of = np.arange(first, first + length)[steps[first : first + length]]
+        leaves = {("action",): action[of]}
+        if reward is not None:
+            leaves["next", "reward"] = columns[reward][of]
+        episodes.append((leaves, False))
+    return Truth(episodes, changed=False)
+
+
+def _make_shards(random: Random, folder: Path) -> Truth:
+    """Write a folder of tables whose episodes end inside files, or continue in the next one."""
+    lengths = [random.randint(1, 5) for _ in range(random.randint(2, 6))]
+    rows, numbers = sum(lengths), np.repeat(np.arange(len(lengths)), lengths)
+    cuts = sorted(random.sample(range(1, rows), min(rows - 1, random.randint(0, 3))))
+    if random.random() < 0.4:  # between episodes
+        cuts = sorted({int(np.cumsum(lengths)[numbers[cut]]) for cut in cuts} - {rows})
+    code = np.arange(rows, dtype=np.float64) + 1
+    ends = np.isin(np.arange(rows), np.cumsum(lengths) - 1)
+    arrays = {"obs": code * 10, "act": code / 4, "rew": code * 2, "done": ends, "episode": numbers}
+    suffix = random.choice(("csv", "parquet", "npz", "h5"))
+    (path := folder / "in").mkdir()
+    bounds = [0, *cuts, rows]
+    for number, (a, b) in enumerate(pairwise(bounds)):
+        WRITERS[suffix](path / f"{number}.{suffix}", {n: v[a:b] for n, v in arrays.items()})
+    way, parts = random.choice(("done", "episode")), random.choice((None, "episodes", "table"))
+    mapping = {
+        "leaves": {"observation": "obs", "action": "act", "next/reward": "rew"},
+        "each": f"*.{suffix}", "final_observation": "missing",
+        "ends": {way: way, "otherwise": "truncated"}, **({"parts": parts} if parts else {}),
+    }  # fmt: skip
+    (folder / "map.toml").write_text(dump_toml(read_mapping(mapping)))
+    at_cut = np.isin(np.arange(rows), np.array(bounds[1:]) - 1)
+    last = ends | at_cut if parts != "table" else ends
+    if parts is None and (ends & ~at_cut).any():
+        return Truth([], changed=True)
+    stops = np.flatnonzero(last) + 1
+    pieces = zip(np.r_[0, stops[:-1]], stops, strict=True)
+    return Truth(
+        [
+            ({("action",): code[a:b] / 4, ("next", "reward"): code[a:b] * 2}, False)
+            for a, b in pieces
+        ],
+        changed=False,
+    )
+
+
+FILE_KINDS = (
+    source_kind("files", "files", _make_files, more=("--mapping", "case/map.toml")),
+    source_kind("foreign", "", _make_foreign),
+    source_kind("tables", "files", _make_shards, more=("--mapping", "case/map.toml")),
+)

@@ -67,7 +67,10 @@ def source_kind(
     check: Any = None,
     more: tuple[str, ...] = (),
 ) -> Kind:
-    """Return a kind that converts the folder or file `in*` that `make` writes, with `more` options."""
+    """Return a kind that converts the folder or file `in*` that `make` writes, with `more` options.
+
+    Without a source the format is recognised.
+    """
 
     def prepare(seed: int, folder: Path) -> Plan:
         random = Random(f"{name}-{seed}")
@@ -79,7 +82,8 @@ def source_kind(
             options += random.choice(([], ["--images", "raw"], ["--images", "raw"]))
         if name == "lerobot":
             options += random.choice(([], ["--video", "png"], ["--video", "raw"]))
-        line = ["convert", f"case/{path.name}", "x", "--from", source, *more, *options]
+        named = ["--from", source] if source else []
+        line = ["convert", f"case/{path.name}", "x", *named, *more, *options]
         done = frozenset({0, 2, 3, 5} if truth.changed else {0})
         root = ("--root", "case/root")
         verify = ("verify", "local:x", *root)

@@ -24,6 +24,8 @@ ONE_EACH = (
     "katakomba",
     "zarr",
     "files",
+    "foreign",
+    "tables",
     "roboset",
     "openml",
     "text",

@@ -13,7 +13,6 @@ from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ingest import Options, convert
 from offline_data.sources.agilerl import AgileRL
-from offline_data.sources.d4rl import D4RL
 from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
@@ -36,7 +35,6 @@ def test_every_leaf_of_every_row(
     folder = write_agilerl(tmp_path / "x_agile-v0", **({} if none is None else {"terminals": none}))
     path = folder / place
     assert source_accepting(path).name == "agilerl"
-    assert not D4RL().accepts(path)
     reader = open_reader(convert(path, "toy", settings, Options(audit="all")).path)
     table = reader.transitions_at(np.arange(reader.transitions))
     with h5py.File(folder / "data" / "main_data.hdf5") as file:

@@ -16,7 +16,6 @@ from offline_data.errors import FormatError, NotFoundError
 from offline_data.ingest import Options, convert
 from offline_data.sources.base import Release
 from offline_data.sources.catalogs import read_rows
-from offline_data.sources.d4rl import D4RL
 from offline_data.sources.dsrl import DSRL
 from offline_data.sources.neorl import NeoRL
 from offline_data.sources.registry import source_accepting
@@ -121,7 +120,7 @@ def test_costs_are_sampled_and_exported_by_their_name(tmp_path: Path) -> None:
 def test_a_file_with_costs_can_be_read_as_d4rl(tmp_path: Path) -> None:
     path = write_dsrl(tmp_path / "x.hdf5", flat_arrays())
     settings = Settings(tmp_path / "root", offline=True)
-    assert not D4RL().accepts(path)
+    assert source_accepting(path).name == "dsrl"
     stored = convert(path, "toy", settings, Options(audit="all"), source="d4rl")
     assert ("extra", "costs") in open_reader(stored.path).step_leaves
 

@@ -44,7 +44,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     paths: list[Path] = []
     real = D4RL.accepts
 
-    def accepts(self: D4RL, path: Path) -> bool:
+    def accepts(self: D4RL, path: Path) -> int:
         paths.append(path)
         return real(self, path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from offline_data.checks.finding import Finding
 from offline_data.checks.recipes import forgotten, orphans
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.tokens import token_leaves
-from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.episodes.autoreset import find_autoreset
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.plurals import plural, plural_of
 from offline_data.store.layout import STEPS, TED
 from offline_data.store.reader import DatasetReader
@@ -186,6 +187,54 @@ class MadeUpFinalObservation(Rule):
                     found.place,
                     count=zero + found.nan,
                 )
+
+
+class AutoresetRows(Rule):
+    """Episodes have rows of a vector environment's automatic resets.
+
+    Gymnasium's vector environments reset by themselves. In mode `next_step` a row of the reset, with a
+    reward of 0 and an action that was ignored, begins each later episode; in mode `same_step` the next
+    observation of an episode's last row is the first one of the next episode, so that values are
+    bootstrapped from another state. The finding needs 10 ends at which a step is longer than 99 % of the
+    steps inside episodes; a long run that was cut into pieces has none.
+    """
+
+    code = "RL018"
+    name = "autoreset-rows"
+    severity = "warning"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        reader = measured.reader
+        keys = [
+            key
+            for key, leaf in reader.observation_leaves.items()
+            if key[0] == "observation" and is_numeric(leaf)
+        ]
+        if not keys:
+            return
+
+        def states(rows: NDArray[np.int64], after: bool) -> NDArray[Any]:
+            found = [reader.observations_at(key, rows, after=after) for key in keys]
+            return np.concatenate([one.reshape(len(rows), -1) for one in found], axis=1)
+
+        known = np.asarray(reader.episodes[("final_observation",)], bool)
+        reward = reader.step(REWARD) if REWARD in reader.step_leaves else None
+        shown = find_autoreset(states, reader.lengths, known, reward)
+        if shown is None:
+            return
+        mode, ends = shown
+        what = (
+            "the next observation is the first one of the next episode"
+            if mode == "same_step"
+            else "the next episode begins with a row of the reset, whose action was ignored"
+        )
+        yield self.finding(
+            reader,
+            f"At {plural(ends, 'end')} of {len(reader.lengths) - 1:,} {what}: convert again with "
+            f'--autoreset {mode}, or `autoreset = "{mode}"` in the mapping',
+            count=ends,
+            about=mode,
+        )
 
 
 class Discontinuity(Rule):

@@ -1,7 +1,8 @@
-"""D4RL: flat HDF5 files of the 2020 benchmark, all 179 ids, read without the d4rl package."""
+"""D4RL: flat HDF5 files of the 2020 benchmark, all 179 ids, read without the d4rl package; and npz files."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.config import Settings
+from offline_data.episodes.autoreset import undo_autoreset
 from offline_data.episodes.cut import lengths_of
-from offline_data.episodes.fields import check_key
+from offline_data.episodes.fields import Autoreset, check_key
 from offline_data.plurals import plural
+from offline_data.readers.flat_arrays import inspect_npz
 from offline_data.readers.flat_hdf5 import (
     FlatEpisodes,
     FlatFile,
     FlatFormat,
     compare_next,
-    has_columns,
     inspect,
 )
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
-from offline_data.readers.hdf5_tree import datasets_in
 from offline_data.sources.base import (
     UNVERSIONED,
     CatalogSource,
@@ -37,10 +38,12 @@ from offline_data.sources.base import (
 from offline_data.sources.catalogs.d4rl import D4RLCatalog, EndRule, read_table
 from offline_data.sources.d4rl.episode_ends import end_notes, episode_ends
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.recognition import ArrayNames, array_names
 from offline_data.store.arrays import COLUMNS, TIMEOUT
 
 if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.sources.options import Options
 
 
 def leaf_of(name: str) -> Key:
@@ -70,8 +73,9 @@ FORMAT = FlatFormat(
 )
 """Columns by `FlatFormat`'s names; in the chunked variant they are in `virtual/0/…`, …"""
 
-AGILERL_COLUMNS = {*FORMAT.required_columns, FORMAT.next_observation}
-"""All that is in a file of AgileRL."""
+_PIECE = re.compile(f"\\A{FORMAT.pieces}[0-9]+/")
+NAMES = ArrayNames(FORMAT.required_columns, never=frozenset(FORMAT.foreign))
+"""Other arrays stay: some files have `timeouts`, `next_observations`, `infos/…` and those of a user."""
 
 
 class D4RL(D4RLCatalog, CatalogSource):
@@ -83,17 +87,12 @@ class D4RL(D4RLCatalog, CatalogSource):
         urls = (found.url, found.url.replace("http://", "https://", 1))
         return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is an HDF5 file with D4RL's columns, and neither DSRL's nor AgileRL's."""
-        if not path.is_file():
-            return False
-        with open_hdf5(path) as file:
-            names = datasets_in(file)[0].keys()
-            return has_columns(file, FORMAT) and "costs" not in names and names != AGILERL_COLUMNS
+    def has_format(self, path: Path) -> int:
+        """Count D4RL's columns in an HDF5 or npz file; those in pieces, too."""
+        return NAMES.count_in(column_names(path))
 
     def release_of(self, path: Path, name: str) -> Release:
-        with open_hdf5(path) as file:
-            inspect(file, path, FORMAT)
+        inspect_flat(path, FORMAT)
         return Release(name, fingerprint(path, [path]), local=path)
 
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
@@ -108,16 +107,29 @@ class D4RL(D4RLCatalog, CatalogSource):
         if known and not published:
             note = f"The file has the name of d4rl:{known.name}, and was cut as that is."
             notes = (note, *known.notes)
-        with open_hdf5(path) as file:
-            flat = inspect(file, path, FORMAT)
+        flat = inspect_flat(path, FORMAT)
         facts = {"environment": known.environment, "about": known.about} if known else {}
         info = self.describe(release, *notes, **facts)
         rule = known.rule if known else EndRule()
-        return cut_to_episodes(flat, rule, info, keep_episodes=release.keep_episodes)
+        return cut_to_episodes(flat, rule, info, release)
+
+
+def column_names(path: Path) -> set[str]:
+    """Return the names of the arrays of a file, also those in pieces without their prefix."""
+    names = array_names(path)
+    return {*names, *(_PIECE.sub("", name) for name in names)}
+
+
+def inspect_flat(path: Path, form: FlatFormat) -> FlatFile:
+    """Describe an HDF5 or npz file of a flat format, without reading columns; raises `FormatError`."""
+    if path.suffix == ".npz":
+        return inspect_npz(path, form)
+    with open_hdf5(path) as file:
+        return inspect(file, path, form)
 
 
 def cut_to_episodes(
-    flat: FlatFile, rule: EndRule, facts: SourceInfo, *, keep_episodes: bool
+    flat: FlatFile, rule: EndRule, facts: SourceInfo, options: Release | Options
 ) -> D4RLEpisodes:
     """Cut the rows of a file, or of arrays, into episodes.
 
@@ -125,7 +137,8 @@ def cut_to_episodes(
         flat: The rows.
         rule: Where episodes end.
         facts: What is known of them beforehand; counts, and notes on what was found, are added.
-        keep_episodes: Whether episodes go on where a next observation is not the following row's.
+        options: `keep_episodes`, whether episodes continue where a next observation is not the following
+            row's, and `autoreset`.
 
     Raises:
         FormatError: Nothing marks the ends of the episodes.
@@ -138,15 +151,15 @@ def cut_to_episodes(
         warnings: tuple[str, ...] = ()
         final = "The observation after the last action of an episode is not in the file."
         if flat.has_next:
-            after = compare_next(flat, file, ends, keep_episodes=keep_episodes)
+            after = compare_next(flat, file, ends, keep_episodes=options.keep_episodes)
             final, warnings = after.describe(FORMAT.next_observation)
             warnings = () if rule.marks == "jumps" else warnings
             ends = ends if after.explicit else ends | after.jumps
-    lengths = lengths_of(ends)
+    lengths, whole = lengths_of(ends), options.autoreset is None
     info = replace(
         facts,
-        transitions=flat.rows,
-        episodes=len(lengths),
+        transitions=flat.rows if whole else None,
+        episodes=len(lengths) if whole else None,
         about={
             COLUMNS: {name: str(column.dtype) for name, column in flat.columns.items()},
             **({"metadata": dict(flat.scalars)} if flat.scalars else {}),
@@ -156,7 +169,7 @@ def cut_to_episodes(
         warnings=warnings,
         dropped=flat.dropped,
     )
-    return D4RLEpisodes(flat, lengths, terminals, timeouts, after, info)
+    return D4RLEpisodes(flat, lengths, terminals, timeouts, after, info, options.autoreset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +178,8 @@ class D4RLEpisodes(FlatEpisodes, RandomAccess):
 
     info: SourceInfo
     """Description for the manifest."""
+    autoreset: Autoreset | None = None
+    """Mode of the vector environment that recorded the rows."""
     threaded = True  # chunks are inflated in threads
 
     def parts(self, budget: int) -> Sequence[Part]:
@@ -172,10 +187,12 @@ class D4RLEpisodes(FlatEpisodes, RandomAccess):
 
     def read_part(self, part: Part) -> EpisodeBatch:
         batch = self.read_run(part.first, part.stop)
-        if self.timeouts_of_ends is None:
-            return batch
-        marked = self.timeouts_of_ends[part.first : part.stop]
-        return replace(batch, episodes={**batch.episodes, TIMEOUT: marked})
+        if self.timeouts_of_ends is not None:
+            marked = self.timeouts_of_ends[part.first : part.stop]
+            batch = replace(batch, episodes={**batch.episodes, TIMEOUT: marked})
+        if self.autoreset is not None:
+            (batch,) = undo_autoreset([batch], self.autoreset, first=part.first == 0)
+        return batch
 
     @cached_property
     def timeouts_of_ends(self) -> NDArray[np.bool_] | None:

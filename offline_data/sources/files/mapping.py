@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from offline_data.config import read_toml
 from offline_data.decode import Check, decode
-from offline_data.episodes.fields import RESERVED_ROOTS, check_key, split_key
+from offline_data.episodes.fields import RESERVED_ROOTS, Autoreset, check_key, split_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,11 +61,12 @@ class Ends:
     episode: Name | None = None
     """Number or name of the episode of each row."""
     lengths: Name | None = None
-    """`[E]` rows of each episode."""
+    """`[E]` rows of each episode, or a mask `[E, T]` of the rows that are not padding."""
     offsets: Name | None = None
     """`[E]` one past the last row of each episode."""
     done: Name | None = None
-    """Flags of last rows, for any reason: they end episodes if none of the above does."""
+    """Flags of last rows, for any reason: they end episodes if none of the above does. With `episode`,
+    episodes whose last row lacks the flag are truncated."""
     terminated: Name | None = None
     """Flags of rows after which nothing comes; without `done`, these and the next ones end episodes."""
     truncated: Name | None = None
@@ -101,7 +102,16 @@ class FileMapping:
     rows: Literal["steps", "episodes"] | None = None
     """Whether a row of an array is a step, or an episode padded to the longest one."""
     each: Pattern | None = None
-    """Groups, or files of a folder, that are an episode each; names of arrays are relative to them."""
+    """Parts of the data: groups, files of a folder, or with `_*` arrays whose names end in a number, as
+    `obs_0` and `act_0`. Names of arrays are relative to a part."""
+    parts: Literal["episodes", "table"] | None = None
+    """Whether an episode begins with each part, and ends inside a part count; or the rows of all parts
+    are one table. None: a part is an episode. Without `each`, the file is one part."""
+    interleaved: bool = False
+    """Whether rows of several episodes alternate: rows are ordered by the first appearance of their
+    `ends.episode`. The arrays are then read whole."""
+    autoreset: Autoreset | None = None
+    """Mode of the vector environment that recorded the rows; see `episodes.autoreset`."""
     final_observation: Final | None = None
     """Place of the observation after the last action: nowhere, in the last row of an episode, in a row
     more than there are actions, or in the leaf `next/observation`."""
@@ -110,6 +120,8 @@ class FileMapping:
     each observation."""
     action_of: RowOf = "this_row"
     """Row in whose state the action of a row was taken."""
+    padding: Literal["zeros", "none"] | None = None
+    """With rows of episodes and no other ends: whether trailing rows of zeros are padding."""
     ends: Ends = field(default_factory=Ends)
     episodes: Mapping[Leaf, Name] = field(default_factory=dict)
     """Array of values of episodes by name, `[E]`; of one episode, also a single value."""
@@ -132,6 +144,14 @@ class FileMapping:
                 raise UsageError(f"{'/'.join(key)} cannot be a leaf; flags are ends.{key[-1]}")
         if self.each is not None and self.rows == "episodes":
             raise UsageError("an episode has a group (each), or a row (rows): give one of them")
+        if self.parts == "table" and self.each is None:
+            raise UsageError(
+                'parts = "table" needs each, the files or groups whose rows are joined'
+            )
+        if self.interleaved and self.ends.episode is None:
+            raise UsageError(
+                "interleaved needs ends.episode, the number of the episode of each row"
+            )
 
     @property
     def keys(self) -> dict[Key, tuple[str, ...]]:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offline_data.episodes.autoreset import find_autoreset
 from offline_data.errors import OfflineDataError
 from offline_data.plurals import plural
-from offline_data.readers.arrays import natural, open_arrays
-from offline_data.sources.files.episodes import Layout, find_units, open_unit
+from offline_data.readers.arrays import natural
+from offline_data.sources.base import PART_BYTES
+from offline_data.sources.files.episodes import find_parts, open_files
+from offline_data.sources.files.layout import PARTS, Layout
 from offline_data.sources.files.mapping import Ends, FileMapping, MappingQuestionError, dump_toml
+from offline_data.sources.files.rows import order_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,6 +45,7 @@ _ROLES = {
     "episode": r"(episode|ep|traj|trajectory|demo)s?_?(ids?|idx|index|num|number|no)?",
     "lengths": r"(episode_|ep_|traj_|trajectory_)?(lengths?|lens?)",
     "offsets": r"(episode_|ep_|traj_|trajectory_)?(ends|offsets)",
+    "mask": r"(.+_)?(masks?|valids?)",
     "time": r"t|time|timesteps?|steps?|timestamps?|frame_index",
     "info": r"infos?",
 }
@@ -51,6 +57,15 @@ _LEAVES = {
     "next observation": "next/observation",
 }
 _ENDS = ("lengths", "offsets", "episode")
+_FLAGS = ("terminated", "truncated", "done")
+_PREFIXES = ("next observation", "observation", "action")
+"""Roles that the first words of several columns have: `obs_x`, `obs_y`."""
+_EXAMINED = 50
+"""Parts whose ends are read."""
+_RESETS = {
+    "next_step": "drop the row of each reset",
+    "same_step": "final observations are unknown",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class Inspection:
     source: str | None
     """Source that reads the files without a mapping."""
     episodes: tuple[str, ...]
-    """Groups or files that are an episode each; empty: none. `arrays` are those of the first."""
+    """Groups or files that are the parts of the data; empty: none. `arrays` are those of the first."""
     arrays: tuple[FoundArray, ...]
     mapping: FileMapping
     """The proposal, without what only the user knows; `NAME` stands for an array that was not recognised."""
@@ -89,14 +104,16 @@ class Inspection:
 
 def inspect_arrays(path: Path, source: str | None) -> Inspection:
     """List the arrays of a file or folder and propose a mapping; raises `FormatError`."""
-    with open_arrays(path) as arrays:
+    with open_files(path) as arrays:
         each = _find_each(arrays)
-        units = find_units(arrays, each) if each else []
-        with open_unit(arrays, units[0] if units else "") as unit:
-            roles = {name: _role_of(name, column) for name, column in unit.columns.items()}
-            found = [_describe(unit, n, column, roles[n]) for n, column in unit.columns.items()]
-            mapping, questions, problem = _propose(unit, roles, each)
-    names = tuple(units)
+        parts = find_parts(arrays, each)
+        with arrays.below(parts[0]) if parts else nullcontext(arrays) as first:
+            roles = _roles_of(first)
+            found = [_describe(first, n, column, roles[n]) for n, column in first.columns.items()]
+            rows, asked = _find_parts_rows(arrays, parts, roles)
+            mapping, questions, problem = _propose(first, roles, each, rows)
+    questions = [*asked, *questions]
+    names = tuple(parts)
     lines = [*_table(path, each, names, found), ""]
     if source:
         lines[:0] = [f"# Without a mapping, it is read as {source}: offline-data convert PATH NAME"]
@@ -136,6 +153,22 @@ def _find_each(arrays: Arrays) -> str | None:
     return None
 
 
+def _roles_of(arrays: Arrays) -> dict[str, str]:
+    """Return the meaning of each array by its name, empty if it is unknown."""
+    roles = {name: _role_of(name, column) for name, column in arrays.columns.items()}
+    roles = {n: "" if r and _is_text_of_numbers(arrays, n) else r for n, r in roles.items()}
+    for role in _PREFIXES:
+        if role in roles.values():
+            continue
+        for name, column in arrays.columns.items():
+            words = name.lower().split("_")
+            starts = ["_".join(words[:n]) for n in range(1, len(words))]
+            single = len(column.shape) == 1 and column.dtype.kind in "iuf" and not column.problem
+            if not roles[name] and single and any(re.fullmatch(_ROLES[role], s) for s in starts):
+                roles[name] = role
+    return roles
+
+
 def _role_of(name: str, column: NamedArray) -> str:
     """Return the meaning of an array by its name, or of the family that its number belongs to."""
     if column.problem:
@@ -146,9 +179,20 @@ def _role_of(name: str, column: NamedArray) -> str:
     for word in words:
         for role, pattern in _ROLES.items():
             if re.fullmatch(pattern, word):
+                if role == "mask" and not (column.dtype == bool and len(column.shape) > 1):
+                    continue
                 return "done" if role == "offsets" and column.dtype == bool else role
     image = column.dtype == np.uint8 and len(column.shape) > 3
     return "image" if image else ""
+
+
+def _is_text_of_numbers(arrays: Arrays, name: str) -> bool:
+    """Return True for text such as `[1.0, 2.0]`, which is what `to_csv` writes of arrays."""
+    column = arrays.columns[name]
+    if column.dtype != object or column.problem or column.shape[:1] in {(), (0,)}:
+        return False
+    (block,) = arrays.blocks([name], [(0, 1)])
+    return bool(re.fullmatch(r"[\s\[\](),.eE+\-0-9]*\d[\s\[\](),.eE+\-0-9]*", str(block[name][0])))
 
 
 def _describe(arrays: Arrays, name: str, column: NamedArray, role: str) -> FoundArray:
@@ -158,10 +202,13 @@ def _describe(arrays: Arrays, name: str, column: NamedArray, role: str) -> Found
     size = column.dtype.itemsize * prod(column.shape[1:])
     some = min(rows, max(1, SAMPLED // max(1, size)))
     looks = f"it {column.problem}" if column.problem else role
+    if not role and _is_text_of_numbers(arrays, name):
+        looks = "numbers as text, which are not read: write a column for each number"
     if not column.problem and column.dtype != object and 0 not in shape:
         try:
             (block,) = arrays.blocks([name], [(0, some)])
-            values = block[name][np.isfinite(block[name])]
+            values = np.asarray(block[name])  # decodes images
+            values = values[np.isfinite(values)]
             least, most = (
                 (values.min().item(), values.max().item()) if values.size else (None, None)
             )
@@ -175,7 +222,7 @@ def _describe(arrays: Arrays, name: str, column: NamedArray, role: str) -> Found
 
 
 def _propose(
-    arrays: Arrays, roles: Mapping[str, str], each: str | None
+    arrays: Arrays, roles: Mapping[str, str], each: str | None, parts: Any
 ) -> tuple[FileMapping, list[MappingQuestionError], str]:
     """Return a mapping, the lines that it lacks, and what is wrong with it."""
     seen = {name for name, role in roles.items() if role == "observation"}
@@ -184,45 +231,140 @@ def _propose(
     known = dict(_leaves(arrays.columns, roles))
     core = re.compile("action|observation|next/(reward|observation)")
     leaves = {leaf: names for leaf, names in known.items() if core.match(leaf)}
-    flags = {"terminated", "truncated", "done"}
     ends: dict[str, Any] = {
-        role: name for name, role in reversed([*roles.items()]) if role in flags
+        role: name for name, role in reversed([*roles.items()]) if role in _FLAGS
     }
     padded = each is None and _has_padding(arrays, roles)
     rows: Any = "episodes" if padded else None if each else "steps"
     missing = [
         r for r in ("observation", "action") if all(one.split("/")[0] != r for one in leaves)
     ]
+    numberings = ("lengths", "mask") if padded else _ENDS
+    candidates: list[dict[str, Any]] = [
+        {"lengths" if role == "mask" else role: name}
+        for role in numberings
+        for name, one in roles.items()
+        if one == role
+    ]
+    if each is not None and parts is None:  # a part is an episode
+        candidates = []
     mapping = FileMapping(
-        {**leaves, **dict.fromkeys(missing, "NAME")}, rows, each, ends=Ends(**ends)
+        {**leaves, **dict.fromkeys(missing, "NAME")},
+        rows,
+        each,
+        parts,
+        ends=Ends(**ends, **next(iter(candidates), {})),
     )
     if missing:
         return mapping, [], f"Put the name of an array in place of NAME: {' and '.join(missing)}."
     problem = ""
-    candidates: list[dict[str, Any]] = [
-        {role: n} for role in _ENDS for n, one in roles.items() if one == role
-    ]
-    wanted = {name: leaf for leaf, name in known.items() if isinstance(name, str)}
-    for more in [*([] if each else candidates), {}]:
+    wanted = {
+        name: leaf
+        for leaf, names in known.items()
+        for name in ([names] if isinstance(names, str) else [])
+    }
+    for more in [*candidates, {}]:
         variant = replace(mapping, ends=Ends(**ends, **more))
+        if "episode" in more and order_of(arrays.read(more["episode"]).reshape(-1)) is not None:
+            variant = replace(variant, interleaved=True)
         try:
-            return (*_complete(arrays, variant, wanted), "")
+            found, questions = _complete(arrays, variant, wanted)
         except OfflineDataError as error:
             problem = problem or ". ".join(filter(None, (error.message, error.shell_hint)))
+            continue
+        if each is None:
+            questions += _ask_for_resets(arrays, found, questions)
+        return found, questions, ""
     return mapping, [], problem
 
 
+def _find_parts_rows(
+    arrays: Arrays, parts: list[str], roles: Mapping[str, str]
+) -> tuple[str | None, list[MappingQuestionError]]:
+    """Return `parts` of a mapping, by the ends inside the first parts, and the question if it is open."""
+    number = next((name for name, role in roles.items() if role == "episode"), None)
+    flags = [name for name, role in roles.items() if role == "done"]
+    flags = flags[:1] or [n for n, r in roles.items() if r in {"terminated", "truncated"}]
+    inside = continues = open_end = False
+    last: Any = None
+    for part in parts[:_EXAMINED]:
+        with arrays.below(part) as opened:
+            try:
+                numbers = None if number is None else opened.read(number).reshape(-1)
+                marks = [opened.read(name).reshape(-1) != 0 for name in flags]
+            except (OfflineDataError, KeyError):
+                return None, []
+        if numbers is not None and len(numbers):
+            inside |= bool((numbers != numbers[0]).any())
+            counts = last is not None and numbers.dtype.kind in "iu" and numbers[0] == last + 1
+            continues |= last is not None and (numbers[0] == last or counts)
+            last = numbers[-1]
+        elif marks and len({len(one) for one in marks}) == 1 and len(marks[0]) > 1:
+            ended = np.logical_or.reduce(marks)
+            inside |= bool(ended[:-1].any())
+            open_end |= not ended[-1]
+    if not inside:
+        return None, []
+    if number is None and open_end:
+        why = "Flags end episodes inside parts, and the last row of a part has none"
+        return "episodes", [MappingQuestionError("parts", why, PARTS)]
+    return "table" if continues else "episodes", []
+
+
+def _ask_for_resets(
+    arrays: Arrays, mapping: FileMapping, answered: list[MappingQuestionError]
+) -> list[MappingQuestionError]:
+    """Return the question about rows of automatic resets, where the observations show some."""
+    for question in answered:
+        mapping = mapping.with_answer(question.place, next(iter(question.choices)))
+    layout = Layout(arrays, mapping)
+    names = mapping.keys.get(("observation",), ())
+    if len(names) != 1 or layout.padded or layout.final not in {"missing", "next_array"}:
+        return []
+    described = arrays.columns[names[0]]
+    size = described.dtype.itemsize * prod(described.shape)
+    if described.dtype.kind not in "iuf" or size > PART_BYTES:
+        return []
+    before, next_name = layout.arrays.read(names[0]), mapping.leaves.get("next/observation")
+    after = layout.arrays.read(next_name) if isinstance(next_name, str) else None
+    reward = mapping.leaves.get("next/reward")
+
+    def states(rows: Any, following: bool) -> Any:
+        if following and after is not None:
+            return after[rows]
+        return before[np.minimum(rows + following, len(before) - 1)]
+
+    known = np.full(len(layout.lengths), after is not None)
+    rewards = layout.arrays.read(reward) if isinstance(reward, str) else None
+    shown = find_autoreset(states, layout.lengths, known, rewards)
+    if shown is None:
+        return []
+    mode, ends = shown
+    why = (
+        f"At {plural(ends, 'end')} there seem to be rows of automatic resets of a vector environment; "
+        "without a line all rows are steps"
+    )
+    return [MappingQuestionError("autoreset", why, {mode: _RESETS[mode]})]
+
+
 def _has_padding(arrays: Arrays, roles: Mapping[str, str]) -> bool:
-    """Return True if actions are [E, T, …], as rewards, flags or lengths of episodes tell."""
+    """Return True if actions are [E, T, …], as other arrays of steps or of episodes show."""
     shapes = {role: arrays.columns[name].shape for name, role in roles.items()}
     act, lengths = shapes.get("action", ()), shapes.get("lengths")
-    single = [shapes[r] for r in ("reward", "terminated", "truncated", "done") if r in shapes]
-    return len(act) > 1 and (
-        any(
-            one[1:2] in {act[1:2], (act[1] + 1,)} and act[1] > 1 and one[0] == act[0]
-            for one in single
-        )
+    if len(act) < 2 or act[1] < 2:
+        return False
+    steps = {act[1:2], (act[1] + 1,)}
+    single = [shapes[r] for r in ("reward", "mask", *_FLAGS) if r in shapes]
+    states = [arrays.columns[n].shape for n, role in roles.items() if role == "observation"]
+    ends = {"episode", "offsets", *_FLAGS} & {*roles.values()}
+    return (
+        any(one[1:2] in steps and one[0] == act[0] for one in single)
         or (lengths == act[:1] and len(act) > 2)
+        or (
+            len(act) > 2
+            and not ends
+            and any(len(one) > 2 and one[1:2] in steps and one[0] == act[0] for one in states)
+        )
     )
 
 
@@ -267,10 +409,11 @@ def _leaves(
     for role, leaf in _LEAVES.items():
         wanted = {role, "image"} if role == "observation" else {role}
         names = [name for name, one in roles.items() if one in wanted and columns[name].shape]
-        numbered = [n for n in names if len(columns[n].shape) == 1 and re.search(r"[0-9]\]?\Z", n)]
         exact = [n for n in names if re.fullmatch(_ROLES[role], n.lower())]
-        if numbered == names and names:
-            yield leaf, tuple(sorted(names, key=natural))
+        single = all(len(columns[n].shape) == 1 and columns[n].dtype.kind in "iuf" for n in names)
+        numbered = all(re.search(r"[0-9]\]?\Z", name) for name in names)
+        if names and single and not exact and (numbered or role in _PREFIXES):
+            yield leaf, tuple(sorted(names, key=natural) if numbered else names)
         elif len(names) == 1 or (exact and not leaf.endswith("observation")):
             yield leaf, (exact or names)[0]
         else:
@@ -288,7 +431,7 @@ def _table(
 ) -> list[str]:
     title = f"{_safe(path.name)}: {plural(len(found), 'array')}"
     if each:
-        title += f" in the first of {plural(len(units), 'episode')}, {_safe(units[0])}"
+        title += f" in the first of {plural(len(units), 'part')}, {_safe(units[0])}"
     rows = [
         (_safe(one.name), f"{one.dtype} {list(one.shape)}", _range(one), _safe(one.looks_like))
         for one in found

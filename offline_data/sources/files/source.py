@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.files import is_folder
+from offline_data.errors import NotFoundError, OfflineDataError, UsageError
+from offline_data.files import is_file, is_folder
 from offline_data.sources.base import Release, Source, SourceInfo
 from offline_data.sources.files.episodes import MappedEpisodes
+from offline_data.sources.files.mapping import FileMapping, read_mapping
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
 
@@ -22,7 +23,7 @@ HINT = "`offline-data convert PATH --inspect` lists the arrays of files and prop
 
 
 class Files(Source):
-    """The user's files; it accepts none by itself, since only a mapping says what is in them."""
+    """The user's files, which a mapping describes; it accepts those that have one beside them."""
 
     name = "files"
     title = "your own files (HDF5, npz, npy, zarr, Parquet, CSV, .pt), by a mapping"
@@ -35,10 +36,18 @@ class Files(Source):
         """Raise: there is nothing to download."""
         raise NotFoundError(f"There is no files:{name}: these are files of your own", hint=HINT)
 
+    def accepts(self, path: Path) -> int:
+        """Count the arrays of an npz file with a mapping beside it, as `export --to npz` writes both."""
+        try:
+            mapping = _mapping_beside(path)
+        except OfflineDataError:
+            return 0
+        return len(mapping.keys) if mapping else 0
+
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file or folder."""
         files = files_below(path) if is_folder(path) else [path]
-        return Release(name, fingerprint(path, files), local=path)
+        return Release(name, fingerprint(path, files), local=path, mapping=_mapping_beside(path))
 
     def open(self, release: Release, raw: Path) -> MappedEpisodes:
         """Open it: reads where episodes end; raises `MappingQuestionError` where nothing says it."""
@@ -52,3 +61,14 @@ class Files(Source):
             skip_bad=release.skip_bad_episodes,
         )
         return mapped.describe()
+
+
+def beside(path: Path) -> Path:
+    """Return the place of the mapping that `export --to npz` writes beside a file."""
+    return path.with_name(f"{path.name}.toml")
+
+
+def _mapping_beside(path: Path) -> FileMapping | None:
+    if path.suffix != ".npz" or not is_file(path) or not is_file(beside(path)):
+        return None
+    return read_mapping(beside(path))

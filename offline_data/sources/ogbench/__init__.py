@@ -25,7 +25,6 @@ from offline_data.fetch.client import get_document
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import did_you_mean
-from offline_data.readers.npy import open_npz
 from offline_data.sources.base import (
     UNVERSIONED,
     CatalogEntry,
@@ -36,14 +35,20 @@ from offline_data.sources.base import (
 from offline_data.sources.catalogs.control import OGBenchCatalog, count_episodes
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
-from offline_data.sources.ogbench.files import BUDGET, REQUIRED, OGBenchFiles
+from offline_data.sources.ogbench.files import REQUIRED, OGBenchFiles
 from offline_data.sources.ogbench.names import Name
+from offline_data.sources.recognition import ArrayNames, array_names
 
 HOST = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 MIRROR = "zhouzypaul/ogbench_datasets"
 """Copy on the Hugging Face hub, for when the host is down."""
 MAGIC = b"PK\x03\x04"
 
+NAMES = ArrayNames(
+    REQUIRED,
+    never=frozenset({"rewards", "timeouts", "next_observations", "masks", "valids"}),
+)
+"""Files have a row for each state, and neither rewards nor a second copy of states: others have."""
 _LISTED = re.compile(rb'href="([A-Za-z0-9][A-Za-z0-9_.-]{0,150}?-([0-9]{1,4})(-val)?\.npz)"')
 _PART = re.compile(r"(-[0-9]{1,4})?(-val)?\.npz$")
 """The part of a file's name that differs between the files of one dataset."""
@@ -92,13 +97,10 @@ class OGBench(OGBenchCatalog, CatalogSource):
         )
         return replace(release, opening=(), shards=len(chosen))
 
-    def has_format(self, path: Path) -> bool:
-        """Return True if `path` is such a file, or a folder whose first npz file is one."""
+    def has_format(self, path: Path) -> int:
+        """Count OGBench's arrays in an npz file, or in the first one of a folder."""
         files = _files_at(path)
-        if not files:
-            return False
-        with open_npz(files[0], budget=BUDGET) as arrays:
-            return all(name in arrays for name in REQUIRED)
+        return NAMES.count_in(array_names(files[0])) if files else 0
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user, or the files of one dataset in a folder, `-val` as a split."""

@@ -99,9 +99,9 @@ class SingleFiles(SingleFilesCatalog, Demonstrations):
             licence=listing.licence,
         )
 
-    def has_format(self, path: Path) -> bool:
+    def has_format(self, path: Path) -> int:
         """Return True for such a file; files of a folder are datasets of their own."""
-        return is_file(path) and super().has_format(path)
+        return super().has_format(path) if is_file(path) else 0
 
 
 class Robomimic(RobomimicCatalog, SingleFiles):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from offline_data.errors import FormatError
-from offline_data.readers.hdf5 import MAGIC, open_hdf5
-from offline_data.readers.hdf5_tree import datasets_in
-from offline_data.readers.npy import open_npz
+from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import RawDataset, Release
 from offline_data.sources.catalogs.control import VD4RLCatalog
 from offline_data.sources.hub_folders import HubFolders
+from offline_data.sources.recognition import ArrayNames, array_names
 from offline_data.sources.vd4rl import hdf5, npz
-from offline_data.sources.vd4rl.rows import NOTES, REQUIRED
+from offline_data.sources.vd4rl.rows import DISCOUNT, FIRST, NOTES, REQUIRED
 
 LAYOUTS = {
     ".npz": "Images are [height, width, channel], as in the npz files.",
@@ -20,6 +19,12 @@ LAYOUTS = {
 }
 
 FILES = {".npz": npz.MAGIC, ".hdf5": MAGIC}
+NAMES = {
+    ".npz": ArrayNames((*REQUIRED, DISCOUNT, FIRST)),
+    ".hdf5": ArrayNames(hdf5.REQUIRED),
+}
+"""DreamerV2 writes `discount` and `is_first` into every npz file. Without them an action may belong to
+the image of its own row, as in files of others; `--from vd4rl` reads them as DreamerV2's."""
 
 
 class VD4RL(VD4RLCatalog, HubFolders):
@@ -32,14 +37,9 @@ class VD4RL(VD4RLCatalog, HubFolders):
     folder = "vd4rl/"
     magic = FILES
 
-    def accepts_file(self, path: Path) -> bool:
-        """Return True if a file has the columns of one of the formats."""
-        if path.suffix == ".npz":
-            with open_npz(path, budget=npz.LARGEST) as arrays:
-                return all(name in arrays for name in REQUIRED)
-        with open_hdf5(path) as file:
-            names, _ = datasets_in(file)
-        return all(name in names for name in hdf5.REQUIRED)
+    def accepts_file(self, path: Path) -> int:
+        """Count the columns of one of the formats in a file."""
+        return NAMES[path.suffix].count_in(array_names(path))
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open it: reads headers of npz files, but no HDF5 files yet."""
