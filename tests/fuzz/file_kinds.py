@@ -112,10 +112,10 @@ def _make_foreign(random: Random, folder: Path) -> Truth:
         steps[last] = False
     action = columns["action" if kind == "neorl" else "actions"]
     reward = {"d4rl": "rewards", "neorl": "reward"}.get(kind)
-    episodes = []
+    episodes: list[tuple[Leaves | None, bool]] = []
     for first, length in zip(last + 1 - lengths, lengths, strict=True):
         of = np.arange(first, first + length)[steps[first : first + length]]
-        leaves = {("action",): action[of]}
+        leaves: Leaves = {("action",): action[of]}
         if reward is not None:
             leaves["next", "reward"] = columns[reward][of]
         episodes.append((leaves, False))
