@@ -192,7 +192,9 @@ def _is_text_of_numbers(arrays: Arrays, name: str) -> bool:
     if column.dtype != object or column.problem or column.shape[:1] in {(), (0,)}:
         return False
     (block,) = arrays.blocks([name], [(0, 1)])
-    return bool(re.fullmatch(r"[\s\[\](),.eE+\-0-9]*\d[\s\[\](),.eE+\-0-9]*", str(block[name][0])))
+    return bool(
+        re.fullmatch(r"\s*[\[(][\s\[\](),.eE+\-0-9]*\d[\s\[\](),.eE+\-0-9]*", str(block[name][0]))
+    )
 
 
 def _describe(arrays: Arrays, name: str, column: NamedArray, role: str) -> FoundArray:
