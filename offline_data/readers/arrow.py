@@ -121,6 +121,21 @@ def iter_ranges(
                 begin = until
 
 
+def iter_row_groups(path: Path) -> Iterator[Any]:
+    """Yield the row groups of a Parquet file, in order, as `pyarrow.Table`s; raises as `read_table`."""
+    with _name_damage(path, parquet=True), _open_parquet(path) as file:
+        schema = file.schema_arrow
+        for group in range(file.num_row_groups):
+            batches = file.iter_batches(batch_size=_RATIO, row_groups=[group])
+            yield _join_batches(batches, schema, path)
+
+
+def read_schema(path: Path) -> Any:
+    """Return the `pyarrow.Schema` of a Parquet file; raises as `read_table`."""
+    with _name_damage(path, parquet=True), _open_parquet(path) as file:
+        return file.schema_arrow
+
+
 def iter_arrow(path: Path) -> Iterator[Any]:
     """Yield the record batches of an Arrow file or stream, in order, as `pyarrow.Table`s.
 
@@ -292,12 +307,21 @@ def _fixed_lists(array: Any) -> NDArray[Any] | None:
 
 
 def _lists(array: Any) -> NDArray[Any] | None:
-    lengths = array.value_lengths().to_numpy(zero_copy_only=False)
-    if array.null_count or len(set(lengths.tolist())) > 1:
+    import numpy as np
+
+    lengths = set(array.value_lengths().drop_null().to_pylist())
+    inner = _to_numpy(array.flatten()) if len(lengths) < 2 else None
+    if inner is None:
         return None
-    inner = _to_numpy(array.flatten())
-    size = int(lengths[0]) if len(lengths) else 0
-    return None if inner is None else inner.reshape(len(array), size, *inner.shape[1:])
+    rows: NDArray[Any] = inner.reshape(
+        len(array) - array.null_count, *lengths or {0}, *inner.shape[1:]
+    )
+    if not array.null_count:
+        return rows
+    nothing = {"f": np.nan, "O": None}.get(inner.dtype.kind, 0)
+    whole: NDArray[Any] = np.full((len(array), *rows.shape[1:]), nothing, inner.dtype)
+    whole[array.is_valid().to_numpy(zero_copy_only=False)] = rows
+    return whole
 
 
 def _stated_shape(field: Any) -> tuple[int, ...] | None:

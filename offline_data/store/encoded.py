@@ -20,7 +20,7 @@ import numpy as np
 
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
-from offline_data.readers.images import decode_into, header_shapes
+from offline_data.readers.images import decode_into, header_shapes, image_head, is_jpeg
 from offline_data.store.layout import fits_encoding
 
 if TYPE_CHECKING:
@@ -234,6 +234,14 @@ class EncodedColumn:
 
     def _name_row(self, row: int) -> str:
         return f"{self._where}, row {self._rows[row]},"
+
+
+def image_kind(data: bytes) -> Kind | None:
+    """Return encoding, dtype and shape of the image in a file; None: none that a column can hold."""
+    end, (height, width, channels, bits) = image_head(data)
+    encoding = "jpeg" if is_jpeg(data) else "png"
+    kind = (encoding, "uint16" if bits == 16 else "uint8", (height, width, channels))
+    return kind if end and fits_encoding(*kind) else None
 
 
 def as_encoded(values: object) -> EncodedColumn | None:

@@ -5,9 +5,7 @@ steps       episode_index, step_index, action, observation.state, next.reward, �
 episodes    episode_index, length, final_observation, seed, …, final.observation.state
 ```
 
-Steps have the observation before the action; the one after the last action of an episode is in `final.…` of
-its row of `episodes`, null where it is not known. A row group, or record batch, has whole episodes, and the
-same ones in both tables. JPEG and PNG images are `{bytes, path}`, the `Image` of `datasets`.
+See `offline_data.sources.files.tables` for rows and types.
 
 ```
 parquet    data/train-00000-of-00002.parquet, episodes/train-00000-of-00001.parquet
@@ -19,8 +17,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.errors import MissingDependencyError
-from offline_data.readers.images import decode_into, encode_image, is_jpeg
-from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.readers.images import encode_image
+from offline_data.sources.files.tables import FINAL, METADATA, SINGLE, TableEpisodes
 from offline_data.store.encoded import as_encoded, in_threads
 from offline_data.store.layout import fits_encoding
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
@@ -43,9 +39,6 @@ if TYPE_CHECKING:
 
 _SHARD = 512 << 20
 """Bytes of rows of a file."""
-_SINGLE = {REWARD, TERMINATED, TRUNCATED}
-"""Leaves of one number a row, which are a column of numbers."""
-FINAL = "final."
 _AT_ONCE = 32
 """Images that are in memory at once."""
 TABLES = ("steps", "episodes")
@@ -80,6 +73,7 @@ class _Tables(ExportTarget):
         """Write both tables, a record batch of each for every batch."""
         pa = arrow()
         done = 0
+        about = json.dumps({place.path: _describe(place.leaf) for place in job.places})
         with self._writer(path, "steps") as steps, self._writer(path, "episodes") as episodes:
             for batch in batches:
                 numbers = np.arange(done, done + len(batch.lengths))
@@ -101,8 +95,8 @@ class _Tables(ExportTarget):
                         column = batch.observations[place.leaf.key][last]
                         known = batch.final_observation
                         facts[FINAL + place.path] = _column(place, column, known)
-                steps.append(rows)
-                episodes.append(facts)
+                steps.append(rows, about)
+                episodes.append(facts, about)
                 done += len(numbers)
         self._finish(path, job, {"steps": steps, "episodes": episodes})
 
@@ -113,10 +107,10 @@ class _Tables(ExportTarget):
     def _finish(self, path: Path, job: ExportJob, shards: Mapping[str, _Shards]) -> None:
         """Write what is beside the files."""
 
-    def read(self, path: Path, job: ExportJob) -> TableEpisodes:
-        """Open the files with pyarrow."""
-        files = {name: self._writer(path, name).files() for name in TABLES}
-        return TableEpisodes(files["steps"], files["episodes"], job.places)
+    def read(self, path: Path, job: ExportJob) -> TableEpisodes:  # noqa: ARG002
+        """Open the files with the reader of the format."""
+        steps, episodes = (self._writer(path, name).files() for name in TABLES)
+        return TableEpisodes(steps, episodes)
 
 
 class ParquetTarget(_Tables):
@@ -191,10 +185,10 @@ class _Shards(ABC):
         """Return the files in order."""
         return sorted(self.folder.glob(f"{self._stem}-*.{self._suffix}"))
 
-    def append(self, columns: Mapping[str, Any]) -> None:
-        """Write a record batch."""
+    def append(self, columns: Mapping[str, Any], about: str) -> None:
+        """Write a record batch; `about` describes the columns in the metadata."""
         pa = arrow()
-        table = pa.table(dict(columns))
+        table = pa.table(dict(columns), metadata={METADATA: about})
         self.schema = table.schema
         if self._writer is not None and self._bytes + table.nbytes > _SHARD:
             self._close()
@@ -275,7 +269,7 @@ def _column(place: LeafPlace, column: Any, known: NDArray[np.bool_] | None = Non
         paths = pa.nulls(len(data), pa.string())
         return pa.StructArray.from_arrays([data, paths], ["bytes", "path"], mask=mask)
     values = np.asarray(column)
-    sizes = () if place.leaf.key in _SINGLE else values.shape[1:]
+    sizes = () if place.leaf.key in SINGLE else values.shape[1:]
     kind = pa.string() if place.dtype == "text" else None
     if known is None or not sizes:
         array = pa.array(values.reshape(-1), kind, mask=None if known is None else ~known)
@@ -296,6 +290,12 @@ def _nested(array: Any, sizes: Sequence[int]) -> Any:
         kind = pa.list_(array.type, size)
         array = pa.Array.from_buffers(kind, len(array) // size, [None], children=[array])
     return array
+
+
+def _describe(leaf: Leaf) -> dict[str, Any]:
+    """Return what the metadata state of a leaf; see `sources.files.tables`."""
+    pixels = _is_image(leaf) and not _is_encoded(leaf)
+    return {"key": list(leaf.key), **({"pixels": True} if pixels else {})}
 
 
 def _is_encoded(leaf: Leaf) -> bool:
@@ -320,85 +320,3 @@ def _feature_of(kind: Any) -> Any:
         return {"feature": _feature_of(kind.value_type), "length": -1, "_type": "Sequence"}
     names = {"halffloat": "float16", "float": "float32", "double": "float64"}
     return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
-
-
-@dataclass(frozen=True)
-class TableEpisodes(RawDataset):
-    """The episodes of both tables, read with pyarrow."""
-
-    steps: Sequence[Path]
-    episodes: Sequence[Path]
-    places: tuple[LeafPlace, ...]
-    info = SourceInfo()
-
-    def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
-        return (Shard("all episodes"),)
-
-    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
-        """Yield the episodes of each row group."""
-        for rows, facts in zip(_groups(self.steps), _groups(self.episodes), strict=True):
-            lengths = facts["length"].to_numpy()
-            columns: dict[str, dict[Key, Any]] = {"steps": {}, "observations": {}, "episodes": {}}
-            known = facts["final_observation"].to_numpy(zero_copy_only=False)
-            for place in self.places:
-                table = facts if place.leaf.table == "episodes" else rows
-                values = _values(table[place.path], place)
-                if place.leaf.table == "observations":
-                    last = facts[FINAL + place.path]
-                    ends = np.cumsum(lengths)
-                    final = np.where(
-                        known.reshape(-1, *[1] * (values.ndim - 1)),
-                        _values(last, place),
-                        values[ends - 1],
-                    )
-                    values = np.insert(values, ends, final, axis=0)
-                columns[place.leaf.table][place.leaf.key] = values
-            yield EpisodeBatch(
-                lengths, columns["steps"], columns["observations"], known, columns["episodes"]
-            )
-
-
-def _groups(files: Sequence[Path]) -> Iterator[Any]:
-    pa = arrow()
-    for file in files:
-        if file.suffix == ".parquet":
-            with pa.parquet.ParquetFile(file) as opened:
-                for number in range(opened.num_row_groups):
-                    yield opened.read_row_group(number)
-        else:
-            with pa.ipc.open_stream(file) as stream:
-                yield from stream
-
-
-def _values(column: Any, place: LeafPlace) -> Any:
-    """Return an Arrow column as rows; those that are null are zero, or None."""
-    pa = arrow()
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    shape = (1,) if place.leaf.key in _SINGLE else place.leaf.shape
-    count = len(array)
-    if _is_image(place.leaf):
-        rows = np.zeros((count, *shape), place.dtype)
-        for row, file in zip(rows, pa.compute.struct_field(array, 0).to_pylist(), strict=True):
-            if file is not None:
-                decode_into(file, "jpeg" if is_jpeg(file) else "png", row, place.path)
-        return rows
-    if pa.types.is_list(array.type):
-        known = np.asarray(array.is_valid())
-        rows = np.zeros((count, *shape), object if place.dtype == "text" else place.dtype)
-        rows[known] = _plain(array.flatten()).reshape(-1, *shape)
-        return rows
-    return _plain(array).reshape(count, *shape)
-
-
-def _plain(array: Any) -> NDArray[Any]:
-    """Return the values of an Arrow array, or of nested lists of fixed sizes, end to end."""
-    pa = arrow()
-    while pa.types.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        array = array.values.slice(array.offset * size, len(array) * size)
-    if pa.types.is_string(array.type):
-        return np.array(array.to_pylist(), dtype=object)
-    if array.null_count:
-        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
-    return np.asarray(array.to_numpy(zero_copy_only=False))

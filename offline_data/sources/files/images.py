@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.readers.arrays import BYTES, Arrays, NamedArray
-from offline_data.readers.images import image_head, is_jpeg
-from offline_data.store.encoded import EncodedColumn
-from offline_data.store.layout import fits_encoding
+from offline_data.store.encoded import EncodedColumn, image_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +51,7 @@ class ImageArrays(Arrays):
             if padded and column.shape[1] < _LEAST:
                 continue
             (block,) = self._whole.blocks([name], [(0, 1)])
-            if kind := _kind_of(bytes(block[name][0])):
+            if kind := image_kind(bytes(block[name][0])):
                 found[name] = kind
         return found
 
@@ -77,19 +75,6 @@ class ImageArrays(Arrays):
         """Open the arrays of a group, images among them."""
         with self._whole.below(group) as opened:
             yield ImageArrays(opened)
-
-
-def _kind_of(data: bytes) -> Kind | None:
-    """Return encoding, dtype and shape of the image that a file is; None: it is none that is stored."""
-    end, (height, width, channels, bits) = image_head(data)
-    if not end:
-        return None
-    kind = (
-        "jpeg" if is_jpeg(data) else "png",
-        "uint16" if bits == 16 else "uint8",
-        (height, width, channels),
-    )
-    return kind if fits_encoding(*kind) else None
 
 
 def differing_images(one: EncodedColumn, other: EncodedColumn) -> NDArray[np.intp]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError, OfflineDataError, UsageError
 from offline_data.files import is_file, is_folder
-from offline_data.sources.base import Release, Source, SourceInfo
+from offline_data.sources.base import RawDataset, Release, Source, SourceInfo
 from offline_data.sources.files.episodes import MappedEpisodes
 from offline_data.sources.files.mapping import FileMapping, read_mapping
+from offline_data.sources.files.tables import TableEpisodes, count_columns, files_in
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
 
@@ -37,20 +38,22 @@ class Files(Source):
         raise NotFoundError(f"There is no files:{name}: these are files of your own", hint=HINT)
 
     def accepts(self, path: Path) -> int:
-        """Count the arrays of an npz file with a mapping beside it, as `export --to npz` writes both."""
+        """Count the names in an export to npz, which has a mapping beside it, or to Parquet."""
         try:
             mapping = _mapping_beside(path)
+            return len(mapping.keys) if mapping else count_columns(path)
         except OfflineDataError:
             return 0
-        return len(mapping.keys) if mapping else 0
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file or folder."""
         files = files_below(path) if is_folder(path) else [path]
         return Release(name, fingerprint(path, files), local=path, mapping=_mapping_beside(path))
 
-    def open(self, release: Release, raw: Path) -> MappedEpisodes:
+    def open(self, release: Release, raw: Path) -> RawDataset:
         """Open it: reads where episodes end; raises `MappingQuestionError` where nothing says it."""
+        if release.mapping is None and count_columns(raw):
+            return TableEpisodes(*files_in(raw))
         if release.mapping is None:
             raise UsageError(f"{raw} needs a mapping, which says what its arrays are", hint=HINT)
         mapped = MappedEpisodes(
