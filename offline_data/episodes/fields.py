@@ -55,18 +55,24 @@ def next_of(key: Key) -> Key:
 
 
 def join_key(key: Key) -> str:
-    """Return the text form of a nested key: `next/reward`."""
-    return "/".join(key)
+    """Return the text form of a nested key, which `split_key` reads: `next/reward`.
+
+    Example:
+        >>> join_key(("info", "v1.0")), join_key(("v1.0",))
+        ('info/v1.0', '/v1.0')
+    """
+    text = "/".join(key)
+    return f"/{text}" if len(key) == 1 and "." in text else text
 
 
 def split_key(text: str) -> Key:
-    """Read a nested key from its text form; `.` and `/` both separate.
+    """Read a nested key from its text form; `/` separates, or if there is none, `.`.
 
     Example:
-        >>> split_key("next.reward")
-        ('next', 'reward')
+        >>> split_key("next.reward"), split_key("info/v1.0"), split_key("/v1.0")
+        (('next', 'reward'), ('info', 'v1.0'), ('v1.0',))
     """
-    return tuple(text.replace(".", "/").split("/"))
+    return tuple(text.removeprefix("/").split("/") if "/" in text else text.split("."))
 
 
 _LONGEST_NAME = 240

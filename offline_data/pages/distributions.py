@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offline_data.episodes.fields import split_key
 from offline_data.pages import charts
 from offline_data.pages.curves import (
     WIDE,
@@ -156,7 +157,7 @@ def _leaf(leaf: LeafStats, names: tuple[str, ...]) -> Html:
 def _wide_leaf(
     reader: DatasetReader, leaf: LeafStats, names: tuple[str, ...], episode: int
 ) -> Html:
-    curves = leaf_curves(reader, tuple(leaf.key.split("/")), episode, names)
+    curves = leaf_curves(reader, split_key(leaf.key), episode, names)
     note = f"episode {episode}"
     return as_html(
         (

@@ -32,7 +32,7 @@ def names_in(
     declared = features if isinstance(features, Mapping) else {}
     found = {}
     for key, shape in shapes.items():
-        dotted = key.replace("/", ".")
+        dotted = key.removeprefix("/").replace("/", ".")
         plural = (
             f"actions{dotted.removeprefix('action')}" if dotted.startswith("action") else dotted
         )

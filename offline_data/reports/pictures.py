@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
 from offline_data.plurals import plural
@@ -287,7 +287,7 @@ def select(
         if (one.key, "range") in wanted:
             ranges.append(ranges_of(one, named))
         if (one.key, "curve") in wanted and one.key != "next/reward":
-            key = tuple(one.key.split("/"))
+            key = split_key(one.key)
             curves.append(leaf_curves(reader, key, by_rank[len(by_rank) // 2], named))
         if (one.key, "histogram") in wanted:
             found = list(histograms_of(one, named))
@@ -460,7 +460,7 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
         for begin in range(0, len(rows), step):
             some = rows[begin : begin + step]
             columns = [
-                read_rows(reader, tuple(leaf.key.split("/")), some).reshape(len(some), -1)
+                read_rows(reader, split_key(leaf.key), some).reshape(len(some), -1)
                 for leaf in fitting
             ]
             numbers = np.concatenate(columns, axis=1).astype(np.float64)[:, kept]

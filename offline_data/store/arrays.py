@@ -182,7 +182,7 @@ def _others(reader: DatasetReader, observation: Key) -> dict[str, Key]:
     own = {observation, next_of(observation), ("action",), REWARD, TERMINATED, TRUNCATED, EPISODE}
     keys = [key for key in (*reader.observation_leaves, *reader.step_leaves) if key not in own]
     roots = {"info": ("infos",), "extra": ()}
-    others = {join_key((*roots.get(key[0], key[:1]), *key[1:])): key for key in keys}
+    others = {"/".join((*roots.get(key[0], key[:1]), *key[1:])): key for key in keys}
     if "next/cost" in others:  # as DSRL calls it
         others["costs"] = others.pop("next/cost")
     if "infos" in _columns(reader) and "infos/demo" in others:  # kitchen: a column, not a group

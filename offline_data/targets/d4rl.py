@@ -66,7 +66,7 @@ class D4RLTarget(ExportTarget):
             name = join_key(("infos", *key[1:]))
             return place_at(leaf, name, self.holds, key, "steps")
         if key[0] == "extra" and key[1] not in {"infos", "metadata", "virtual"}:
-            return place_at(leaf, join_key(key[1:]), self.holds)
+            return place_at(leaf, "/".join(key[1:]), self.holds)
         return f"{self.name} has no place for it"
 
     def omits_final(self, job: ExportJob) -> bool:

@@ -48,7 +48,7 @@ class NpzTarget(ExportTarget):
         if leaf.dtype == "text" and leaf.key[0] == "next":
             return "texts that an action brought are not read back"
         key = (EPISODES, *leaf.key) if leaf.table == "episodes" else leaf.key
-        return place_at(leaf, join_key(key), self.holds)
+        return place_at(leaf, "/".join(key), self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write one array after the other, reading the episodes for each; and the mapping."""
@@ -77,7 +77,7 @@ def _mapping(job: ExportJob) -> FileMapping:
     flags = (TERMINATED, TRUNCATED)
     leaves = [p for p in job.places if p.leaf.table != "episodes" and p.leaf.key not in flags]
     return FileMapping(
-        {place.path: place.path for place in leaves},
+        {join_key(place.leaf.key): place.path for place in leaves},
         "steps",
         final_observation="extra_row",
         ends=Ends(lengths=LENGTHS, terminated=join_key(TERMINATED), truncated=join_key(TRUNCATED)),

@@ -67,7 +67,7 @@ class RobomimicTarget(ExportTarget):
         if key == ("state",):
             return place_at(leaf, "states", self.holds, key, "steps")
         if leaf.table == "steps" and key[0] == "extra" and key[1] != "dones":
-            return place_at(leaf, join_key(key[1:]), self.holds)
+            return place_at(leaf, "/".join(key[1:]), self.holds)
         return f"{self.name} has no place for it"
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:

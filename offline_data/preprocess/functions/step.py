@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import Key
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import join_key, split_key
 from offline_data.errors import StepError
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import EpisodeChunk
@@ -126,7 +126,7 @@ class UserFunction(Step):
     @property
     def explicit_keys(self) -> set[Key]:
         """`explicit_next` as keys, whose parts may have dots in them."""
-        return {tuple(name.split("/")) for name in self.explicit_next}
+        return {split_key(name) for name in self.explicit_next}
 
 
 @dataclass(frozen=True)

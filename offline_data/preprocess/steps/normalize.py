@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import REWARD, Key, join_key, next_of
+from offline_data.episodes.fields import REWARD, Key, join_key, next_of, split_key
 from offline_data.errors import StepError
 from offline_data.plurals import plural
 from offline_data.preprocess.chunk import EpisodeChunk
@@ -177,7 +177,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         known, learnt, made = leaves(chunk), self._require_learnt()["leaves"], {}
         for name, figures in learnt.items():
-            key = tuple(name.split("/"))
+            key = split_key(name)
             if key not in known:
                 raise StepError(f"Step 'normalize' has statistics of {name!r}, which is not there")
             made[key] = self._scale(chunk, key, figures)
