@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -104,7 +105,7 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
     elif not colon and default_source is None:
         raise InvalidIdError(
             f"{text!r} is neither `source:name` nor a dataset directory",
-            hint=f"for a Minari dataset write minari:{text}; `offline-data search {text}` finds ids",
+            hint=f"`offline-data search {shlex.quote(text)}` finds ids",
         )
     elif not colon:
         source, name = str(default_source), text

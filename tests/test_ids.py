@@ -84,7 +84,7 @@ def test_a_revision_is_checked_too() -> None:
 def test_an_id_without_a_source_says_what_to_write() -> None:
     with pytest.raises(InvalidIdError) as caught:
         parse_id("D4RL/door/human-v2")
-    assert "minari:D4RL/door/human-v2" in str(caught.value.hint)
+    assert caught.value.shell_hint == "`offline-data search D4RL/door/human-v2` finds ids"
     assert parse_id("D4RL/door/human-v2", default_source="minari").source == "minari"
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
 
 DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
-"""A dataset id `source:name[@revision]`, or the path of a dataset directory."""
+"""A dataset id `source:name[@revision]`, a name that only one dataset has (`hopper-medium-v2`), or the
+path of a dataset directory."""
 
 Sort: TypeAlias = Literal["name", "size"]
 """Order of a list: by id, or the largest first."""
@@ -42,9 +43,17 @@ def settings_of(root: str | os.PathLike[str] | None, settings: Settings | None) 
     return settings
 
 
+def name_of(data: DatasetLike, settings: Settings, *, exact: bool = False) -> str:
+    """Return the id or path of a dataset as text; raises like `resolve_name`."""
+    from offline_data.reports.dataset_names import resolve_name
+    from offline_data.store.library import text_of
+
+    return resolve_name(text_of(data), settings, exact=exact)
+
+
 def entry_of(data: DatasetLike | OnDisk, settings: Settings) -> Entry:
-    """Find a dataset by its id or path, or that of a loaded dataset or view; raises like `locate`."""
-    from offline_data.store.library import locate, text_of
+    """Find a dataset by its id, name or path, or that of a loaded dataset or view; raises like `locate`."""
+    from offline_data.store.library import locate
 
     named = getattr(data, "data_path", data)
-    return locate(text_of(cast("DatasetLike", named)), settings)
+    return locate(name_of(cast("DatasetLike", named), settings), settings)

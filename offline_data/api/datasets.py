@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from offline_data.api.arguments import DatasetLike, OnDisk, Range, Sort, entry_of, settings_of
+from offline_data.api.arguments import (
+    DatasetLike,
+    OnDisk,
+    Range,
+    Sort,
+    entry_of,
+    name_of,
+    settings_of,
+)
 from offline_data.config import user_path
 from offline_data.episodes.fields import split_key
 from offline_data.errors import UsageError
@@ -126,9 +134,9 @@ def download(
         only=only,
         text=ingest.pinned_text(text, chosen),
     )
-    from offline_data.store.library import requested_id, text_of
+    from offline_data.store.library import requested_id
 
-    dataset = id if isinstance(id, DatasetId) else requested_id(text_of(id), chosen.root)
+    dataset = id if isinstance(id, DatasetId) else requested_id(name_of(id, chosen))
     return ingest.download(dataset, chosen, options, progress_of(progress), executor=executor)
 
 
@@ -398,17 +406,18 @@ def load_arrays(
             dataset with end flags inside of episodes.
     """
     from offline_data.store.arrays import check_style, observation_leaf, whole_arrays
-    from offline_data.store.library import at_hand, text_of
+    from offline_data.store.library import at_hand
     from offline_data.store.reader import open_reader
 
     check_style(style)
     chosen, shown, path = settings_of(root, settings), progress_of(progress), None
+    name = name_of(id, chosen)
     if isinstance(download, bool) and revision is None:
-        path = at_hand(text_of(id), chosen.root)
+        path = at_hand(name, chosen.root)
     if path is None:  # what converts takes as long to import as all else
         from offline_data.ingest import ensure
 
-        path = ensure(id, settings=chosen, download=download, revision=revision, progress=shown)
+        path = ensure(name, settings=chosen, download=download, revision=revision, progress=shown)
     reader = open_reader(path)
     key = observation_key
     return whole_arrays(
@@ -554,9 +563,9 @@ def info(
         NetworkError: Only its source could tell, and does not answer.
     """
     from offline_data.reports.info import dataset_info
-    from offline_data.store.library import text_of
 
-    return dataset_info(text_of(id), settings_of(root, settings))
+    chosen = settings_of(root, settings)
+    return dataset_info(name_of(id, chosen), chosen)
 
 
 def stats(
@@ -777,10 +786,9 @@ def remove(
         NotFoundError, InvalidIdError: One is not on this disk; it is not an id.
         AccessError: No permission to delete a file.
     """
-    from offline_data.store.library import locate, text_of
+    from offline_data.store.library import locate
     from offline_data.store.removal import remove_datasets
 
     chosen = settings_of(root, settings)
-    return remove_datasets(
-        [locate(text_of(id), chosen, to_get=False) for id in ids], dry_run=dry_run
-    )
+    names = [name_of(id, chosen, exact=True) for id in ids]
+    return remove_datasets([locate(one, chosen, to_get=False) for one in names], dry_run=dry_run)

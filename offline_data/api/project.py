@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, settings_of
+from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, name_of, settings_of
 from offline_data.config import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId
@@ -65,13 +65,13 @@ def check(
     """
     from offline_data.checks.registry import select_rules
     from offline_data.checks.run import run_checks
-    from offline_data.store.library import locate_folders, text_of
+    from offline_data.store.library import locate_folders
 
     chosen = settings_of(root, settings)
     paths: dict[Path, None] = {}
     for one in datasets:
         if isinstance(one, (str, os.PathLike, DatasetId)):
-            paths |= dict.fromkeys(locate_folders(text_of(one), chosen))
+            paths |= dict.fromkeys(locate_folders(name_of(one, chosen), chosen))
         elif isinstance(path := getattr(one, "data_path", None), Path):
             paths[path] = None
         else:

@@ -20,6 +20,7 @@ from offline_data.config import resolve_settings
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import DatasetId, looks_like_path, parse_id
 from offline_data.progress import Progress, progress_of
+from offline_data.reports.dataset_names import resolve_name
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.library import at_hand, find, how_to_get, text_of
 
@@ -108,8 +109,10 @@ def load_dataset(
     """Load a dataset; download and convert it first if it is not on this disk.
 
     Args:
-        id: `source:name[@revision]`, the path of a dataset directory, or `prefix:name` with a
-            prefix given to `register_dataset`, whose function receives all other arguments.
+        id: `source:name[@revision]`, a name that only one dataset has (`hopper-medium-v2`,
+            `lerobot/pusht`; datasets on this disk come first), the path of a dataset directory, or
+            `prefix:name` with a prefix given to `register_dataset`, whose function receives all other
+            arguments.
         dataset_id: TorchRL's name for `id`.
         batch_size: Default number of rows in a batch.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
@@ -154,13 +157,14 @@ def load_dataset(
         UsageError: Invalid argument.
     """
     settings, path = resolve_settings(root=root), None
-    if isinstance(download, bool) and id is not None and (revision, layout, text) == (None,) * 3:
-        path = at_hand(text_of(id), settings.root)
+    name = resolve_name(text_of(id or ""), settings)
+    if isinstance(download, bool) and (revision, layout, text) == (None,) * 3:
+        path = at_hand(name, settings.root)
     if path is None:  # conversion takes as long to import as all else
         from offline_data.ingest import ensure
 
         path = ensure(
-            id or "",
+            name,
             settings=settings,
             download=download,
             revision=revision,

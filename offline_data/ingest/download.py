@@ -16,7 +16,7 @@ from offline_data.errors import OfflineDataError, UsageError
 from offline_data.executors.base import Executor
 from offline_data.fetch.files import FetchedFile
 from offline_data.files import free_bytes
-from offline_data.ids import DatasetId, looks_like_path
+from offline_data.ids import DatasetId, looks_like_path, parse_id
 from offline_data.ingest.build import Build, BuildJob, DatasetBuild
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish
 from offline_data.ingest.options import DownloadPlan, Stored, apply_options, pinned_text
@@ -48,7 +48,6 @@ from offline_data.store.library import (
     entry_at,
     find,
     has_manifest,
-    parse_known,
     text_of,
 )
 from offline_data.store.publish import dataset_lock, staging_folder
@@ -126,7 +125,7 @@ def ensure(
             raise UsageError(
                 f"{name} is one revision of a dataset; revision={revision!r} is for ids"
             )
-        name = str(parse_known(name, settings.root).at(revision))
+        name = str(parse_id(name).at(revision))
     options = Options(layout=layout, force=download == "force", text=pinned_text(text, settings))
     if looks_like_path(name) or has_manifest(Path(name)):
         found = entry_at(user_path(name, "the dataset"))
@@ -136,7 +135,7 @@ def ensure(
                 hint=f"its own: `offline-data info {shlex.quote(str(found.path))}`",
             )
         return found.path
-    wanted = parse_known(name, settings.root)
+    wanted = parse_id(name)
     if download is not False:
         return _download(wanted, settings, options, progress).path
     local = wanted.source == "local"

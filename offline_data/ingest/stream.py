@@ -40,6 +40,7 @@ from offline_data.ingest.raw import describe_file, fetch_files, files_of, free, 
 from offline_data.ingest.resolve import ask_source, offline_advice, suggest_command
 from offline_data.ingest.shards import check_files, naming
 from offline_data.progress import SILENT, Progress
+from offline_data.reports.dataset_names import resolve_name
 from offline_data.sources.base import Release, Shard
 from offline_data.sources.options import Options
 from offline_data.sources.registry import check_plain
@@ -92,7 +93,7 @@ def plan_stream(
 ) -> StreamPlan:
     """Find a dataset and list its shards; fetches what this needs, and keeps none of it.
 
-    `text` is its id, or the path of raw files as `convert` takes them. Raises what `download` raises.
+    `text` is its id or name, or the path of raw files as `convert` takes them. Raises what `download` raises.
     """
     options = options or Options()
     if options.video in {None, "keep"}:  # mp4 files are gone when their frames are sampled
@@ -105,9 +106,9 @@ def plan_stream(
             adapter, release = process.describe(source, path.name)
             release, name = apply_options(options, release, adapter), str(path)
         else:
-            dataset = parse_id(text)
+            dataset = parse_id(resolve_name(text, settings))
             adapter = dataset.source
-            stack.enter_context(_online(text, settings))
+            stack.enter_context(_online(str(dataset), settings))
             with suggest_command(dataset, settings, options) as asking:
                 build = ask_source(dataset, asking, options)
             release, name = build.release, str(build.job.id)

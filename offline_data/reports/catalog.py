@@ -6,16 +6,15 @@ import difflib
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from offline_data.config import Settings
 from offline_data.errors import NetworkError, NotFoundError
-from offline_data.ids import DatasetId, did_you_mean, looks_like_path
+from offline_data.ids import DatasetId, did_you_mean
 from offline_data.plurals import plural
 from offline_data.reports.listing import Listing
 from offline_data.sources.catalogs import Catalog, CatalogEntry
 from offline_data.sources.registry import get_catalog, get_source, iter_catalogs, source_names
-from offline_data.store.library import has_manifest, list_datasets
+from offline_data.store.library import list_datasets
 
 _VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")
 """The base of a name, and the number of its version."""
@@ -59,7 +58,7 @@ def list_remote(source: str | None, settings: Settings) -> Listing[CatalogDatase
     listed with a note. Raises `NotFoundError` for an unknown source, and `NetworkError` if there is
     no packaged catalogue.
     """
-    here = _ids_here(settings)
+    here = ids_here(settings)
     datasets: list[CatalogDataset] = []
     notes = []
     for one in map(get_source, source_names() if source is None else [source]):
@@ -98,7 +97,7 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
         remote = () if settings.offline else get_source(dataset.source).remote(settings)
         known = {one.name: one for one in remote}
     entry = known.get(dataset.name)
-    return _dataset(source.name, source, entry, _ids_here(settings)) if entry else None
+    return _dataset(source.name, source, entry, ids_here(settings)) if entry else None
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def search(
         bounds: Limits that datasets must satisfy.
         limit: Maximum number of results; a note reports the total.
     """
-    known = _known_datasets(settings)
+    known = known_datasets(settings)
     texts = {text: f"{text} {entry.summary}".casefold() for text, (_, entry) in known.items()}
     words = query.casefold().split()
     ids, notes = _matching(words, texts)
@@ -161,7 +160,7 @@ def search(
         )
         return Listing((), ("; ".join(filter(None, (f"no dataset matches {query!r}", near))),))
     ids = sorted(ids, key=lambda text: _rank(text, words))
-    here = _ids_here(settings)
+    here = ids_here(settings)
     hits = [_dataset(text.partition(":")[0], *known[text], here) for text in ids]
     passing = [bounds.admit(one) for one in hits]
     found = [one for one, passed in zip(hits, passing, strict=True) if passed]
@@ -193,7 +192,7 @@ def _rank(text: str, words: list[str]) -> tuple[int, str, str, int]:
     return where, source, base, -int(version or 0)
 
 
-def _known_datasets(settings: Settings) -> dict[str, tuple[Catalog | None, CatalogEntry]]:
+def known_datasets(settings: Settings) -> dict[str, tuple[Catalog | None, CatalogEntry]]:
     """Return all datasets known without the network, by id: catalogues, local sources, converted.
 
     The catalogue is None for a dataset on this disk that is in none.
@@ -242,40 +241,8 @@ def _has(text: str, described: str, word: str) -> bool:
     return word in described
 
 
-def find_ids(text: str, settings: Settings, *, catalogue: bool = True) -> list[str]:
-    """Return the ids that a name without a source may refer to, datasets on this disk first.
-
-    An id or path refers to itself. Otherwise the first non-empty of these is returned: datasets on
-    this disk with this name, then in catalogues; on this disk with it as the end or a part of the
-    name, then in catalogues; `door` is a part of `D4RL/door/human-v2`. May be empty. A revision
-    (`@…`) is kept.
-
-    Args:
-        text: The user's input.
-        catalogue: Whether to include datasets that are not on this disk.
-    """
-    if ":" in text or looks_like_path(text) or has_manifest(Path(text)):
-        return [text]
-    wanted, at, revision = text.partition("@")
-    here = sorted(_ids_here(settings))
-    if f"local:{wanted}" in here:
-        return [f"local:{text}"]
-    listed = list(_known_datasets(settings)) if catalogue else []
-
-    def has_name(one: str) -> bool:
-        return one.partition(":")[2] == wanted
-
-    def has_part(one: str) -> bool:
-        name = f"/{one.partition(':')[2]}"
-        return name.endswith(f"/{wanted}") or f"/{wanted}/" in name
-
-    for known, fits in ((here, has_name), (listed, has_name), (here, has_part), (listed, has_part)):
-        if found := [one for one in known if fits(one)]:
-            return [f"{one}{at}{revision}" for one in found]
-    return []
-
-
-def _ids_here(settings: Settings) -> set[str]:
+def ids_here(settings: Settings) -> set[str]:
+    """Return the ids of the datasets on this disk, without revisions."""
     entries = list_datasets(settings.root)
     return {str(DatasetId(entry.id.source, entry.id.name)) for entry in entries}
 

@@ -196,7 +196,7 @@ def locate(text: str, settings: Settings, *, to_get: bool = True) -> Entry:
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset"))
-    dataset = parse_known(text, settings.root)
+    dataset = parse_id(text)
     entry = find(settings.root, dataset, parts=True)
     if entry is None:
         known = {str(e.id): str(e.id).partition("@")[0] for e in list_datasets(settings.root)}
@@ -221,36 +221,20 @@ def locate_folders(text: str, settings: Settings) -> list[Path]:
     except IntegrityError:
         if looks_like_path(text) or has_manifest(Path(text)):
             return [user_path(text, "the dataset")]
-        dataset = parse_known(text, settings.root)
+        dataset = parse_id(text)
         unreadable = revisions(settings.root / dataset.folder, dataset.revision or "*")[1]
         return list(unreadable)
 
 
-def parse_known(text: str, root: Path) -> DatasetId:
-    """Parse an id; the error for a name without a source offers the nearest datasets under `root`.
-
-    Raises `InvalidIdError`.
-    """
-    try:
-        return parse_id(text)
-    except InvalidIdError as error:
-        ids = () if ":" in text else (entry.id for entry in list_datasets(root))
-        known = {one.name: f"{one.source}:{one.name}" for one in ids}
-        name = text.partition("@")[0]
-        if near := did_you_mean(name, known, count=3, shown=known.__getitem__):
-            raise InvalidIdError(error.message, hint=near) from error
-        raise
-
-
-def requested_id(text: str, root: Path) -> DatasetId:
-    """Parse an id like `parse_known`; the path of a dataset directory is the id of what a copy of it is.
+def requested_id(text: str) -> DatasetId:
+    """Parse an id; the path of a dataset directory is the id of what a copy of it is.
 
     Raises `InvalidIdError`.
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         path = user_path(text, "the dataset").absolute()
         return parse_id(f"file://{os.path.normpath(path)}")
-    return parse_known(text, root)
+    return parse_id(text)
 
 
 def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
@@ -276,7 +260,7 @@ def at_hand(text: str, root: Path) -> Path | None:
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset")).path
-    dataset = parse_known(text, root)
+    dataset = parse_id(text)
     entry = find(root, dataset, parts=dataset.source == "local")
     if entry is None:
         return None

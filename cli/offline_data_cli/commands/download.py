@@ -121,7 +121,7 @@ def download(
 
     from offline_data.store.library import requested_id
 
-    ids = [requested_id(dataset_id(context, text), context.settings.root) for text in datasets]
+    ids = [requested_id(dataset_id(context, text)) for text in datasets]
     if len(ids) == 1:
         return handle(ids[0])
     results = []

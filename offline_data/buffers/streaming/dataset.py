@@ -81,7 +81,8 @@ class StreamingDataset(IterableDataset[Any]):
     ```
 
     Args:
-        id: `source:name[@revision]`, or the path of raw files, as for `offline-data convert`.
+        id: `source:name[@revision]`, a name as for `load_dataset`, or the path of raw files, as for
+            `offline-data convert`.
         batch_size: Number of rows in a batch.
         num_slices, slice_len: Number of slices in a batch, or rows in a slice.
         pad: True: pad episodes shorter than a slice with 0; a number: pad floating-point and signed
