@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import re
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +30,9 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 _HTML = (b"<!doctype", b"<html", b"<?xml")
+# A private writable map counts against the memory limit unless it needs no reserve; otherwise a
+# file larger than RAM and swap cannot be mapped. Python has the constant since 3.13.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _LONGEST_NAME, _LONGEST_PATH = 255, 1024
 """Maximum bytes of a relative path that every file system supports, with room for a root."""
 
@@ -46,6 +51,43 @@ def require_bytes(folder: Path, needed: int, what: str) -> None:
             f"{what} needs {human_bytes(needed)} in {folder}, which has {human_bytes(free)} free",
             hint="free some space (`offline-data cache prune`) or use another --root",
         )
+
+
+def free_memory() -> int | None:
+    """Return the bytes of memory that programs can still take here; None: unknown (not on Linux)."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        free = 1024 * int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0])
+    except (OSError, ValueError, KeyError):
+        return None
+    try:  # of a container: pages of files that it has read can be taken back
+        group = Path("/sys/fs/cgroup")
+        used, most = (int((group / f"memory.{name}").read_text()) for name in ("current", "max"))
+        pages = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return min(free, max(0, most - used + int(pages["inactive_file"])))
+    except (OSError, ValueError, KeyError):  # no limit
+        return free
+
+
+def map_privately(path: Path, size: int) -> mmap.mmap:
+    """Map the first `size` bytes of a file; writing changes this process's memory, not the file.
+
+    Raises:
+        NotFoundError: The file is missing or too short.
+        AccessError: It cannot be read or mapped.
+    """
+    try:
+        with path.open("rb") as file:
+            flags = mmap.MAP_PRIVATE | _NO_RESERVE
+            rights = mmap.PROT_READ | mmap.PROT_WRITE
+            return mmap.mmap(file.fileno(), size, flags=flags, prot=rights)
+    except (FileNotFoundError, ValueError) as error:
+        raise NotFoundError(
+            f"{path} was deleted or truncated since the dataset was opened: {error}",
+            hint="was the dataset deleted? download it again, then open it again",
+        ) from error
+    except OSError as error:
+        raise AccessError(f"{path} cannot be mapped: {error.strerror}") from error
 
 
 def human_bytes(count: float) -> str:

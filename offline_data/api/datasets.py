@@ -22,9 +22,10 @@ from offline_data.progress import progress_of
 from offline_data.store.layout import DEFAULT_AUDIT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
     from offline_data.config import Settings
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from offline_data.sources.files.mapping import FileMapping
     from offline_data.sources.files.proposal import Inspection
     from offline_data.sources.options import TextOptions
-    from offline_data.store.arrays import DatasetArrays, Style
+    from offline_data.store.arrays import Style
     from offline_data.store.layout import AuditMode, LayoutName
     from offline_data.store.removal import DatasetRemoval
     from offline_data.store.verify import Verification
@@ -367,18 +368,19 @@ def load_arrays(
     style: Style = "transitions",
     *,
     observation_key: str | tuple[str, ...] = "observation",
+    names: Collection[str] | None = None,
     download: bool | Literal["force"] = True,
     revision: str | None = None,
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     progress: bool | Progress = True,
-) -> DatasetArrays:
+) -> dict[str, NDArray[Any]]:
     """Return a dataset as numpy arrays by D4RL's names, without importing torch; for JAX.
 
     The arrays equal those of `load_dataset(id).to_numpy(style)`, which documents styles and names,
-    but are read-only and read on first access. Arrays whose rows are contiguous on disk are memory
-    maps; `observations` and `next_observations` in layout `compact` are copies if there is more
-    than one episode.
+    in a dict that scripts may change: writing to an array never changes the dataset. Leaves that
+    have a file of their own (images, all of layout `ted`) are memory maps, read when they are used,
+    if the rows follow each other in it; all other arrays are copies.
 
     ```python
     data = offline_data.load_arrays("d4rl:halfcheetah-medium-v2")
@@ -389,6 +391,7 @@ def load_arrays(
         id: `source:name[@revision]`, or the path of a dataset directory.
         style: `"transitions"`, `"episodes"`, `"qlearning"` or `"dataset"`.
         observation_key: Leaf to return as the observation; required if there are several.
+        names: Arrays to read; None: all of the style.
         download: True: download and convert a dataset that is not on this disk; False: never
             download; `"force"`: download and convert again.
         revision: Revision of the source; None: the newest on this disk, else the source's newest.
@@ -397,13 +400,13 @@ def load_arrays(
         progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Returns:
-        A mapping from name to array; `dict(…)` reads all arrays.
+        Array by name, in the order of `names`.
 
     Raises:
         NotFoundError, OfflineError, NetworkError, AuthError: The dataset is not available.
         IntegrityError: Damaged files.
-        UsageError: Invalid argument; the observation has several leaves, or `"episodes"` of a
-            dataset with end flags inside of episodes.
+        UsageError: Invalid argument; the observation has several leaves; `"episodes"` of a dataset
+            with end flags inside of episodes; or copies that need more than the free memory.
     """
     from offline_data.store.arrays import check_style, observation_leaf, whole_arrays
     from offline_data.store.library import at_hand
@@ -424,6 +427,7 @@ def load_arrays(
         reader,
         style,
         observation_leaf(reader, split_key(key) if isinstance(key, str) else tuple(key)),
+        names,
     )
 
 

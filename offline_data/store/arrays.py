@@ -5,7 +5,8 @@ Without torch; `BaseDatasetExperienceReplay.to_numpy` has the table of styles, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from math import prod
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.files import free_memory, human_bytes
 from offline_data.plurals import plural
 from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, STEPS, TED
 from offline_data.store.reader import DatasetReader
@@ -30,6 +32,9 @@ _NAMES: dict[Style, tuple[str, ...]] = {
 """Those that consumers take: CORL's and OfflineRL-Kit's `ReplayBuffer`, the arguments of d3rlpy's
 `MDPDataset`, and what D4RL's `qlearning_dataset` returns. `"dataset"` has those of the file."""
 
+_FLAT = {"rewards": REWARD, "terminals": TERMINATED, "timeouts": TRUNCATED}
+"""Arrays without the dimension that flags and rewards have in TED."""
+
 COLUMNS = "columns"
 """Entry of `about` of datasets made from flat files: dtype of each column, by its name."""
 TIMEOUT: Key = ("file_timeout",)
@@ -46,7 +51,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         rows: `[n]` step rows.
         last: Which of these are the last of an episode, ascending; used by `"episodes"` and
             `"qlearning"`.
-        view: Maps a leaf of a table; None: all arrays are copies.
+        view: Maps a leaf of a table, or returns None to have a copy; None: all arrays are copies.
 
     Raises:
         UsageError: `"episodes"` of a dataset with end flags inside of episodes.
@@ -59,7 +64,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         key: Key,
         rows: NDArray[np.int64],
         last: NDArray[np.int64],
-        view: Callable[[str, Key], NDArray[Any]] | None = None,
+        view: Callable[[str, Key], NDArray[Any] | None] | None = None,
     ) -> None:
         self._reader, self._style, self._key = reader, style, key
         self._rows, self._last, self._view = rows, last, view
@@ -106,19 +111,24 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
     def __repr__(self) -> str:
         return f"DatasetArrays({self._reader.manifest.id}: {', '.join(self._names)})"
 
+    def copied_bytes(self, name: str) -> int:
+        """Return the bytes of memory that reading an array takes; 0 for a map of a file."""
+        if name in self._read:
+            return 0
+        table, key, rows = self._place(name)
+        leaf = self._reader.manifest.tables[table][key]
+        if self._style == "qlearning":
+            row = leaf.nbytes if name == "terminals" else 4 * prod(leaf.shape)  # float32
+            return row * len(self._kept)
+        return 0 if self._view_rows(table, key, rows) is not None else leaf.nbytes * len(rows)
+
     def _plain(self, name: str) -> NDArray[Any]:
-        if name in {"observations", "next_observations"}:
-            return self._observations(self._key, after=name == "next_observations")
-        if name == "actions":
-            return self._steps(("action",))
-        if name in self._others:
-            return self._observations(self._others[name], after=False)
-        if name == "rewards":
-            return self._scalars(REWARD)
-        flags = self._scalars(TERMINATED) if name == "terminals" else self._marked_timeouts()
-        if self._style != "dataset":
-            return flags
-        return flags.astype(_columns(self._reader).get(name, "bool"), copy=False)
+        if name in self._others or name not in _FLAT:
+            return self._leaf(*self._place(name))
+        found = self._marked_timeouts() if name == "timeouts" else self._scalars(_FLAT[name])
+        if self._style != "dataset" or name == "rewards":
+            return found
+        return found.astype(_columns(self._reader).get(name, "bool"), copy=False)
 
     def _marked_timeouts(self) -> NDArray[Any]:
         """Return the time-outs that the file marks: those of the last rows may not be `truncated`."""
@@ -136,38 +146,52 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py
         """
         if name == "next_observations":
-            before = self._observations(self._key, after=False)
-            return np.asarray(before[self._kept + 1].astype(np.float32))
+            before = self._plain("observations")
+            return before[self._kept + 1].astype(np.float32, copy=False)
         found = self._plain(name)[self._kept]
-        return found if name == "terminals" else found.astype(np.float32)
+        return found if name == "terminals" else found.astype(np.float32, copy=False)
 
-    def _observations(self, key: Key, *, after: bool) -> NDArray[Any]:
-        """Return a leaf as it is before or after each action; of a step leaf, its rows."""
-        reader = self._reader
+    def _place(self, name: str) -> tuple[str, Key, NDArray[np.int64]]:
+        """Return the table, the leaf and the rows of it that an array is read from."""
+        observed = {"observations": self._key, "next_observations": self._key}
+        keys = {**_FLAT, **self._others, "actions": ("action",), **observed}
+        key, after, reader = keys[name], name == "next_observations", self._reader
         if key not in reader.observation_leaves or TED in reader.manifest.tables:
             return self._steps(next_of(key) if after else key)
         episodes = np.searchsorted(reader.starts, self._rows, side="right") - 1
-        return self._leaf(OBSERVATIONS, key, self._rows + episodes + int(after))
+        return OBSERVATIONS, key, self._rows + episodes + int(after)
 
-    def _steps(self, key: Key) -> NDArray[Any]:
-        """Return a leaf with a row for each transition."""
-        return self._leaf(STEPS if STEPS in self._reader.manifest.tables else TED, key, self._rows)
+    def _steps(self, key: Key) -> tuple[str, Key, NDArray[np.int64]]:
+        """Return the place of a leaf with a row for each transition."""
+        return STEPS if STEPS in self._reader.manifest.tables else TED, key, self._rows
 
     def _scalars(self, key: Key) -> NDArray[Any]:
         """Return a leaf without the dimension that flags and rewards have in TED: `[n, 1]` is `[n]`."""
-        column = self._steps(key)
+        column = self._leaf(*self._steps(key))
         column = column[:, 0] if column.shape[1:] == (1,) else column
         return np.array(column) if self._view is None else column
 
     def _leaf(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a leaf: a copy, or where that is not asked for and they can be, a view."""
-        leaf, spec = self._reader.leaf(table, key), self._reader.manifest.tables[table][key]
-        if not len(rows) or (np.diff(rows) != 1).any():
-            return np.array(leaf[rows], order="C")
-        run = slice(int(rows[0]), int(rows[-1]) + 1)
-        if self._view is None or not leaf.size or spec.encoding:
-            return np.array(leaf[run], order="C")
-        return self._view(table, key)[run]
+        mapped = self._view_rows(table, key, rows)
+        if mapped is not None:
+            return mapped
+        leaf, run = self._reader.leaf(table, key), _run(rows)
+        return np.array(leaf[rows if run is None else run], order="C")
+
+    def _view_rows(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Return rows of a leaf as a view of its file, if that is asked for and they can be."""
+        spec, run = self._reader.manifest.tables[table][key], _run(rows)
+        if self._view is None or run is None or spec.encoding or not spec.nbytes:
+            return None
+        found = self._view(table, key)
+        return None if found is None else found[run]
+
+
+def _run(rows: NDArray[np.int64]) -> slice | None:
+    """Return the slice of rows that follow each other; None for other rows, and for none."""
+    follow = len(rows) and (np.diff(rows) == 1).all()
+    return slice(int(rows[0]), int(rows[-1]) + 1) if follow else None
 
 
 def _columns(reader: DatasetReader) -> dict[str, str]:
@@ -201,17 +225,15 @@ def _names_of_file(reader: DatasetReader, others: Mapping[str, Key]) -> tuple[st
     return tuple(sorted(names))
 
 
-class ReadOnlyArrays(DatasetArrays):
-    """Arrays that cannot be written to, copies as well as views."""
+def whole_arrays(
+    reader: DatasetReader, style: Style, key: Key, names: Collection[str] | None
+) -> dict[str, NDArray[Any]]:
+    """Return all rows of a dataset: leaves with a file of their own as private maps, else copies.
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        array = super().__getitem__(name)
-        array.flags.writeable = False
-        return array
-
-
-def whole_arrays(reader: DatasetReader, style: Style, key: Key) -> DatasetArrays:
-    """Return all rows of a dataset as arrays that are views of its files where they can be."""
+    Raises:
+        UsageError: An unknown name; `"episodes"` of a dataset with end flags inside of episodes; or
+            copies that take more than the free memory.
+    """
     starts, lengths = reader.starts, reader.lengths
     last = starts + lengths - 1
     rows = np.arange(reader.transitions)
@@ -219,7 +241,35 @@ def whole_arrays(reader: DatasetReader, style: Style, key: Key) -> DatasetArrays
         known = np.array(reader.episodes[("final_observation",)], bool)
         ended = np.array(reader.step(TERMINATED)[last], bool).reshape(-1)
         rows = np.delete(rows, last[~known & ~ended])
-    return ReadOnlyArrays(reader, style, key, rows, last, reader.leaf)
+
+    def own_file(table: str, key: Key) -> NDArray[Any] | None:
+        leaf = reader.manifest.tables[table][key]
+        return reader.writable_leaf(table, key) if leaf.stride == leaf.nbytes else None
+
+    arrays = DatasetArrays(reader, style, key, rows, last, own_file)
+    chosen = _check_names(arrays, names)
+    sizes = {name: arrays.copied_bytes(name) for name in chosen}
+    needed, free = sum(sizes.values()), free_memory()
+    if free is not None and needed > free:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise UsageError(
+            f"The arrays of {reader.manifest.id} need {human_bytes(needed)} of memory "
+            f"({largest}: {human_bytes(sizes[largest])}), and {human_bytes(free)} are free",
+            hint="names=[…] reads only some arrays; `load_dataset` reads batches from the disk",
+        )
+    return {name: arrays[name] for name in chosen}
+
+
+def _check_names(arrays: DatasetArrays, names: Collection[str] | None) -> list[str]:
+    """Return the names of the arrays to read; raises `UsageError` for one that there is not."""
+    if names is None:
+        return list(arrays)
+    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    if unknown := [name for name in chosen if name not in arrays]:
+        raise UsageError(
+            f"names has {', '.join(map(repr, unknown))}; the arrays are {', '.join(arrays)}"
+        )
+    return chosen
 
 
 def check_style(style: Style) -> None:

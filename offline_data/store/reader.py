@@ -6,8 +6,8 @@ import errno
 import os
 import shlex
 import stat
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,7 @@ from offline_data.errors import (
     ManifestError,
     NotFoundError,
 )
+from offline_data.files import map_privately
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import (
@@ -155,7 +156,7 @@ class DatasetReader:
         spec = self.manifest.tables[table]
         leaf = spec[key]
         if leaf.encoding is None:
-            return self._view(leaf, spec.rows)
+            return _view(leaf, spec.rows, partial(self._map, leaf.file))
         kind = leaf.encoding, leaf.dtype, leaf.shape
         where = f"leaf {join_key(key)!r} of {table} in {self.path}"
         if leaf.encoding == VIDEO:
@@ -166,6 +167,12 @@ class DatasetReader:
             return cast("NDArray[Any]", column)
         data, offsets = self._map(leaf.file), self._map(leaf.offsets)[: 8 * (spec.rows + 1)]
         return cast("NDArray[Any]", EncodedColumn(data, offsets.view("<i8"), kind, where))
+
+    def writable_leaf(self, table: str, key: Key) -> NDArray[np.generic]:
+        """Map a leaf that is not encoded privately: writing changes this process's memory alone."""
+        spec = self.manifest.tables[table]
+        leaf, path = spec[key], self.path / spec[key].file
+        return _view(leaf, spec.rows, lambda: map_privately(path, leaf.stride * spec.rows))
 
     def step(self, key: Key) -> NDArray[np.generic]:
         """Map a step leaf by TED key, `[N, …]`; text as codes."""
@@ -256,15 +263,6 @@ class DatasetReader:
         root, after = self.leaf(TED, key)[rows], self.leaf(TED, next_of(key))[rows]
         return np.insert(root, ends, after[ends - 1], axis=0)
 
-    def _view(self, leaf: LeafSpec, rows: int) -> NDArray[np.generic]:
-        shape, dtype = (rows, *leaf.shape), np.dtype(leaf.dtype)
-        if leaf.stride * rows == 0:
-            return np.zeros(shape, dtype)
-        inner = (dtype.itemsize * prod(leaf.shape[i + 1 :]) for i in range(len(leaf.shape)))
-        strides = (leaf.stride, *inner)
-        view: NDArray[Any] = np.ndarray(shape, dtype, self._map(leaf.file), leaf.offset, strides)
-        return view
-
     def _map(self, file: str) -> NDArray[np.uint8]:
         if file not in self._mapped:
             try:
@@ -274,6 +272,16 @@ class DatasetReader:
             except OSError as error:
                 raise AccessError(f"{self.path / file} cannot be read: {error.strerror}") from error
         return self._mapped[file]
+
+
+def _view(leaf: LeafSpec, rows: int, open_file: Callable[[], Any]) -> NDArray[np.generic]:
+    """Return a leaf as a strided view of its file, which `open_file` maps if there are rows."""
+    shape, dtype = (rows, *leaf.shape), np.dtype(leaf.dtype)
+    if leaf.stride * rows == 0:
+        return np.zeros(shape, dtype)
+    inner = (dtype.itemsize * prod(leaf.shape[i + 1 :]) for i in range(len(leaf.shape)))
+    view: NDArray[Any] = np.ndarray(shape, dtype, open_file(), leaf.offset, (leaf.stride, *inner))
+    return view
 
 
 def open_reader(path: Path) -> DatasetReader:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offline_data.buffers.gather.mmap import map_file
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import TrajectoryStorage
 from offline_data.buffers.views.rows import SubsetStorage, whole_of
-from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
 from offline_data.store.arrays import DatasetArrays, Style, check_style, observation_leaf
-from offline_data.store.reader import DatasetReader
 
 
 def to_numpy(
@@ -45,14 +40,5 @@ def to_numpy(
         own = valid.at(torch.arange(valid.count))
     runs = storage.runs()
     last = (runs.starts + runs.lengths - 1).numpy()
-    view = None if copy else partial(_private_view, steps.reader)
+    view = None if copy else steps.reader.writable_leaf
     return dict(DatasetArrays(steps.reader, style, key, row_map.at(own).numpy(), last, view))
-
-
-def _private_view(reader: DatasetReader, table: str, key: Key) -> NDArray[Any]:
-    """Map a leaf privately: torch writes to arrays that are read-only, which would end the process."""
-    leaf, spec = reader.leaf(table, key), reader.manifest.tables[table][key]
-    words = map_file(reader.path / spec.file, len(leaf), spec.stride).words.numpy()
-    data = words.reshape(-1).view(np.uint8)
-    shared: NDArray[Any] = np.ndarray(leaf.shape, leaf.dtype, data, spec.offset, leaf.strides)
-    return shared

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from offline_data.errors import AccessError, NotFoundError
+from offline_data.files import map_privately
 
 if TYPE_CHECKING:
+    import mmap
     from pathlib import Path
 
     from torch import Tensor
-
-# A private writable map counts against the memory limit unless it needs no reserve; otherwise a
-# file larger than RAM and swap cannot be mapped. Python has the constant since 3.13.
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 
@@ -52,16 +47,5 @@ def map_file(path: Path, rows: int, stride: int) -> Map:
     size, dtype = word_of(stride)
     if rows * stride == 0:
         return Map(torch.empty((rows, stride // size), dtype=dtype), None)
-    try:
-        with path.open("rb") as file:
-            flags = mmap.MAP_PRIVATE | _NO_RESERVE
-            rights = mmap.PROT_READ | mmap.PROT_WRITE
-            memory = mmap.mmap(file.fileno(), rows * stride, flags=flags, prot=rights)
-    except (FileNotFoundError, ValueError) as error:
-        raise NotFoundError(
-            f"{path} was deleted or truncated since the dataset was opened: {error}",
-            hint="was the dataset deleted? download it again, then open it again",
-        ) from error
-    except OSError as error:
-        raise AccessError(f"{path} cannot be mapped: {error.strerror}") from error
+    memory = map_privately(path, rows * stride)
     return Map(torch.frombuffer(memory, dtype=dtype).view(rows, stride // size), memory)
