@@ -26,7 +26,8 @@ from offline_data.errors import (
 )
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Error numbers of a disk, quota or limit of the system that has no room for more."""
 _HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 _HTML = (b"<!doctype", b"<html", b"<?xml")
@@ -153,7 +154,7 @@ def disk_errors(folder: Path, hint: str = _OTHER_ROOT) -> Iterator[None]:
     except OfflineDataError:
         raise
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise NoSpaceError(
                 f"The disk of {folder} became full; partly written files were removed",
                 hint="free some space (`offline-data cache prune`) or use another --root",

@@ -145,6 +145,8 @@ class ExportTarget(ABC):
     holds: Holds
     reads: tuple[str, ...] = ()
     """Fields of `ExportOptions` that change the files."""
+    contained: bool = False
+    """Whether `write` runs in a child process, since its library crashes on a full disk."""
     added: frozenset[tuple[Table, Key]] = frozenset()
     """Leaves that the reader of the format makes by itself, such as the number of a file's group;
     a root stands for all leaves below it."""

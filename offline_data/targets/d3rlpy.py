@@ -40,6 +40,7 @@ class D3rlpyTarget(ExportTarget):
     name = "d3rlpy"
     title = "d3rlpy's HDF5 dump"
     suffix = ".h5"
+    contained = True
     reads = ("observation",)
     holds = Holds(
         final_observation=False,

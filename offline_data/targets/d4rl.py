@@ -39,6 +39,7 @@ class D4RLTarget(ExportTarget):
     name = "d4rl"
     title = "D4RL's flat HDF5"
     suffix = ".hdf5"
+    contained = True
     reads = ("observation",)
     holds = Holds(
         final_observation=True,

@@ -45,6 +45,7 @@ class MinariTarget(ExportTarget):
 
     name = "minari"
     title = "Minari's HDF5"
+    contained = True
     holds = Holds(
         final_observation=True,
         flags="rows",

@@ -39,6 +39,7 @@ class RobomimicTarget(ExportTarget):
     name = "robomimic"
     title = "robomimic's HDF5"
     suffix = ".hdf5"
+    contained = True
     holds = Holds(
         final_observation=True,
         flags="one",

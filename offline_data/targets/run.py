@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Annotated, Any, TypedDict
 
 from offline_data.config import Settings
 from offline_data.decode import Check, Count, Sha256, decode
-from offline_data.episodes import EpisodeBatch
 from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
 from offline_data.files import (
     disk_errors,
@@ -33,7 +32,7 @@ from offline_data.files import (
 from offline_data.pages.preview import card_files
 from offline_data.plurals import plural
 from offline_data.preprocess.plan import digest_of_rows
-from offline_data.progress import Progress, Task
+from offline_data.progress import Progress
 from offline_data.project.content import digest_of
 from offline_data.sources.folders import files_below
 from offline_data.store.library import entry_at
@@ -50,8 +49,9 @@ from offline_data.targets.base import (
     get_target,
 )
 from offline_data.targets.episodes import ExportedEpisodes
-from offline_data.targets.plan import plan_export, stored_batch
+from offline_data.targets.plan import plan_export
 from offline_data.targets.proof import prove
+from offline_data.targets.writing import write_files
 from offline_data.version import __version__
 
 RECEIPT = "export.json"
@@ -271,7 +271,7 @@ def _write(
         if not target.suffix:
             written.mkdir()
         with progress.task(f"export {path.name}", job.episodes.transitions, "transitions") as bar:
-            target.write(_Batches(job, target, bar), written, job)
+            write_files(target, written, job, bar)
         compared = prove(target.read(written, job), job, target, progress)
         if not target.suffix:
             for name, content in _card(job, target, result, progress).items():
@@ -295,22 +295,6 @@ def _write(
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return replace(result, compared=compared, bytes=sum(one["size"] for one in files.values()))
-
-
-class _Batches:
-    """The batches that a target writes; the first pass over them is shown as progress."""
-
-    def __init__(self, job: ExportJob, target: ExportTarget, bar: Task) -> None:
-        self._job, self._target, self._bar = job, target, bar
-        self._passes = 0
-
-    def __iter__(self) -> Iterator[EpisodeBatch]:
-        self._passes += 1
-        shown = self._passes == 1
-        for batch in self._job.episodes.batches():
-            yield stored_batch(batch, self._job, self._target.holds)
-            if shown:
-                self._bar.advance(batch.transitions)
 
 
 def _publish(staged: Path, path: Path, target: ExportTarget) -> None:

@@ -15,7 +15,7 @@ import offline_data
 from offline_data.config import Settings
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key
 from offline_data.errors import IntegrityError, NoSpaceError, UsageError
-from offline_data.targets import run
+from offline_data.targets import proof, run
 from offline_data.targets.base import TARGETS, get_target
 from tests.targets.conftest import BATCHES
 
@@ -140,7 +140,7 @@ def test_a_wrong_value_is_found_and_nothing_is_published(
         action.flat[-1] += 1
         return type(batch)(**{**vars_of(batch), "steps": {**batch.steps, ("action",): action}})
 
-    monkeypatch.setattr(run, "stored_batch", wrong)
+    monkeypatch.setattr(proof, "stored_batch", wrong)
     with pytest.raises(IntegrityError, match="'action' differs in 1 of"):
         export(path, dest, to, settings)
     assert not [one for one in tmp_path.iterdir() if one.name.startswith((".out", "out"))]
