@@ -295,6 +295,9 @@ LFS = b"version https://git-lfs"
 """First bytes of a Git LFS pointer."""
 LFS_PULL = "`git lfs pull` in its folder downloads it"
 
+_PICKLES = {bytes([0x80, protocol]) for protocol in range(2, 6)}
+_LOAD_PICKLE = "load it yourself and pass the episodes to `offline_data.convert`"
+
 
 def describe_head(head: bytes) -> str:
     """Describe a file by its first bytes.
@@ -303,18 +306,27 @@ def describe_head(head: bytes) -> str:
         >>> describe_head(b"<!DOCTYPE html><title>Not found")
         'it is a web page, probably an error message of a server'
     """
-    if not head:
-        return "it is empty"
-    if head.lstrip().lower().startswith(_HTML):
-        return "it is a web page, probably an error message of a server"
-    if head.startswith(LFS):
-        return "it is a Git LFS pointer: the data themselves were not downloaded"
-    return f"it begins with {head[:8]!r}"
+    defect = defect_of(head)
+    return defect[0] if defect else f"it begins with {head[:8]!r}"
 
 
 def advise_on_head(head: bytes) -> str:
     """Return how to get the file whose first bytes are not those of its format."""
-    return LFS_PULL if head.startswith(LFS) else "fetch it again"
+    defect = defect_of(head)
+    return defect[1] if defect else "fetch it again"
+
+
+def defect_of(head: bytes) -> tuple[str, str] | None:
+    """Return why a file that begins so is not data, and what to do; None: nothing shows that."""
+    if not head:
+        return "it is empty", "fetch it again"
+    if head.lstrip().lower().startswith(_HTML):
+        return "it is a web page, probably an error message of a server", "fetch it again"
+    if head.startswith(LFS):
+        return "it is a Git LFS pointer: the data themselves were not downloaded", LFS_PULL
+    if head[:2] in _PICKLES:
+        return "it is a pickle: pickles can run code and are not read", _LOAD_PICKLE
+    return None
 
 
 def read_head(path: Path, count: int = 512) -> bytes:

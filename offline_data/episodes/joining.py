@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,12 @@ BATCH_BYTES = 32 << 20
 """Bytes of a batch; an adapter holds a few such batches at a time."""
 
 SKIP_HINT = "--skip-bad-episodes leaves it out"
+_WHOLE_HINT = (
+    "skipping such episodes would leave next to nothing: the whole is damaged, or of another format "
+    "or version"
+)
+_TRIED = 8
+"""Number of episodes after a bad one that are read to see whether a part is bad, or the whole."""
 
 
 def join_episodes(
@@ -60,7 +69,7 @@ def join_episodes(
     """
     waiting: list[EpisodeBatch] = []
     skipped: list[Skipped] = []
-    size, schema = 0, None
+    size, good, schema = 0, 0, None
     numbered = iter(readings)
     while True:
         where = None
@@ -68,16 +77,18 @@ def join_episodes(
             where, reading = next(numbered, (None, None))
             if reading is None:
                 break
-            episode = reading()
-            found = _schema(episode, schema)
+            episode, found = _read(reading, schema)
         except FormatError as error:
             if not skip_bad:
-                raise (error if where is None else with_place(error, where)) from error.__cause__
+                if where is None:
+                    raise
+                others = (partial(_read, other, schema) for _, other in numbered)
+                raise with_place(error, where, skip_hint(good, others)) from error.__cause__
             skipped.append(Skipped(where or "the rest of the file", error.message))
             if where is None:
                 break
             continue
-        schema = found
+        schema, good = found, good + 1
         if waiting and size + episode.nbytes > budget:
             yield concatenate(waiting, skipped)
             waiting, skipped, size = [], [], 0
@@ -89,12 +100,37 @@ def join_episodes(
         yield EpisodeBatch.without_episodes(*skipped)
 
 
-def with_place(error: FormatError, where: str) -> FormatError:
+def skip_hint(good: int, others: Iterable[Callable[[], object]]) -> str:
+    """Return the hint for a bad episode: to skip it, or what it means that nearly all are bad.
+
+    Args:
+        good: Number of episodes that were read before.
+        others: Read the episodes after it; some are called. `FormatError`: they are bad as well.
+
+    Example:
+        >>> skip_hint(0, [lambda: None])
+        '--skip-bad-episodes leaves it out'
+        >>> skip_hint(0, [])[:50]
+        'skipping such episodes would leave next to nothing'
+    """
+    bad = 1
+    with suppress(FormatError):  # of the iterator
+        for read in islice(others, _TRIED):
+            try:
+                read()
+            except FormatError:
+                bad += 1
+            else:
+                return SKIP_HINT
+    return SKIP_HINT if good >= bad else _WHOLE_HINT
+
+
+def with_place(error: FormatError, where: str, advice: str = SKIP_HINT) -> FormatError:
     """Return the error of an episode with its place, and a hint how to skip it.
 
     One whose file was not downloaded is not bad.
     """
-    hints = [error.shell_hint] if error.shell_hint == LFS_PULL else [error.shell_hint, SKIP_HINT]
+    hints = [error.shell_hint] if error.shell_hint == LFS_PULL else [error.shell_hint, advice]
     hint = "; ".join(filter(None, hints))
     return FormatError(f"{where}: {error.message}", hint=hint)
 
@@ -130,6 +166,13 @@ def concatenate_columns(columns: list[Any]) -> Any:
 
 
 Schema = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def _read(
+    reading: Callable[[], EpisodeBatch], expected: Schema | None
+) -> tuple[EpisodeBatch, Schema]:
+    episode = reading()
+    return episode, _schema(episode, expected)
 
 
 def _schema(batch: EpisodeBatch, expected: Schema | None) -> Schema:

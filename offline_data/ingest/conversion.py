@@ -75,7 +75,7 @@ class Conversion:
         with blaming(self.path):
             known, refusal = None, FormatError(f"{self.path} has no arrays")
             try:
-                known = source_accepting(self.path).name
+                known = source_accepting(self.path, inspecting=True).name
             except OfflineDataError as error:
                 refusal = error if isinstance(error, FormatError) else refusal
             found = inspect_arrays(self.path, known)

@@ -23,6 +23,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, Skipped
-from offline_data.episodes.joining import SKIP_HINT
+from offline_data.episodes.joining import skip_hint
 from offline_data.errors import FormatError
 from offline_data.files import describe_head, human_bytes, is_unicode, read_head
 from offline_data.plurals import plural
@@ -116,7 +117,9 @@ class ArffFile:
                 try:
                     yield Block(reader.read(block, number))
                 except FormatError as error:
-                    raise FormatError(error.message, hint=SKIP_HINT) from None
+                    rows = (partial(reader.read, [line], 0) for line in block if line.strip())
+                    hint = skip_hint(number - self.first, rows)
+                    raise FormatError(error.message, hint=hint) from None
             number += len(block)
 
 

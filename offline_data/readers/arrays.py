@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
-from offline_data.files import describe_head, is_file, is_folder, read_head
+from offline_data.files import defect_of, describe_head, is_file, is_folder, read_head
 from offline_data.readers import hdf5_tree
 from offline_data.readers.archive import name_damage, open_zip
 from offline_data.readers.arrow import PARQUET, count_rows, iter_ranges, table_leaves
@@ -46,6 +46,8 @@ BYTES = np.dtype("V")
 
 SUFFIXES = (".hdf5", ".h5", ".npz", ".pt", ".pth", ".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """Suffixes of files in a folder that are episodes."""
+READ = "read are HDF5, npz, folders of npy, zarr, Parquet, CSV, and .pt files of plain tensors"
+"""Hint for files of another kind."""
 _BUDGET = 1 << 42
 """Bytes of all arrays of a file, of which a block is in memory at a time."""
 _DESCRIBED = 1024
@@ -481,9 +483,9 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
     if is_zarr(path):
         with open_zarr(path) as arrays:
             yield _Zarr(path, arrays)
-    elif head.startswith(b"PK\x03\x04"):
+    elif head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         with open_zip(path, budget=_BUDGET) as (archive, files):
-            if any(name.endswith(".npy") for name in files):
+            if not files or any(name.endswith(".npy") for name in files):
                 npz = NpzArrays(path, archive, files)
                 yield _Streams(path, lambda: list(npz), npz.header, npz.rows, npz.__getitem__)
             elif any(name.rpartition("/")[2] == "data.pkl" for name in files):
@@ -500,10 +502,8 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
         with open_hdf5(path) as file:
             yield _Hdf5(path, file.id, lambda: hdf5_tree.datasets_in(file))
     else:
-        raise FormatError(
-            f"{path} has no arrays that are read: {describe_head(head)}",
-            hint="read are HDF5, npz, folders of npy, zarr, Parquet, CSV, and .pt files of plain tensors",
-        )
+        described, advice = defect_of(head) or (describe_head(head), READ)
+        raise FormatError(f"{path} has no arrays that are read: {described}", hint=advice)
 
 
 def _unread(problem: str) -> NamedArray:

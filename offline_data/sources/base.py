@@ -35,7 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from offline_data.config import Settings
 from offline_data.episodes.fields import Autoreset
@@ -54,6 +54,7 @@ from offline_data.sources.options import Alignment, TextOptions
 
 if TYPE_CHECKING:
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
+    from offline_data.sources.recognition import ArrayNames
 
 __all__ = [
     "ActionKind",
@@ -242,6 +243,8 @@ class Source(Catalog):
 
     selects_features: bool = False
     """Whether it follows `Release.only`."""
+    arrays: ClassVar[Mapping[str, ArrayNames]] = {}
+    """Arrays of its flat files by kind, `npz` or `HDF5`, by which a file is called nearly one of its."""
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
         """List the datasets that the remote has now; default: the catalogue.

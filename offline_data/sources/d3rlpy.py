@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,8 @@ _FINAL = "The observation after the last action of an episode is not in the file
 
 class D3rlpy(D3rlpyCatalog, CatalogSource):
     """d3rlpy's own four datasets, and the user's files of both versions."""
+
+    arrays: ClassVar = {"HDF5": FLAT_NAMES}
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset; does not use the network."""

@@ -12,6 +12,9 @@ from typing import Any, TypeAlias, TypeVar, cast
 from offline_data.errors import AccessError, OfflineDataError
 from offline_data.files import is_file
 
+MOST_ALIKE = 100
+"""Maximum number of files of a folder with one suffix that are examined to find its format."""
+
 Listing: TypeAlias = "tuple[os.DirEntry[str], ...]"
 
 _T = TypeVar("_T")

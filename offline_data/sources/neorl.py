@@ -6,6 +6,7 @@ Source: `neorl2/envs/base.py` and `neorl2/envs/info.py` of https://github.com/po
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from offline_data.config import Settings
 from offline_data.readers.flat_arrays import inspect_npz
@@ -41,6 +42,8 @@ NAMES = ArrayNames(FORMAT.required_columns)
 
 class NeoRL(NeoRLCatalog, CatalogSource):
     """The published datasets, and the user's npz files in their format."""
+
+    arrays: ClassVar = {"npz": NAMES}
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""

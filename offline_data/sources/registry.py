@@ -19,11 +19,10 @@ from offline_data.errors import (
     NotFoundError,
     UsageError,
 )
-from offline_data.files import describe_head, read_head
 from offline_data.ids import unknown
 from offline_data.plurals import plural
-from offline_data.readers.hdf5 import is_hdf5, open_hdf5
-from offline_data.sources.folders import entries, list_once
+from offline_data.readers.hdf5 import is_hdf5
+from offline_data.sources.folders import MOST_ALIKE, entries, list_once
 
 if TYPE_CHECKING:
     from offline_data.sources.base import Source
@@ -36,8 +35,8 @@ _MOST_LISTED = 8
 """Maximum number of names in a message."""
 _MOST_FOUND = 200
 """Maximum number of datasets searched for in a folder."""
-_MOST_ALIKE, _MOST_OTHERS = 100, 300
-"""Maximum number of other files and folders that are examined: with one suffix, and in all."""
+_MOST_OTHERS = 300
+"""Maximum number of other files and folders that are examined; see `MOST_ALIKE`."""
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -159,16 +158,20 @@ def iter_sources() -> Iterator[Source]:
         yield get_source(name)
 
 
-def source_accepting(path: Path) -> Source:
+def source_accepting(path: Path, *, inspecting: bool = False) -> Source:
     """Return the source that accepts a regular file or folder (see `check_plain`) by most names.
+
+    `inspecting`: whether hints are for `--inspect`, which then is not advised.
 
     Raises:
         FormatError: No source accepts it (the message describes it), or it is damaged.
         UsageError: Several sources accept it alike; the hint names both with `--from`.
         AccessError: It cannot be read.
     """
+    from offline_data.readers.arrays import READ  # not needed for `--help`
+    from offline_data.sources.unknown import describe_unknown
+
     sources = list(iter_sources())
-    hint = f"name its format with --from: {', '.join(source_names())}"
     with list_once():
         names = {source: int(source.accepts(path)) for source in sources}
         most = max(names.values())
@@ -183,10 +186,10 @@ def source_accepting(path: Path) -> Source:
             )
         if path.is_dir() and (below := datasets_below(path, sources)):
             raise FolderOfDatasetsError(path, below)
-        raise FormatError(
-            f"Cannot tell what {path} is: {_describe_unknown(path)}",
-            hint="; or ".join([*_suggest_commands(path), hint]),
-        )
+        described, advice = describe_unknown(path, sources)
+        hint = f"name its format with --from: {', '.join(source_names())}"
+        advised = READ if inspecting else "; or ".join([*_suggest_commands(path), hint])
+        raise FormatError(f"Cannot tell what {path} is: {described}", hint=advice or advised)
 
 
 def _suggest_commands(path: Path) -> Iterator[str]:
@@ -239,7 +242,7 @@ def datasets_below(
     for entry in entries(folder):
         is_folder, path = entry.is_dir(follow_symlinks=False), Path(entry.path)
         suffix = "/" if is_folder else path.suffix
-        if others[suffix] >= _MOST_ALIKE or others.total() >= _MOST_OTHERS:
+        if others[suffix] >= MOST_ALIKE or others.total() >= _MOST_OTHERS:
             continue
         if not (is_folder or entry.is_file(follow_symlinks=False)):
             continue
@@ -254,28 +257,6 @@ def datasets_below(
         if len(found) > _MOST_FOUND:
             break
     return found
-
-
-def _describe_unknown(path: Path) -> str:
-    if path.is_dir():
-        count = len(entries(path))
-        some = f"; of its {plural(count, 'name')}, the first {_MOST_ALIKE} with each suffix were examined"
-        return "it is a folder without files of a known format" + some * (count > _MOST_ALIKE)
-    if not is_hdf5(path):
-        return describe_head(read_head(path))
-    from offline_data.readers.flat_hdf5 import inspect
-    from offline_data.readers.hdf5_tree import datasets_in
-    from offline_data.sources.d4rl import FORMAT
-
-    with open_hdf5(path) as file:
-        names = sorted(datasets_in(file)[0])
-        if FORMAT.foreign.keys() & names:
-            inspect(file, path, FORMAT)  # raises, and says which program writes it
-    listed = ", ".join(names[:_MOST_LISTED]) + ", …" * (len(names) > _MOST_LISTED) or "none"
-    lacking = [name for name in FORMAT.required_columns if name not in names]
-    if 0 < len(lacking) <= len(FORMAT.required_columns) // 2:
-        return f"it is nearly a D4RL file, but has no {' or '.join(lacking)}; it has {listed}"
-    return f"it is HDF5 with none of the known layouts; its datasets: {listed}"
 
 
 def check_plain(path: Path) -> None:

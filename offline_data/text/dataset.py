@@ -96,7 +96,8 @@ class TextDataset(RawDataset):
                 chat = tokenizer.chat_text
                 found = documents(columns, row, options, chat, scored=self._scored)
             if found.bad and not self._skip_bad:
-                raise FormatError(f"{path}, {found.bad[0][1]}", hint=_HINT)
+                part = row + found.count >= 2 * len(found.bad)
+                raise FormatError(f"{path}, {found.bad[0][1]}", hint=_HINT if part else _WHOLE)
             skipped = [Skipped(shard.name, said) for _, said in found.bad]
             if skipped:
                 yield EpisodeBatch.without_episodes(*skipped)
@@ -138,6 +139,7 @@ class TextDataset(RawDataset):
 
 
 _HINT = "--skip-bad-episodes leaves such rows out"
+_WHOLE = "nearly all rows are so: --form and --column say what the rows are"
 
 
 def _episodes(

@@ -269,7 +269,7 @@ def test_convert_foresees_offers_and_explains(
         for name in ("observations", "actions", "rewards"):
             file[name] = np.zeros((3, 2))
     said = cli("convert", str(tmp_path / "near.hdf5"), "mine").err
-    assert "nearly a D4RL file, but has no terminals; it has actions, observations" in said
+    assert "HDF5 with actions, observations, rewards; nearly D4RL, but has no terminals" in said
     with h5py.File(tmp_path / "near.hdf5", "a") as file:
         file["terminals"] = np.zeros(3)
         file["episode_terminals"] = np.zeros(3)

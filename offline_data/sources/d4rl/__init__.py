@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,8 @@ NAMES = ArrayNames(FORMAT.required_columns, never=frozenset(FORMAT.foreign))
 
 class D4RL(D4RLCatalog, CatalogSource):
     """The datasets in D4RL's tables, and the user's files in their format."""
+
+    arrays: ClassVar = {"npz": NAMES, "HDF5": NAMES}
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""

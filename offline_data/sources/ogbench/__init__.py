@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from offline_data.config import Settings
 from offline_data.errors import FormatError, NetworkError, NotFoundError
@@ -57,6 +58,8 @@ _SPLITS = ("train", "val")
 
 class OGBench(OGBenchCatalog, CatalogSource):
     """The published datasets, and the user's npz files in their format."""
+
+    arrays: ClassVar = {"npz": NAMES}
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return a published dataset; only those of many files ask the network for the list."""

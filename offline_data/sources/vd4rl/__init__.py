@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import MAGIC
@@ -36,6 +37,7 @@ class VD4RL(VD4RLCatalog, HubFolders):
     repository = "conglu/vd4rl"
     folder = "vd4rl/"
     magic = FILES
+    arrays: ClassVar = {"npz": NAMES[".npz"], "HDF5": NAMES[".hdf5"]}
 
     def accepts_file(self, path: Path) -> int:
         """Count the columns of one of the formats in a file."""

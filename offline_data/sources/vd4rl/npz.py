@@ -18,7 +18,7 @@ import numpy as np
 
 from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 from offline_data.episodes.cut import runs_within
-from offline_data.episodes.joining import join_episodes, with_place
+from offline_data.episodes.joining import join_episodes, skip_hint, with_place
 from offline_data.errors import FormatError
 from offline_data.files import check_magic
 from offline_data.plurals import plural
@@ -103,7 +103,7 @@ class NpzEpisodes(RandomAccess):
         self._skip_bad = skip_bad
         found: list[Header] = []
         skipped: list[Skipped] = []
-        for path in files:
+        for number, path in enumerate(files):
             try:
                 header = Header.of(path)
                 if found:
@@ -111,7 +111,8 @@ class NpzEpisodes(RandomAccess):
                 found.append(header)
             except FormatError as error:
                 if not skip_bad:
-                    raise with_place(error, path.name) from error
+                    others = (partial(Header.of, other) for other in files[number + 1 :])
+                    raise with_place(error, path.name, skip_hint(number, others)) from error
                 skipped.append(Skipped(path.name, error.message))
         if not found:
             raise FormatError(
