@@ -394,10 +394,11 @@ class ReplayBuffer(BatchSource[Batch]):
             raise UsageError(f"The state is of {kinds}; this buffer has {own}")
         self._chain.check_state(fields.get("transforms"))
         check_part(self._sampler, fields.get("sampler"))
+        steps = None
         if isinstance(self._storage, GrowingStorage):
             check_part(self._storage, fields.get("storage"))
             steps = self._storage.steps_in(fields.get("storage"))
-            check_part(self._writer, fields.get("writer"), steps)
+        check_part(self._writer, fields.get("writer"), steps)
         if fields.get("batch_size") is not None:
             fields.integer("batch_size", max(_LARGEST_BATCH, self._batch_size or 1), low=1)
         fields.check("batch_size", not self._prefetch or state["batch_size"], "a number")

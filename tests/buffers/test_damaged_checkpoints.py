@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import hashlib
 import json
 import os
 import random
+import shutil
+import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,18 @@ def mixture() -> Any:
     )
 
 
+@cache
+def toy() -> Path:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    write_toy(folder / "toy", [toy_batch([7, 11])])
+    return folder / "toy"
+
+
+def dataset(**options: Any) -> Any:
+    return BaseDatasetExperienceReplay(toy(), sampler=RandomSampler(seed=6), **options)
+
+
 BUFFERS: dict[str, Callable[[], Any]] = {
     **{name: partial(simple, name, prefetch=2) for name in SAMPLERS},
     "best": lambda: simple(writer=TensorDictMaxValueWriter()),
@@ -73,14 +88,23 @@ BUFFERS: dict[str, Callable[[], Any]] = {
         simple(), simple("epochs"), batch_size=4, prefetch=2, generator=torch.Generator()
     ),
     "mixture": mixture,
+    "dataset": lambda: dataset(batch_size=4, prefetch=2),
+    "ensemble of datasets": lambda: ReplayBufferEnsemble(
+        dataset(), dataset(), batch_size=4, prefetch=2, generator=torch.Generator()
+    ),
+    "mixture of datasets": lambda: DatasetMixture(
+        dataset(), dataset(), batch_size=4, seed=3, prefetch=2
+    ),
 }
 
 
 def filled(kind: str, count: int, first: int) -> Any:
     buffer = BUFFERS[kind]()
     for member in getattr(buffer, "members", [buffer]):
-        member.extend(rows(count, first))
-    buffer.sample()
+        if not isinstance(member, BaseDatasetExperienceReplay):
+            member.extend(rows(count, first))
+    for _ in range(1 + first // 100):
+        buffer.sample()
     return buffer
 
 
@@ -185,6 +209,32 @@ def test_spoiled_state_dicts_are_refused(kind: str) -> None:
         load = lambda b, state=state: b.load_state_dict(state)
         refused += not check_refused_or_loaded(kind, load, (kind, number))
     assert refused > 6
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_every_value_missing_or_null(kind: str) -> None:
+    right = filled(kind, 18, 0).state_dict()
+    for *above, last in places(right):
+        for value in ("missing", None):
+            node = state = copy.deepcopy(right)
+            for key in above:
+                node = node[key]
+            node[last] = value
+            if value == "missing":
+                del node[last]
+            load = lambda b, state=state: b.load_state_dict(state)
+            check_refused_or_loaded(kind, load, (*above, last, value))
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "ensemble of datasets"])
+@pytest.mark.parametrize("value", [None, 3, [0], [[0.5]], [[-1, 0], [0, 0]], "x", {}])
+@pytest.mark.parametrize("field", ["index", "buffer_ids"])
+def test_draws_of_an_ensemble(kind: str, value: Any, field: str) -> None:
+    state = copy.deepcopy(filled(kind, 18, 0).state_dict())
+    numeric = isinstance(value, int | list)
+    fields = {**state["draws"][0]["rows"], field: torch.tensor(value) if numeric else value}
+    state["draws"][0]["rows"] = TensorDict(fields)
+    assert not check_refused_or_loaded(kind, lambda b: b.load_state_dict(state), value)
 
 
 @pytest.mark.parametrize(

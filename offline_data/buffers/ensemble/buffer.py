@@ -352,7 +352,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
         fields.check("rows", fits, f"a TensorDict of {MEMBER} and {INDEX}")
         own = StateFields({MEMBER: rows[MEMBER]}, "a prefetched batch")
         numbers = own.rows(MEMBER, len(self)).tolist()
-        fields.check("rows", len(rows[INDEX]) == len(numbers), f"rows of {len(numbers)} members")
+        fits = getattr(rows[INDEX], "shape", ())[:1] == (len(numbers),)
+        fields.check("rows", fits, f"rows of {len(numbers)} members")
         info = fields.mapping("info")
         fields.check("info", info.keys() <= {*range(len(numbers))}, "leaves by sub-batch")
         for part, (number, own) in enumerate(zip(numbers, rows[INDEX], strict=True)):
