@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from math import ceil, prod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,7 @@ class _Folder:
 
     def __init__(self, path: Path) -> None:
         self.path, self._root = path, path.resolve()
+        self.folders = set[str]()
         self._sizes = dict(self._list("", 0))
 
     def _list(self, below: str, depth: int) -> Iterator[tuple[str, int]]:
@@ -84,6 +85,7 @@ class _Folder:
             if entry.is_symlink():
                 raise FormatError(f"{self.path / name} is a link, which is not followed")
             if entry.is_dir():
+                self.folders.add(name)
                 yield from self._list(f"{name}/", depth + 1)
             else:
                 yield name, entry.stat().st_size
@@ -107,6 +109,9 @@ class _Zip:
         tops = {name.partition("/")[0] for name in files}
         inner = f"{next(iter(tops))}/" if len(tops) == 1 and not tops & set(_GROUPS) else ""
         self._files = {name.removeprefix(inner): info for name, info in files.items()}
+        below = (PurePosixPath(name.removeprefix(inner)) for name in archive.namelist())
+        self.folders = {str(parent) for name in below for parent in name.parents}
+        self.folders |= {n.removeprefix(inner)[:-1] for n in archive.namelist() if n[-1:] == "/"}
 
     def names(self) -> Mapping[str, int]:
         return {name: info.compress_size for name, info in self._files.items()}
@@ -232,9 +237,8 @@ class ZarrArray:
     @property
     def absent_chunks(self) -> int:
         """Number of chunks that were not written: their values are the fill value."""
-        names = self.files.names()
         counts = (ceil(n / size) for n, size in zip(self.shape, self.chunks, strict=True))
-        return sum(self._file_of(place) not in names for place in product(*map(range, counts)))
+        return sum(not self._is_stored(place) for place in product(*map(range, counts)))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows `[stop - start, …]` in this machine's byte order; raises `FormatError`."""
@@ -276,10 +280,19 @@ class ZarrArray:
         name = f"{self.prefix}{self.separator.join(map(str, place))}"
         return f"{self.place}/{name}" if self.place else name
 
+    def _is_stored(self, place: tuple[int, ...]) -> bool:
+        """Return whether a chunk has a file; raise `FormatError` where a folder has its name."""
+        if (name := self._file_of(place)) in self.files.folders:
+            raise FormatError(
+                f"{self.files.path}, {name} is a folder, expected the file of a chunk",
+                hint="copy the dataset again",
+            )
+        return name in self.files.names()
+
     def _read_chunk(self, place: tuple[int, ...]) -> NDArray[Any]:
         name = self._file_of(place)
         where = f"{self.files.path}, {name}"
-        if name not in self.files.names():
+        if not self._is_stored(place):
             with name_damage(where):
                 return np.full(self.chunks, _WORDS.get(self.fill, self.fill), self.dtype)
         nbytes = prod(self.chunks) * self.dtype.itemsize

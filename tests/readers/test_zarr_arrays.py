@@ -171,6 +171,25 @@ def test_damaged_chunks(tmp_path: Path) -> None:
     assert "not zarr" in refused(path)
 
 
+@pytest.mark.parametrize("top", [None, "", "set/"])
+@pytest.mark.parametrize("inside", ["", "0"])
+def test_a_folder_in_the_place_of_a_chunk(tmp_path: Path, top: str | None, inside: str) -> None:
+    path = write_plain(tmp_path / "set.zarr", "a", np.arange(12.0), 3)
+    (path / "a/1").unlink()
+    (path / "a/1").mkdir()
+    if inside:
+        (path / "a/1" / inside).write_bytes(b"x")
+    if top is not None:
+        path = zipped(path, top)
+        if not inside:
+            with zipfile.ZipFile(path, "a") as archive:
+                archive.writestr(f"{top}a/1/", b"")
+    with open_zarr(path) as arrays, pytest.raises(FormatError, match="1 is a folder"):
+        arrays["a"].read(0, 12)
+    with open_zarr(path) as arrays, pytest.raises(FormatError, match="1 is a folder"):
+        _ = arrays["a"].absent_chunks
+
+
 @pytest.mark.parametrize("name", ["a/0", "a", "b"])
 def test_links_are_refused(tmp_path: Path, name: str) -> None:
     secret = write_plain(tmp_path / "other", "a", np.arange(12.0), 12) / "a"
