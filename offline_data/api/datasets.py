@@ -311,7 +311,7 @@ def merge(
         common_leaves: Whether leaves and columns of episodes that are not in all datasets are dropped,
             and listed in the manifest; False: all must have them.
         cast: Whether numbers of different types become the smallest type that has all values of both
-            (`numpy.result_type`); False: types must be equal.
+            (`numpy.result_type`), an error where it does not hold a value; False: types must be equal.
         layout: `compact` or `ted`; None: that of the datasets, `compact` if they differ.
         audit: Rows to read back and compare: `"auto"`, `"all"`, a fraction, or `"none"`.
         force: Whether to replace a dataset of that name.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
@@ -100,7 +100,7 @@ def _union(
     dtype = parts[0][1]
     if len({*dtypes}) > 1:
         of_torch = [torch.from_numpy(np.zeros(0, dtype)).dtype for dtype in dtypes]
-        dtype = str(reduce(torch.promote_types, of_torch)).removeprefix("torch.")
+        dtype = str(common_dtype(key, of_torch)).removeprefix("torch.")
     union = LeafSpace(
         kinds.pop() if len(kinds) == 1 else "Box",
         spaces[0].dtype,
@@ -109,6 +109,19 @@ def _union(
         origins.pop() if len(origins) == 1 else "data" if "data" in origins else "dtype",
     )
     return union, dtype
+
+
+def common_dtype(key: Key, dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """Return `torch.promote_types` of several dtypes; raises `UsageError` if they have no common one."""
+    every = dict.fromkeys(dtypes)
+    try:
+        return reduce(torch.promote_types, every)
+    except RuntimeError as error:  # torch promotes uint16, uint32 and uint64 to floats alone
+        found = " and ".join(str(dtype)[6:] for dtype in every)
+        raise UsageError(
+            f"The leaf {join_key(key)!r} is {found} in different members, which have no common dtype",
+            hint="keys=[…] leaves it out; `--step cast:…` of preprocess gives them one dtype",
+        ) from error
 
 
 def specs_of(reader: DatasetReader) -> Specs:

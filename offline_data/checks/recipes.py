@@ -73,6 +73,11 @@ def _key(name: str) -> Key:
 
 def command_of(manifest: Manifest) -> str:
     """Return the command that makes a dataset again; `…` and capitals stand for unknown parts."""
+    if manifest.converter.get("adapter") == "merge":
+        words = ["merge", *manifest.parents, "--out", manifest.name]
+        words += ["--common-leaves"] * bool(options(manifest).get("common_leaves"))
+        words += ["--cast"] * bool(options(manifest).get("cast"))
+        return shlex.join(["offline-data", *words, "--force"])
     if "recipe" not in options(manifest):
         words = ["download", without_revision(manifest.id)]
         if manifest.source == "local":

@@ -232,7 +232,7 @@ def _exists(build: Build, path: Path) -> bool:
         return False
     there = entry_at(job.destination).manifest
     if build.copied is None:
-        if defects := defects_of(there):
+        if defects := defects_of(there, job.destination):
             raise UsageError(
                 f"{job.id} already exists, made by an earlier version, which {defects[0]} "
                 f"({job.destination})",

@@ -81,7 +81,7 @@ def download(
         if isinstance(found, Entry):
             entry = found
             clear_published(entry.id, settings)
-            for problem in defects_of(entry.manifest):
+            for problem in defects_of(entry.manifest, entry.path):
                 progress.note(
                     f"{entry.id} was made by an earlier version, which {problem}: "
                     f"`offline-data download {entry.id} --force` makes it again"

@@ -14,7 +14,8 @@ import numpy as np
 
 from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.episodes.fields import ACTION_ROOTS, EPISODE_COLUMNS, Dropped, join_key
+from offline_data.episodes.exact import first_changed
+from offline_data.episodes.fields import ACTION_ROOTS, EPISODE_COLUMNS, Dropped, join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.ingest.build import BuildJob, DatasetBuild, destination_of
 from offline_data.ingest.conversion import finish_and_publish
@@ -26,7 +27,7 @@ from offline_data.sources.base import Part, RandomAccess, SourceInfo
 from offline_data.sources.local import StoredEpisodes
 from offline_data.sources.options import Options
 from offline_data.store.history import extend_history
-from offline_data.store.layout import EPISODE, EPISODES, LeafSpec
+from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS, STEPS, TED, LeafSpec
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
 from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.publish import dataset_lock, staging_folder
@@ -47,7 +48,8 @@ class MergeOptions:
     common_leaves: bool = False
     """Whether leaves and columns of episodes that are not in all datasets are dropped."""
     cast: bool = False
-    """Whether numbers of different types become the smallest type that has all values of both."""
+    """Whether numbers of different types become the smallest type that both fit; an error where a value
+    would change."""
     options: Options = field(default_factory=Options)
     """Layout (None: that of the datasets), audit, and whether to replace a dataset of that name."""
 
@@ -125,9 +127,7 @@ class _MergedEpisodes(RandomAccess):
     ) -> None:
         self._ids, self._members = ids, members
         self._starts = [0, *accumulate(member.reader.episode_count for member in members)]
-        self._dtypes, dropped, cast = _reconcile(
-            dict(zip(ids, map(_columns_of, members), strict=True)), options
-        )
+        self._dtypes, dropped, cast = _reconcile(dict(zip(ids, members, strict=True)), options)
         manifests = [member.reader.manifest for member in members]
         self.info = _describe(ids, manifests, dropped, cast)
 
@@ -180,7 +180,7 @@ def _columns_of(member: StoredEpisodes) -> Columns:
 
 
 def _reconcile(
-    members: Mapping[str, Columns], options: MergeOptions
+    members: Mapping[str, StoredEpisodes], options: MergeOptions
 ) -> tuple[dict[tuple[str, Key], np.dtype[Any] | None], list[Dropped], list[str]]:
     """Return the type of each column that is cast (None: unchanged), dropped columns and cast ones."""
     dtypes: dict[tuple[str, Key], np.dtype[Any] | None] = {}
@@ -188,15 +188,19 @@ def _reconcile(
     cast: list[str] = []
     problems: list[str] = []
     needs: set[str] = set()
-    for column in dict.fromkeys(column for columns in members.values() for column in columns):
+    every = {name: _columns_of(member) for name, member in members.items()}
+    for column in dict.fromkeys(column for columns in every.values() for column in columns):
         kind, key = column
-        leaves = {name: columns.get(column) for name, columns in members.items()}
+        leaves = {name: columns.get(column) for name, columns in every.items()}
         found = [leaf for leaf in leaves.values() if leaf is not None]
         if column == ("episode", SOURCE) and all(leaf.text for leaf in found):
             continue  # of datasets that were merged before: kept
         forms = {(leaf.shape, leaf.text, leaf.encoding) for leaf in found}
-        types = {leaf.dtype for leaf in found}
-        name = join_key(key) if kind != "episode" else f"{join_key(key)} of the episodes"
+        types = sorted({leaf.dtype for leaf in found})
+        reason, name = (
+            "",
+            join_key(key) if kind != "episode" else f"{join_key(key)} of the episodes",
+        )
         if len(found) < len(leaves) and options.common_leaves:
             lacking = next(name for name, leaf in leaves.items() if leaf is None)
             dropped.append(Dropped(join_key(key), f"It is not in {lacking}."))
@@ -205,19 +209,23 @@ def _reconcile(
             need = "common"
         elif len(forms) > 1 or (column == ("episode", SOURCE)):
             need = "other"
-        elif len(types) > 1 and not options.cast:
+        elif len(types) < 2:
+            dtypes[column] = None
+            continue
+        elif not options.cast:
             need = "cast"
         else:
-            dtypes[column] = None
-            if len(types) > 1:
-                dtypes[column] = np.result_type(*types)
-                cast.append(f"{name} ({dtypes[column]})")
-            continue
+            dtypes[column] = common = np.result_type(*types)
+            reason = _find_rounded(members, column, common)
+            if not reason:
+                cast.append(f"{name} ({common})")
+                continue
+            need = "round"
         needs.add(need)
         first, *others = leaves.items()
         other = next(pair for pair in others if _form(pair[1]) != _form(first[1]))
         problems.append(
-            f"{name} is {_form(first[1])} in {first[0]}, {_form(other[1])} in {other[0]}"
+            f"{name} is {_form(first[1])} in {first[0]}, {_form(other[1])} in {other[0]}{reason}"
         )
     if problems:
         more = len(problems) - _MOST_NAMED
@@ -227,6 +235,23 @@ def _reconcile(
     if not any(kind == "step" and key[0] in ACTION_ROOTS for kind, key in dtypes):
         raise UsageError("The datasets have no action leaf in common")
     return dtypes, dropped, cast
+
+
+def _find_rounded(
+    members: Mapping[str, StoredEpisodes], column: tuple[str, Key], dtype: np.dtype[Any]
+) -> str:
+    """Return which value of a column another type does not hold, for a message; empty: it holds all."""
+    kind, key = column
+    for name, member in members.items():
+        reader = member.reader
+        table = {"observation": OBSERVATIONS, "step": STEPS}.get(kind, EPISODES)
+        places = [(table, key)]
+        if table not in reader.manifest.tables:
+            places = [(TED, key), *([(TED, next_of(key))] if kind == "observation" else [])]
+        for place in places:
+            if (value := first_changed(reader.leaf(*place), dtype)) is not None:
+                return f", and {dtype} does not hold {value} of {name}"
+    return ""
 
 
 def _form(leaf: LeafSpec | None) -> str:
@@ -241,6 +266,7 @@ def _form(leaf: LeafSpec | None) -> str:
 def _advise(needs: set[str]) -> str:
     advice = {
         "cast": "--cast converts numbers to a common type",
+        "round": "`--step cast:…` of preprocess gives them one type, and rounds",
         "common": "--common-leaves drops what not all have",
         "other": "rename, drop or convert the others first: `offline-data preprocess ID --step …`",
     }

@@ -26,6 +26,7 @@ from offline_data.preprocess.recipe import Recipe
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.leaves import NEXT_TOO
 from offline_data.progress import SILENT
+from offline_data.sources.corrections import reading_of
 from offline_data.store.copies import place_file
 from offline_data.store.encoded import joined_offsets
 from offline_data.store.history import extend_history
@@ -127,6 +128,7 @@ def header_of(
             "name": "offline-data",
             "version": __version__,
             "adapter": "preprocess",
+            "reading": reading_of("preprocess"),
             "options": {
                 "recipe": recipe_json(plan.recipe),
                 "num_frames": options.num_frames,

@@ -14,6 +14,7 @@ from offline_data.errors import ManifestError, UsageError
 from offline_data.executors.base import Executor
 from offline_data.files import disk_errors
 from offline_data.ids import DatasetId, parse_id
+from offline_data.sources.corrections import defects_of
 from offline_data.store.layout import DEFAULT_AUDIT, LAYOUTS, AuditMode, LayoutName, parse_audit
 from offline_data.store.library import Entry, entry_at, find, has_manifest
 from offline_data.store.publish import lock_name
@@ -192,6 +193,11 @@ class Target:
             return False
         entry = entry_at(self.destination)
         same = entry.manifest.converter.get("options", {}).get("fingerprint") == fingerprint
+        if same and (defects := defects_of(entry.manifest, entry.path)):
+            raise UsageError(
+                f"{entry.id} already exists, made by an earlier version, which {defects[0]} ({entry.path})",
+                hint="replace it with --force",
+            )
         if same and layout in {None, entry.manifest.layout}:
             return True
         raise UsageError(

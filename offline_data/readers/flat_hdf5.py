@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
+from offline_data.episodes.exact import holds
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
@@ -361,9 +362,8 @@ def check_next(columns: Mapping[str, FlatColumn], path: Path, form: FlatFormat) 
             f"{path}: {form.next_observation!r} has rows of shape {list(after.shape)}, expected "
             f"{list(before.shape)} as in {form.observation!r}"
         )
-    # numpy makes float64 of int64 and a float, which cannot hold whole numbers above 2^53
-    large = any(x.dtype.kind in "iu" and x.dtype.itemsize == 8 for x in (before, after))
-    if large and np.result_type(before.dtype, after.dtype).kind == "f":
+    common = np.result_type(before.dtype, after.dtype)
+    if not (holds(common, before.dtype) and holds(common, after.dtype)):
         raise FormatError(
             f"{path}: {form.observation!r} has dtype {before.dtype} and {form.next_observation!r} "
             f"{after.dtype}: no dtype holds the values of both exactly",

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.episodes.exact import exact, first_changed
 from offline_data.episodes.fields import REWARD, Key, check_key, join_key
 from offline_data.errors import FormatError
 from offline_data.record.log import LogLeaf
@@ -44,7 +45,7 @@ class GrowingLeaf:
         self._path = () if key == REWARD else key[1:]
         self._row_shape = (*batch, *self.shape)
         self._scalars: tuple[type, ...] = () if self._row_shape else _SCALARS.get(dtype, ())
-        self.rows: NDArray[Any] = np.empty((_CAPACITY, *self._row_shape), self.dtype)
+        self.rows: NDArray[Any] = np.zeros((_CAPACITY, *self._row_shape), self.dtype)
 
     def put(self, row: int, value: Any) -> None:
         """Copy the leaf of a nested value to a row; raises `FormatError`."""
@@ -93,8 +94,14 @@ class GrowingLeaf:
         self.fixed = True
 
     def _become(self, dtype: np.dtype[Any]) -> None:
-        with np.errstate(invalid="ignore"):  # of rows that are not written yet
-            self.dtype, self.rows = dtype, self.rows.astype(dtype)
+        rows = self.rows if self.dtype == dtype else exact(self.rows, dtype)
+        if rows is None:
+            raise FormatError(
+                f"{join_key(self.key)} is {self.dtype} in earlier steps and {dtype} with this one, which "
+                f"does not hold {first_changed(self.rows, dtype)}",
+                hint="let the environment return one dtype",
+            )
+        self.dtype, self.rows = dtype, rows
         self._scalars = () if self._row_shape else _SCALARS.get(dtype.name, ())
 
     def to_leaf(self, table: Literal["steps", "observations"]) -> LogLeaf:
@@ -103,21 +110,9 @@ class GrowingLeaf:
 
     def make_room(self, low: int, row: int, capacity: int) -> None:
         """Move rows `low` to `row` to the beginning of an array of `capacity` rows."""
-        rows = np.empty((capacity, *self.rows.shape[1:]), self.dtype)
+        rows = np.zeros((capacity, *self.rows.shape[1:]), self.dtype)
         rows[: row + 1 - low] = self.rows[low : row + 1]
         self.rows = rows
-
-
-def exact(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return an array in another dtype; None if a value would change."""
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind == "c" and dtype.kind != "c":
-        return None
-    with np.errstate(invalid="ignore", over="ignore"):
-        converted = array.astype(dtype)
-        same = np.array_equal(converted.astype(array.dtype), array, equal_nan=True)
-    return converted if same else None
 
 
 class InfoLeaves:
@@ -192,10 +187,13 @@ class InfoLeaves:
 
 
 def _stack(values: Sequence[Any]) -> NDArray[Any] | None:
-    """Return numbers of one shape as rows, else None."""
+    """Return numbers of one shape as rows, in a dtype that holds them all, else None."""
     try:
         array = np.array(values)
     except ValueError:  # of several shapes
+        return None
+    mixed = array.dtype.kind in "fc" and any(type(value) is not float for value in values)
+    if mixed and any(exact(np.asarray(value), array.dtype) is None for value in values):
         return None
     return array if array.dtype.name in DTYPES else None
 

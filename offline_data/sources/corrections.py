@@ -6,12 +6,18 @@ none). A correction with a larger number that affects the dataset means: make it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
     from offline_data.store.manifest import Manifest
+    from offline_data.store.reader import DatasetReader
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,8 @@ class Correction:
     """Half a sentence that follows "an earlier version": `ignored flags inside files`."""
     affects: Callable[[Manifest], bool]
     """Whether a dataset of the adapter may have the defect."""
+    shows: Callable[[DatasetReader], bool] = field(default=lambda _: True)
+    """Whether the rows of such a dataset may have it."""
 
 
 def _has_observed(*names: str) -> Callable[[Manifest], bool]:
@@ -57,6 +65,37 @@ def _mapping_of(manifest: Manifest) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def _was_cast(manifest: Manifest) -> bool:
+    return bool((manifest.converter.get("options") or {}).get("cast"))
+
+
+def _was_labelled(manifest: Manifest) -> bool:
+    recipe = (manifest.converter.get("options") or {}).get("recipe")
+    steps: Iterable[Any] = recipe if isinstance(recipe, list) else ()
+    return any(isinstance(step, dict) and step.get("step") == "label" for step in steps)
+
+
+def _has_large_floats(reader: DatasetReader) -> bool:
+    """Return whether a leaf of 64-bit floats has a finite value of 2^53 or more, as rounded integers are."""
+    for table, spec in reader.manifest.tables.items():
+        for leaf in spec.leaves:
+            if leaf.dtype not in {"float64", "complex128"} or leaf.encoding:
+                continue
+            values = reader.leaf(table, leaf.key)
+            for begin in range(0, len(values), _ROWS):
+                sizes = np.abs(values[begin : begin + _ROWS])
+                if ((sizes >= 2.0**53) & np.isfinite(sizes)).any():
+                    return True
+    return False
+
+
+def _has_none_as_text(reader: DatasetReader) -> bool:
+    return any(
+        "None" in words for leaves in reader.vocabularies.values() for words in leaves.values()
+    )
+
+
+_ROWS = 1 << 14
 _LEAST_IMAGE = 1024
 """Bytes of a row from which on numbers were probably a JPEG or PNG file."""
 
@@ -68,11 +107,22 @@ CORRECTIONS: Mapping[str, tuple[Correction, ...]] = {
         ),
         Correction("kept JPEG and PNG files as rows of bytes", _has_bytes),
     ),
+    "merge": (
+        Correction("rounded integers to floats (merge --cast)", _was_cast, _has_large_floats),
+    ),
     "ogbench": (
         Correction(
             "read a file with D4RL's arrays as OGBench's, so that rewards became info/rewards and the "
             "last step of each episode is missing",
             _has_observed("rewards", "timeouts", "next_observations", "masks", "valids"),
+        ),
+    ),
+    "preprocess": (
+        Correction('wrote missing texts of label as "None"', _was_labelled, _has_none_as_text),
+        Correction(
+            "rounded integers that a CSV file of label has beyond int64",
+            _was_labelled,
+            _has_large_floats,
         ),
     ),
     "vd4rl": (
@@ -91,14 +141,15 @@ def reading_of(adapter: str) -> int:
     return len(CORRECTIONS.get(adapter, ()))
 
 
-def defects_of(manifest: Manifest) -> list[str]:
-    """Return the `problem` of each correction that a dataset lacks.
+def defects_of(manifest: Manifest, path: Path) -> list[str]:
+    """Return the `problem` of each correction that a dataset, in the folder `path`, lacks.
 
     Example:
         >>> from offline_data.store.manifest import Manifest
-        >>> defects_of(Manifest("local:x@1", "local", "x", "1", "compact", {}, {}))
+        >>> defects_of(Manifest("local:x@1", "local", "x", "1", "compact", {}, {}), Path())
         []
     """
     adapter, reading = manifest.converter.get("adapter"), manifest.converter.get("reading", 0)
     known = CORRECTIONS.get(str(adapter), ())
-    return [one.problem for one in known[reading:] if one.affects(manifest)]
+    may = [one for one in known[reading:] if one.affects(manifest)]
+    return [one.problem for one in may if one.shows(open_reader(path))]

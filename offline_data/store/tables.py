@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.episodes.exact import exact
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import FormatError
 from offline_data.store.encoded import EncodedWriter
@@ -305,8 +306,8 @@ def encode_column(
         return words.encode(table, column.key, values.astype(object, copy=False))
     if values.dtype == column.dtype:
         return values
-    cast = values.astype(column.dtype)
-    if not np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind in "fc"):
+    cast = exact(values, column.dtype)
+    if cast is None:
         raise FormatError(
             f"Leaf {join_key(column.key)!r} has {values.dtype} values that {column.dtype}, "
             "the type of the first episodes, cannot hold"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.exact import holds
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 from offline_data.store.layout import EPISODES
@@ -167,9 +168,7 @@ def place_at(
 
 
 def _is_exact(dtype: str, stored: str) -> bool:
-    if "text" in {dtype, stored}:
-        return False
-    return bool(np.can_cast(dtype, stored, "safe"))
+    return "text" not in {dtype, stored} and holds(stored, dtype)
 
 
 def _count_ends(job: ExportJob, target: ExportTarget) -> tuple[ExportJob, list[Loss]]:

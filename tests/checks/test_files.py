@@ -14,6 +14,7 @@ import pytest
 
 from offline_data.checks.finding import Severity
 from offline_data.checks.rules.files import Advisory, advisories
+from offline_data.episodes import Key
 from offline_data.sources import corrections
 from offline_data.sources.corrections import Correction
 from offline_data.sources.registry import get_source
@@ -105,6 +106,37 @@ def test_conversions_of_earlier_versions(
     messages = [one.message for one in found(path, "RL009")]
     said = f"An earlier version lost rows: make the dataset again with `offline-data {command}`"
     assert messages == [said] * (command is not None)
+
+
+@pytest.mark.parametrize(
+    ("value", "word", "converter", "problem", "command"),
+    [
+        (2.0**53, "a", {"adapter": "merge", "options": {"cast": True, "common_leaves": True}}, "rounded integers to floats",
+         "merge local:a@1 local:b@1 --out x --common-leaves --cast --force"),
+        (2.0**53, "a", {"adapter": "merge", "options": {"cast": True}, "reading": 1}, "", ""),
+        (2.0**53, "a", {"adapter": "merge", "options": {"cast": False}}, "", ""),
+        (2.0**53 - 1, "None", {"adapter": "merge", "options": {"cast": True}}, "", ""),
+        (0.5, "None", {"adapter": "preprocess", "options": {"recipe": [{"step": "label", "file": "l.csv"}]}}, "wrote missing texts",
+         "preprocess local:a@1 --step label:file=l.csv --out x --force"),
+        (0.5, "a", {"adapter": "preprocess", "options": {"recipe": [{"step": "label", "file": "l.csv"}]}}, "", ""),
+        (2.0**63, "a", {"adapter": "preprocess", "options": {"recipe": [{"step": "label", "file": "l.csv"}]}}, "rounded integers that a CSV",
+         "preprocess local:a@1 --step label:file=l.csv --out x --force"),
+        (0.5, "None", {"adapter": "preprocess", "options": {"recipe": [{"step": "clip"}]}}, "", ""),
+    ],
+)  # fmt: skip
+def test_values_that_earlier_versions_changed(
+    write: Write, value: float, word: str, converter: dict[str, Any], problem: str, command: str
+) -> None:
+    batch = clean_batch()
+    columns: dict[Key, Any] = {("number",): np.full(batch.transitions, value), ("text",): np.full(batch.transitions, word, object)}  # fmt: skip
+    batch = replace(batch, steps={**batch.steps, **columns})
+    parents = ("local:a@1", "local:b@1")
+    path = described(write(batch), converter=converter, source="local", name="x", parents=parents)
+    messages = [one.message for one in found(path, "RL009")]
+    assert len(messages) == bool(problem)
+    for message in messages:
+        assert message.startswith(f"An earlier version {problem}")
+        assert f"`offline-data {command}`" in message
 
 
 def test_defects_of_a_parent(write: Write) -> None:

@@ -161,6 +161,52 @@ def test_numbers_are_cast(settings: Settings) -> None:
     assert_holds(made.path, [("local:a@1", one), ("local:b@1", other)], kinds)
 
 
+@pytest.mark.parametrize("layouts", [("compact", "ted"), ("ted", "compact")])
+@pytest.mark.parametrize("table", ["steps", "observations", "episodes"])
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        (np.int64(2**53 + 1), np.float64(0.5), "float64 does not hold 9007199254740993"),
+        (np.int64(-(2**62) - 1), np.float32(0.5), "float64 does not hold -4611686018427387905"),
+        (np.uint64(2**64 - 1), np.int64(-1), "float64 does not hold 18446744073709551615"),
+        (np.int64(2**63 - 1), np.uint64(3), "float64 does not hold 9223372036854775807"),
+        (np.int64(2**53 + 1), np.complex64(1j), "complex128 does not hold 9007199254740993"),
+        (np.int64(2**53), np.float64(0.5), "float64"),
+        (np.int32(2**31 - 1), np.float32(0.5), "float64"),
+        (np.uint32(2**32 - 1), np.int64(-1), "int64"),
+        (np.int16(2**15 - 1), np.float16(0.5), "float32"),
+        (np.bool_(True), np.float64(0.5), "float64"),
+        (np.float64(1e300), np.float32(np.nan), "float64"),
+    ],
+)
+def test_casts_give_the_values_back(
+    one: Any, other: Any, found: str, table: str, layouts: Any, settings: Settings
+) -> None:
+    parts = []
+    for name, value, layout in zip("ab", (one, other), layouts, strict=True):
+        batch = toy_batch([3, 1])
+        rows = {"steps": 4, "observations": 6, "episodes": 2}[table]
+        column = np.full(rows, 1, value.dtype)
+        column[-1] = value
+        key: Key = ("info", "x") if table == "observations" else ("x",)
+        changed: Any = {table: {**getattr(batch, table), key: column}}
+        batch = replace(batch, **changed)
+        parts.append((f"local:{name}@1", batch))
+        write(settings.root, name, batch, layout)
+    if " " in found:
+        with pytest.raises(UsageError) as caught:
+            offline_data.merge("local:a", "local:b", name="x", cast=True, settings=settings)
+        place = "x of the episodes" if table == "episodes" else "/".join(key)
+        said = f"{place} is {one.dtype} [] in local:a@1, {other.dtype} [] in local:b@1, and {found} of local:a@1"
+        assert said in caught.value.message
+        return
+    made = offline_data.merge(
+        "local:a", "local:b", name="x", cast=True, audit="all", settings=settings
+    )
+    kinds = types_of(parts[0][1])
+    assert_holds(made.path, parts, {**kinds, key: found} if table != "episodes" else kinds)
+
+
 def test_what_no_rule_reconciles(settings: Settings) -> None:
     one = toy_batch([3])
     wide = replace(one, steps={**one.steps, ("action",): np.ones((3, 9), np.float32)})

@@ -151,6 +151,39 @@ def test_values_that_the_space_does_not_hold(tmp_path: Path) -> None:
     assert "observation has the recorded dtype, float64; its space says float32." in notes
 
 
+@pytest.mark.parametrize("large", [2**53, 2**53 + 1])
+def test_integers_of_earlier_steps_become_floats(tmp_path: Path, large: int) -> None:
+    class Mixed(Game):
+        seen = 0
+
+        def _see(self) -> Any:
+            self.seen += 1
+            return np.array([large]) if self.seen == 1 else np.array([0.5])
+
+    env = offline_data.Recorder(Mixed(spaces.Box(0, 2**62, (1,), np.int64)), "mine", root=tmp_path)
+    env.reset()
+    if large == 2**53:
+        env.step(1)
+        return
+    with pytest.raises(
+        FormatError, match=r"int64 in earlier steps .* does not hold 9007199254740993"
+    ):
+        env.step(1)
+
+
+@pytest.mark.parametrize("large", [2**53, 2**53 + 1])
+def test_infos_of_integers_and_floats(tmp_path: Path, large: int) -> None:
+    class Mixed(Game):
+        def step(self, action: Any) -> Any:
+            *result, info = super().step(action)
+            return (*result, {**info, "mixed": large if len(self.played[-1].actions) == 1 else 0.5})
+
+    with offline_data.Recorder(Mixed(first=2), "mine", root=tmp_path) as env:
+        play(env, 9)
+    found = env.stored.manifest.tables["steps"].by_key
+    assert (("next", "info", "mixed") in found) == (large == 2**53)
+
+
 def test_a_step_that_cannot_be_recorded_drops_its_episode(tmp_path: Path) -> None:
     class Shrinking(Game):
         def _see(self) -> Any:

@@ -19,6 +19,7 @@ from offline_data.buffers.keys import KeyLike
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.specs import Spaces, Specs, check_torchrl, spaces_of, specs_from
 from offline_data.buffers.views.episode import Episode, read_episode
+from offline_data.episodes.exact import first_changed
 from offline_data.errors import UsageError
 from offline_data.store.arrays import Style
 
@@ -58,7 +59,8 @@ class DatasetMixture(RowMixture):
             then be the same in all members.
         rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
             parents of leaves; also applied under `next`, unless that is renamed separately.
-        cast: Whether dtypes may differ; they are promoted (`torch.promote_types`).
+        cast: Whether dtypes may differ; they are promoted (`torch.promote_types`), and an integer that
+            the common dtype does not hold is an error.
         derived: Functions that add leaves computed from other rows, applied to the rows of every
             member after its own, with the names of the member. `normalize` uses the joint
             statistics of all datasets, unless it was fitted.
@@ -151,7 +153,7 @@ class DatasetMixture(RowMixture):
 
         Raises:
             UsageError: Also, arrays of different names or shapes, or of different dtypes without
-                `cast`.
+                `cast`; integers that the common dtype does not hold.
         """
         parts = [
             source.to_numpy(style, observation_key=observation_key)
@@ -168,7 +170,16 @@ class DatasetMixture(RowMixture):
                     f"The arrays of members 0 and {number} differ in {names}",
                     hint="cast=True joins dtypes; mixture.sources[0].to_numpy() has one member's",
                 )
-        return {name: np.concatenate([part[name] for part in parts]) for name in forms[0]}
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in forms[0]}
+        for number, part in enumerate(parts):
+            for name, array in part.items():
+                if (value := first_changed(array, joined[name].dtype)) is not None:
+                    raise UsageError(
+                        f"{name!r} is {array.dtype} in member {number} and {joined[name].dtype} in all, "
+                        f"which does not hold {value}",
+                        hint="mixture.sources[0].to_numpy() has one member's arrays",
+                    )
+        return joined
 
     def normalized_score(self, returns: Returns) -> Returns:
         """Normalize returns by the reference scores that all members share.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -13,8 +12,10 @@ from torch.utils import _pytree as pytree
 
 from offline_data.buffers.gather.assemble import assemble, level, tree_of
 from offline_data.buffers.keys import KeyLike, as_key, select_keys
+from offline_data.buffers.specs import common_dtype
 from offline_data.buffers.transforms import spread
 from offline_data.buffers.views.rows import DATASET_EPISODE, DATASET_INDEX
+from offline_data.episodes.exact import changes
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 
@@ -73,10 +74,14 @@ class Agreement:
         rows = [_row_of(*column, cast=cast) for column in zip(self.keys, columns, strict=True)]
         self._shapes, self.dtypes = zip(*rows, strict=True)
         self.members: dict[int, MemberLeaves] = {}
+        self._rounding: dict[int, list[int]] = {}
+        """Leaves of a member, by their number, whose dtype has values that the mixture's has not."""
         for m, (own, leaves) in found.items():
             positions = tuple(names[m][key] for key in self.keys)
             dtypes = tuple(leaves[position].dtype for position in positions)
             self.members[m] = MemberLeaves(own, positions, dtypes)
+            pairs = enumerate(zip(dtypes, self.dtypes, strict=True))
+            self._rounding[m] = [n for n, pair in pairs if _may_round(*pair)]
         dims = {tuple(batch.batch_size[1:]) for batch in probes.values()}
         self._dims = dims.pop() if len(dims) == 1 else ()
         devices = {m: leaf.device for m, leaf in columns[0].items()}
@@ -113,7 +118,10 @@ class Agreement:
     def _cast_leaves(self, leaves: list[Tensor], number: int, inner: Tensor | int) -> list[Tensor]:
         """Return leaves in the mixture's dtypes, with their source if mixtures are nested."""
         if self.members[number].dtypes != self.dtypes:
-            leaves = [leaf.to(dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True)]
+            given = leaves
+            leaves = [leaf.to(dtype) for leaf, dtype in zip(given, self.dtypes, strict=True)]
+            for place in self._rounding[number]:
+                _check_exact(self.keys[place], given[place], leaves[place], number)
         if self.nested:
             zeros = torch.zeros(len(leaves[0]), dtype=torch.int64, device=leaves[0].device)
             leaves.append(zeros + self._firsts[number] + inner)
@@ -225,13 +233,34 @@ def _row_of(
             hint="leave it out by keys=[…], or bring it to one shape by a member's transform",
         )
     dtypes = {f"member {m} {str(leaf.dtype)[6:]}": leaf.dtype for m, leaf in column.items()}
-    dtype = reduce(torch.promote_types, dtypes.values())
+    dtype = common_dtype(key, dtypes.values())
     if len({*dtypes.values()}) > 1 and not cast:
         raise UsageError(
             f"The leaf {join_key(key)!r} has different item types: {', '.join(dtypes)}",
             hint=f"cast=True makes it {str(dtype)[6:]}",
         )
     return next(iter(shapes.values())), dtype
+
+
+def _may_round(dtype: torch.dtype, common: torch.dtype) -> bool:
+    """Return True for integers that become floats of fewer digits; promotion keeps all others."""
+    if dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+        return False
+    inexact = common.is_floating_point or common.is_complex
+    return inexact and torch.iinfo(dtype).max > 2 / torch.finfo(common).eps
+
+
+def _check_exact(key: Key, leaf: Tensor, cast: Tensor, member: int) -> None:
+    """Raise `UsageError` for integers that a floating-point dtype does not hold."""
+    wide = torch.complex128 if cast.is_complex() else torch.float64
+    wrong = changes(leaf.numpy(force=True), cast.to(wide).numpy(force=True))
+    if wrong.any():
+        value = leaf.cpu()[torch.from_numpy(wrong)][0].item()
+        raise UsageError(
+            f"The leaf {join_key(key)!r} is {str(leaf.dtype)[6:]} in member {member} and "
+            f"{str(cast.dtype)[6:]} in the mixture, which does not hold {value}",
+            hint="leave it out by keys=[…], or cast it by a member's transform",
+        )
 
 
 def words_of(member: Any, rename: Rename | None, number: int) -> dict[Key, list[str]]:

@@ -188,7 +188,7 @@ class OutdatedConversion(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         manifest = measured.reader.manifest
-        for problem in defects_of(manifest):
+        for problem in defects_of(manifest, measured.reader.path):
             yield self.finding(
                 measured.reader,
                 f"An earlier version {problem}: make the dataset again with "

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from offline_data.episodes.exact import changes, holds
 from offline_data.episodes.fields import (
     ACTION_ROOTS,
     REWARD,
@@ -265,11 +266,12 @@ class Concat(
         end = 0
         for key, part in zip(sources, parts, strict=True):
             begin, end = end, end + part.shape[-1]
-            if lost := convert(part, joined[..., begin:end]):
+            if lost := convert(part, joined[..., begin:end], rounded=False):
                 place = place_of(chunk, key, lost[0])
                 raise StepError(
-                    f"Step 'concat': {join_key(key)!r} is {lost[1]} in {place}, which {dtype}, the "
-                    "type of the others, cannot hold"
+                    f"Step 'concat': {join_key(key)!r} ({part.dtype}) is {lost[1]} in {place}, which "
+                    f"{dtype}, the type of the others, cannot hold",
+                    hint=f"cast it first, which rounds: --step cast:{join_key(key)}={dtype}",
                 )
         return joined
 
@@ -398,19 +400,21 @@ class Select(Step, name="select", example="select:observation,action"):
         return rebuilt(chunk, self.name, dict.fromkeys({*leaves(chunk)} - kept))
 
 
-def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:
+def convert(
+    values: NDArray[Any], out: NDArray[Any], *, rounded: bool = True
+) -> tuple[int, Any] | None:
     """Write numbers or bools to an array of another type; return row and value of the first lost one.
 
     Values are rounded to the nearest for floating-point and complex types, where finite values must
-    stay finite; for integers and bool they must be exactly representable. An imaginary part must
-    not be lost.
+    stay finite; for integers and bool, or unless `rounded`, they must be exactly representable. An
+    imaginary part must not be lost.
 
     Example:
         >>> out = np.empty(2, np.int64)
         >>> convert(np.array([3.0, 0.5]), out)
         (1, 0.5)
     """
-    safe = np.can_cast(values.dtype, out.dtype, "safe")
+    safe = holds(out.dtype, values.dtype)
     count = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * math.prod(values.shape[1:])))
     for first in range(0, len(values), count):
         block, result = values[first : first + count], out[first : first + count]
@@ -419,26 +423,11 @@ def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:
             np.copyto(result, block.real if unreal else block, casting="unsafe")
             if safe:
                 continue
-            wrong = (
-                _lost(block.real, result) | (block.imag != 0) if unreal else _lost(block, result)
-            )
+            if rounded and result.dtype.kind in "fc":
+                wrong = np.isfinite(block) & ~np.isfinite(result) | unreal & (block.imag != 0)
+            else:
+                wrong = changes(block, result)
         if wrong.any():
             where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
             return first + where[0], block[where].item()
     return None
-
-
-def _lost(values: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which numbers changed: became infinite, or another integer."""
-    if result.dtype.kind in "fc":
-        return np.asarray(np.isfinite(values) & ~np.isfinite(result))
-    wrong = np.asarray(result.astype(values.dtype) != values)
-    if values.dtype.kind in "iu" and result.dtype.kind in "iu":
-        # Integers of one size survive a round trip through the other sign.
-        wrong |= (result < 0) != (values < 0)
-    if values.dtype.kind == "f" and result.dtype.kind in "iu":
-        # A round trip may hide the loss: -2**63 via a float16 -inf, and, on processors that
-        # saturate, 2**63 - 1 via 2**63.
-        bits = 8 * result.dtype.itemsize - (result.dtype.kind == "i")
-        wrong |= (values.astype(np.float64) >= 2.0**bits) | ~np.isfinite(values)
-    return wrong

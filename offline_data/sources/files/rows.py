@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offline_data.episodes.exact import exact, first_changed
 from offline_data.episodes.joining import concatenate_columns
 from offline_data.errors import FormatError
 from offline_data.readers.arrays import Arrays, NamedArray
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class JoinedArrays(Arrays):
     """The arrays of parts that have the same ones, with the rows of all parts in order.
 
-    Integers of one part and floats of another become floats, if these have the same values.
+    Numbers of different types become a type that holds the values of all, or are an error.
     """
 
     def __init__(self, whole: Arrays, parts: Sequence[str]) -> None:
@@ -87,13 +88,13 @@ class JoinedArrays(Arrays):
 
     def _cast(self, name: str, values: Any, part: str) -> Any:
         dtype = self.columns[name].dtype
-        if values.dtype == dtype:
-            return values
-        cast: NDArray[Any] = values.astype(dtype)
-        if (cast.astype(values.dtype) != values).any():
+        cast = values if values.dtype == dtype else exact(values, dtype)
+        if cast is None:
+            types = sorted({str(columns[name].dtype) for columns in self._columns_of})
             raise FormatError(
-                f"{self.path}, {part}: {name!r} is {values.dtype} here and floats elsewhere, which "
-                "cannot hold all of its values"
+                f"{self.path}, {part}: {name!r} is {values.dtype} here, and {' or '.join(types)} in "
+                f"all parts: {dtype} does not hold {first_changed(values, dtype)}",
+                hint="write it with one dtype in all files",
             )
         return cast
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from offline_data.episodes import Dropped
+from offline_data.episodes.exact import exact
 from offline_data.episodes.fields import RESERVED_ROOTS, REWARD
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import did_you_mean
@@ -155,11 +156,12 @@ def column_of(leaf: ArrowLeaf, feature: FeatureLeaf) -> Any:
 
 def _cast(values: NDArray[Any], feature: FeatureLeaf) -> NDArray[Any]:
     """Return numbers of the declared dtype: floats rounded, as `datasets` does, others exactly."""
-    if values.dtype == feature.dtype:
-        return values
-    with np.errstate(over="ignore", invalid="ignore"):
-        cast = values.astype(feature.dtype)
-    if (values.dtype.kind, cast.dtype.kind) != ("f", "f") and not np.array_equal(cast, values):
+    dtype = np.dtype(feature.dtype)
+    if values.dtype.kind == dtype.kind == "f":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return values.astype(dtype, copy=False)
+    cast = exact(values, dtype)
+    if cast is None:
         raise FormatError(
             f"{feature.name} has {values.dtype} values; meta/info.json says {feature.dtype}"
         )

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
+from offline_data.episodes.exact import exact
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
@@ -312,13 +313,8 @@ def _convert(values: NDArray[Any], leaf: PlannedLeaf, where: str) -> NDArray[Any
             f"{where} has rows of shape {list(values.shape[1:])}; expected {list(leaf.shape)} "
             "as in the first episode"
         )
-    numbers = values.dtype.kind in "biufc" and leaf.dtype.kind in "biufc"
-    if numbers and (values.dtype.kind != "c" or leaf.dtype.kind == "c"):
-        with np.errstate(invalid="ignore", over="ignore"):
-            converted = values.astype(leaf.dtype)
-            back = converted.astype(values.dtype)
-        if np.array_equal(back, values, equal_nan=True):
-            return converted
+    if (converted := exact(values, leaf.dtype)) is not None:
+        return converted
     raise FormatError(
         f"{where} is {values.dtype}, and its values do not fit {leaf.dtype}, "
         "which the first episode has"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.episodes.exact import exact
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.images import image_head, is_jpeg
@@ -127,11 +128,8 @@ def _numbers(values: NDArray[Any], feature: Feature) -> NDArray[Any]:
         )
     if dtype == np.uint64:
         return values.view(np.uint64)  # TFDS stores the same 64 bits as int64
-    if dtype == values.dtype:
-        return values
-    with np.errstate(over="ignore"):
-        cast = values.astype(dtype)
-    if not np.array_equal(cast, values, equal_nan=dtype.kind == "f"):
+    cast = exact(values, dtype)
+    if cast is None:
         raise FormatError(f"{feature.name} has a value that is not of type {feature.dtype}")
     return cast
 

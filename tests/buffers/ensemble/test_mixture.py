@@ -482,6 +482,50 @@ def test_shapes_and_dtypes_agree_or_dtypes_are_promoted(three: list[Dataset]) ->
     assert batch["action"][:, 0].tolist() == [action(source, row) for source, row in pairs]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "other", "value", "common"),
+    [
+        (torch.int64, torch.float32, 2**24 + 1, "float32"),
+        (torch.int64, torch.float64, 2**53 + 1, "float64"),
+        (torch.int64, torch.float64, 2**63 - 1, "float64"),
+        (torch.int32, torch.float32, 2**24 + 1, "float32"),
+        (torch.int32, torch.float64, 2**31 - 1, None),
+        (torch.int64, torch.float64, 2**53, None),
+        (torch.int64, torch.complex64, -(2**24) - 1, "complex64"),
+        (torch.int64, torch.bfloat16, 257, "bfloat16"),
+        (torch.uint8, torch.float16, 255, None),
+        (torch.int64, torch.int32, 2**63 - 1, None),
+        (torch.float64, torch.float32, 1e300, None),
+    ],
+)
+def test_a_common_dtype_that_does_not_hold_a_value(
+    dtype: torch.dtype, other: torch.dtype, value: Any, common: str | None
+) -> None:
+    members = [
+        growing(action=torch.full((5,), v, dtype=d)) for v, d in ((value, dtype), (1, other))
+    ]
+    mixture = DatasetMixture(*members, cast=True, weights=[1, 0.0001], seed=0)
+    if common is None:
+        assert mixture.sample(8)["action"].tolist().count(value) > 0
+        return
+    name = str(dtype)[6:]
+    with pytest.raises(UsageError) as caught:
+        mixture.sample(8)
+    assert caught.value.message == (
+        f"The leaf 'action' is {name} in member 0 and {common} in the mixture, which does not hold {value}"
+    )
+
+
+def test_dtypes_without_a_common_one(tmp_path: Path) -> None:
+    members, toy = [], toy_batch([3])
+    for dtype in ("uint64", "int64"):
+        steps = {**toy.steps, ("action",): np.ones((3, 1), dtype)}
+        write_toy(tmp_path / dtype, [replace(toy, steps=steps)])
+        members.append(Dataset(tmp_path / dtype))
+    with pytest.raises(UsageError, match="'action' is uint64 and int64 in different members"):
+        DatasetMixture(*members, cast=True).sample(2)
+
+
 def test_invalid_batches_of_members(folders: list[Path], tmp_path: Path) -> None:
     write_toy(tmp_path / "a", [toy_batch([3, 2], text=True)])
     wrong: dict[str, Any] = {

@@ -288,6 +288,13 @@ def test_arrays_of_all_members(three: list[Dataset], tmp_path: Path) -> None:
         DatasetMixture(three[0], Dataset(tmp_path / "d")).to_numpy()
     joined = DatasetMixture(three[0], Dataset(tmp_path / "d"), cast=True).to_numpy()
     assert joined["observations"].dtype == np.float64
+    whole = {**toy.observations, STATE: np.full((7, 3), 2**53 + 1)}
+    write_toy(tmp_path / "e", [replace(toy, observations=whole)])
+    parts = [Dataset(tmp_path / name) for name in "de"]
+    with pytest.raises(
+        UsageError, match="int64 in member 1 and float64 in all, which does not hold 9007"
+    ):
+        DatasetMixture(*parts, cast=True).to_numpy()
 
 
 def scored(folder: Path, low: float, **changes: Any) -> Dataset:

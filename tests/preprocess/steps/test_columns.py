@@ -273,7 +273,10 @@ def test_types_that_cannot_be_joined() -> None:
     assert applied("concat:a,b,c→x", chunk).steps["x",].dtype == np.float32
     steps = {"a": np.array([1, 2], np.float16), "b": np.array([65504, 70000])}
     told = refused("concat:a,b→x", with_leaves(toy_chunk([2], first_episode=3), steps=steps))
-    assert "'b' is 70000 in row 7 (episode 3, step 1), which float16, the type of" in told
+    assert "'b' (int64) is 70000 in row 7 (episode 3, step 1), which float16, the type of" in told
+    steps = {"a": np.array([1, 2], np.float32), "b": np.array([2**24, 2**24 + 1])}
+    told = refused("concat:a,b→x", with_leaves(toy_chunk([2], first_episode=3), steps=steps))
+    assert "'b' (int64) is 16777217 in row 7 (episode 3, step 1), which float32, the type" in told
 
 
 @pytest.mark.parametrize(
