@@ -26,7 +26,7 @@ FUNCTIONS = {
 
 _TEXT_FLAGS = frozenset({"keep-text", "pad"})
 _FLAGS = _TEXT_FLAGS | {
-    "allow-changed", "cast", "common-leaves", "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "strict",
+    "allow-changed", "cast", "common-leaves", "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "skip-bad-features", "strict",
 }  # fmt: skip
 _TEXT = {
     "column": "columns",

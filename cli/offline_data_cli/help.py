@@ -162,6 +162,7 @@ OF_SOURCES: dict[str, str] = {
     "hf": "download hf:roneneldan/TinyStories --tokenizer gpt2",
     "lerobot": "download lerobot:lerobot/pusht --only observation.state",
     "libero": "convert demo.hdf5 mine --from libero --alignment raw",
+    "minari": "convert ~/.minari/datasets/mine-v0 mine --skip-bad-features",
     "text": "convert texts.jsonl mine --tokenizer tokenizer.json",
 }
 """An example for each source with its own options."""

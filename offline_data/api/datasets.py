@@ -62,6 +62,7 @@ def download(
     keep_raw: bool = False,
     keep_episodes: bool = False,
     skip_bad_episodes: bool = False,
+    skip_bad_features: bool = False,
     allow_changed: bool = False,
     force: bool = False,
     root: str | os.PathLike[str] | None = None,
@@ -102,6 +103,8 @@ def download(
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.
         skip_bad_episodes: Whether to leave out episodes that cannot be read.
+        skip_bad_features: Whether to leave out infos (`minari`) that differ in shape or type between
+            episodes, with a note.
         allow_changed: Whether to accept raw files of another size, or with another digest, than
             their source publishes.
         force: Whether to download and convert again.
@@ -128,6 +131,7 @@ def download(
         force=force,
         keep_episodes=keep_episodes,
         skip_bad_episodes=skip_bad_episodes,
+        skip_bad_features=skip_bad_features,
         allow_changed=allow_changed,
         images=images,
         video=video,
@@ -161,6 +165,7 @@ def convert(
     strict: bool = False,
     keep_episodes: bool = False,
     skip_bad_episodes: bool = False,
+    skip_bad_features: bool = False,
     force: bool = False,
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
@@ -222,6 +227,8 @@ def convert(
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.
         skip_bad_episodes: Whether to leave out episodes that cannot be read.
+        skip_bad_features: Whether to leave out infos (`minari`) that differ in shape or type between
+            episodes, with a note.
         force: Whether to replace a dataset of that name.
         root: Folder of all datasets; None: the user's.
         settings: Settings already resolved, in place of `root`.
@@ -260,6 +267,7 @@ def convert(
         force=force,
         keep_episodes=keep_episodes,
         skip_bad_episodes=skip_bad_episodes,
+        skip_bad_features=skip_bad_features,
         images=images,
         video=video,
         checkpoints=checkpoints,

@@ -103,7 +103,7 @@ def lock(
 
     The table `datasets` of `datasets.toml` has short names with an id, or a table of `id` and
     options of `download`: `layout`, `episodes = "0:10"`, `checkpoints`, `images`, `keep_episodes`,
-    `skip_bad_episodes`. Locked revisions are kept. A new dataset is locked as it is on this disk,
+    `skip_bad_episodes`, `skip_bad_features`. Locked revisions are kept. A new dataset is locked as it is on this disk,
     else downloaded at its source's newest revision: only that tells its content.
 
     Args:

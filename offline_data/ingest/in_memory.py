@@ -117,6 +117,8 @@ def _raw_of(data: Mapping[str, Any] | Iterable[Any] | RawDataset, options: Optio
 
         flat = describe_arrays(data, FORMAT)
         return cut_to_episodes(flat, EndRule(), SourceInfo(), options)
+    if options.skip_bad_features:
+        raise UsageError("skip_bad_features= is for files of Minari; these data are in memory")
     if options.autoreset is not None:
         raise UsageError("autoreset= is for arrays and flat files; these data are episodes")
     if isinstance(data, RawDataset):

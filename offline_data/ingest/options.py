@@ -64,6 +64,11 @@ def apply_options(options: Options, release: Release, source: str) -> Release:
             f"--autoreset is for flat files of {', '.join(AUTORESET_SOURCES)}; this is {source}",
             hint="files of your own have a line for it in their mapping: autoreset = …",
         )
+    if options.skip_bad_features and source != "minari":
+        raise UsageError(
+            f"--skip-bad-features is for infos of minari; this is {source}",
+            hint="leave it out; --skip-bad-episodes leaves out episodes that cannot be read",
+        )
     if options.checkpoints is not None:
         release = get_source(source).narrowed(release, options.checkpoints)
     if options.text is not None:

@@ -201,12 +201,14 @@ def _other_options(entry: Entry, options: Options) -> list[str]:
         return []
     recorded = entry.manifest.converter.get("options") or {}
     skips = bool(entry.manifest.skipped)
+    leaves_out = bool(recorded.get("skip_bad_features"))
     kind = video_kind(entry.manifest)
     compared = {
         "images": (recorded.get("images") or "encoded", options.images or "encoded"),
         "video": (kind, options.video or kind),
         "keep_episodes": (bool(recorded.get("keep_episodes")), options.keep_episodes),
         "skip_bad_episodes": (skips, skips and options.skip_bad_episodes),
+        "skip_bad_features": (leaves_out, leaves_out and options.skip_bad_features),
     }
     return [
         f"{name} is {str(here).lower()}, not {str(wanted).lower()}"

@@ -100,6 +100,8 @@ class Release:
     skip_bad_episodes: bool = False
     """Whether to skip episodes that cannot be read, listing them in `EpisodeBatch.skipped`; see
     `offline_data.episodes.joining`."""
+    skip_bad_features: bool = False
+    """Whether to leave out infos of Minari that some episodes have in another shape or type."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
     video: Literal["png", "raw", "skip"] | None = None

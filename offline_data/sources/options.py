@@ -369,6 +369,13 @@ class Options:
         place=6,
     )
     """An existing dataset of either kind is accepted."""
+    skip_bad_features: bool = _option(
+        False,
+        "Leave out infos that differ in shape or type between episodes, with a note. (default: fail)",
+        sources=("minari",),
+        place=11,
+    )
+    """An existing dataset of either kind is accepted."""
     checkpoints: Range | None = _option(
         None,
         "Only checkpoints A to B - 1, counted from 0.",

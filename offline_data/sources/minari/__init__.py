@@ -87,7 +87,7 @@ class Minari(MinariCatalog, Source):
             storage = Hdf5Storage(main_file)
         else:
             storage = ArrowStorage(main_file.parent, declared)
-        return MinariDataset(info, storage, declared)
+        return MinariDataset(info, storage, declared, skip_features=release.skip_bad_features)
 
 
 def _need_main_file(path: Path) -> Path:

@@ -60,6 +60,7 @@ NOTE_FIRST_LEFT = (
     "that row is left out."
 )
 
+_SKIP = "`download` and `convert` leave it out with --skip-bad-features"
 _UNPLANNED = "Only some episodes have it, and not those examined to choose the leaves."
 _EPISODE_COLUMNS = {"id": np.int64, "seed": np.int64, "options": object, "metadata": object}
 _LOOKED_AT = 16  # evenly spaced episodes from which leaves of infos are collected
@@ -67,12 +68,21 @@ _SPARE = 1.25  # spare capacity of a part for episodes longer than average
 
 
 class MinariDataset(RandomAccess):
-    """A dataset in any storage, with leaves declared by its spaces; opens files only in its methods."""
+    """A dataset in any storage, with leaves declared by its spaces; opens files only in its methods.
 
-    def __init__(self, info: SourceInfo, storage: EpisodeStorage, declared: Declared) -> None:
+    `skip_features`: `Release.skip_bad_features`; all episodes are then read before the first part.
+    """
+
+    def __init__(
+        self,
+        info: SourceInfo,
+        storage: EpisodeStorage,
+        declared: Declared,
+        *,
+        skip_features: bool = False,
+    ) -> None:
         self.info = info
-        self._storage = storage
-        self._declared = declared
+        self._storage, self._declared, self._skip = storage, declared, skip_features
 
     def parts(self, budget: int) -> Sequence[Part]:
         """Divide all episodes into parts by their average size.
@@ -133,7 +143,23 @@ class MinariDataset(RandomAccess):
     def _plan(self) -> LeafPlan:
         episodes, noted, notes = self._sample
         plan = make_plan(episodes, self._declared, metadata=noted)
-        return replace(plan, notes=(*plan.notes, *notes))
+        bad = self._bad_infos(plan) if self._skip else {}
+        return replace(
+            plan,
+            infos=tuple(leaf for leaf in plan.infos if leaf.name not in bad),
+            dropped=(*plan.dropped, *(Dropped(name, reason) for name, reason in bad.items())),
+            notes=(*plan.notes, *notes),
+        )
+
+    def _bad_infos(self, plan: LeafPlan) -> dict[str, str]:
+        """Return the infos that some episode cannot be joined with, and the first reason of each."""
+        bad: dict[str, str] = {}
+        with self._storage.episodes(self._numbers) as episodes:
+            for episode in episodes:
+                some = replace(plan, infos=tuple(x for x in plan.infos if x.name not in bad))
+                bad |= _BatchBuilder(some, 1).bad_infos(episode)
+        where = self._storage.where
+        return {name: said.replace(where, "").lstrip(" /") for name, said in bad.items()}
 
     @cached_property
     def _average_length(self) -> float:
@@ -185,7 +211,10 @@ class _BatchBuilder:
         for leaf in plan.steps:
             self._add_leaf(episode, leaf, steps)
         self._final.append(self._add_observations(episode, steps))
-        missing = [leaf for leaf in plan.infos if not self._add_info(episode, leaf, steps)]
+        try:
+            missing = [leaf for leaf in plan.infos if not self._add_info(episode, leaf, steps)]
+        except FormatError as error:
+            raise FormatError(error.message, hint=error.shell_hint or _SKIP) from error
         if missing or any(episode.members(group) != n for group, n in plan.members.items()):
             self._drop_unplanned_leaves(episode)
         self._lengths.append(steps)
@@ -194,6 +223,16 @@ class _BatchBuilder:
         self._notes.update(dict.fromkeys(facts.notes))
         if facts.metadata is not None and not plan.metadata:
             self._dropped.add(Dropped("metadata of episodes", _UNPLANNED))
+
+    def bad_infos(self, episode: EpisodeReader) -> dict[str, str]:
+        """Add the infos of an episode only; returns why some cannot be, by name."""
+        rewards, bad = episode.read(self._plan.reward), {}
+        for leaf in self._plan.infos:
+            try:
+                self._add_info(episode, leaf, 0 if rewards is None else len(rewards))
+            except FormatError as error:
+                bad[leaf.name] = f"{error.message}."
+        return bad
 
     def _add_leaf(self, episode: EpisodeReader, leaf: PlannedLeaf, *expected: int) -> int:
         """Append a leaf; returns its number of rows, one of those expected, if any are."""
