@@ -123,6 +123,32 @@ class NetworkError(OfflineDataError):
     code = "network"
 
 
+class NoNetworkError(NetworkError):
+    """The name of a host does not resolve, or there is no route to it.
+
+    Example:
+        >>> NoNetworkError.of("a.org is not found").message
+        'this machine seems to have no network: a.org is not found'
+    """
+
+    code = "no_network"
+    _SEEMS = "this machine seems to have no network: "
+
+    @classmethod
+    def of(cls, reason: str) -> NoNetworkError:
+        """Return the error for a host, with what can be done without one."""
+        return cls(
+            f"{cls._SEEMS}{reason}",
+            hint="`offline-data list` shows the datasets on this disk; "
+            "OFFLINE_DATA_OFFLINE=1 or --offline asks no host",
+        )
+
+    @property
+    def reason(self) -> str:
+        """The message without the guess about the network, since another host may answer."""
+        return self.message.removeprefix(self._SEEMS)
+
+
 class OfflineError(NetworkError):
     """Data that are not on this disk were requested in offline mode."""
 

@@ -28,6 +28,7 @@ from offline_data.fetch.retry import (
     PASSING,
     FetchLimits,
     TransientError,
+    no_network,
     parse_retry_after,
     with_retries,
 )
@@ -104,6 +105,8 @@ def open_url(
     except httpx.TimeoutException as error:
         raise TransientError(f"{url} stalled: {type(error).__name__}") from error
     except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError) as error:
+        if absent := no_network(error, url):
+            raise absent from None
         raise TransientError(f"{url} was not received: {_said(error)}") from error
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError) as error:
         # UnicodeError: a name of a host that cannot be one, in the URL or in a redirect

@@ -18,6 +18,7 @@ from offline_data.errors import (
     AuthError,
     FormatError,
     NetworkError,
+    NoNetworkError,
     NotFoundError,
     OfflineError,
     UsageError,
@@ -177,7 +178,7 @@ def list_bucket(
         page_url = listing.page_url(token)
         try:
             page = get_document(page_url, settings, listing.read_page, limits=limits, sleep=sleep)
-        except OfflineError:
+        except (OfflineError, NoNetworkError):
             raise
         except (NotFoundError, AuthError, NetworkError) as error:
             message = f"gs://{bucket} cannot be listed: {error.message}"

@@ -21,6 +21,7 @@ from offline_data.errors import (
     AuthError,
     FormatError,
     NetworkError,
+    NoNetworkError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
@@ -32,6 +33,7 @@ from offline_data.fetch.retry import (
     PASSING,
     FetchLimits,
     TransientError,
+    no_network,
     parse_retry_after,
     with_retries,
 )
@@ -168,7 +170,10 @@ def list_hub(
     pages: set[str] = set()
     while place:
         pages.add(place)
-        page, place = _get(place, what, settings)
+        try:
+            page, place = _get(place, what, settings)
+        except NoNetworkError as error:  # the first page came
+            raise _answer_error(what, f"of its next page, {error.reason}") from None
         if not isinstance(page, list) or not all(isinstance(entry, dict) for entry in page):
             raise _answer_error(what, f"its listing contains {shown(page)}")
         for entry in page:
@@ -253,6 +258,28 @@ def ask_hub(what: str, call: Callable[[], T], settings: Settings) -> T:
     return with_retries(attempt, FetchLimits().within(settings.transfer), time.sleep)
 
 
+def require_network() -> None:
+    """Raise `NoNetworkError` if the hub's host is not found, within seconds.
+
+    Call it before a library that retries for a minute. Other failures are left to that library.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    limits = FetchLimits(tries=2)
+
+    def ask() -> None:
+        with hub_errors("the hub"):
+            get_session().head(constants.ENDPOINT, timeout=limits.connect)
+
+    try:
+        with_retries(ask, limits, time.sleep)
+    except NoNetworkError:
+        raise
+    except OfflineDataError:
+        pass
+
+
 @contextmanager
 def hub_errors(what: str) -> Iterator[None]:
     """Turn every expected error of huggingface_hub about `what` into one of this package."""
@@ -276,6 +303,8 @@ def hub_errors(what: str) -> Iterator[None]:
         told = error
         if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):
             told = error.__cause__  # an upload in a thread: what failed is the cause
+        if absent := no_network(told, "hf://"):
+            raise absent from None
         raise _translate(told, what, passing=isinstance(told, http_error)) from error
 
 

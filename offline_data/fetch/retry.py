@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from offline_data.config import TransferLimits
-from offline_data.errors import NetworkError
+from offline_data.errors import NetworkError, NoNetworkError
+from offline_data.fetch.mirrors import host_of
 from offline_data.plurals import plural
 
 T = TypeVar("T")
+
+_NO_NAME = frozenset({socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_NODATA, socket.EAI_FAIL})
+_NO_ROUTE = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH})
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that the next try may not meet."""
@@ -76,6 +85,34 @@ class TransientError(NetworkError):
         self.retry_after = retry_after
 
 
+def no_network(error: BaseException, url: str) -> NoNetworkError | None:
+    """Return the error for a failure because a name does not resolve or there is no route; else None.
+
+    Args:
+        error: What an HTTP library raised, with its causes.
+        url: Address that was asked; that of the request counts more, which may follow a redirect.
+    """
+    with suppress(AttributeError, RuntimeError):  # httpx's, of an error without a request
+        url = str(error.request.url)  # type: ignore[attr-defined]
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror) and cause.errno in _NO_NAME:
+            return NoNetworkError.of(f"{_peer_of(url)} is not found")
+        if isinstance(cause, OSError) and cause.errno in _NO_ROUTE:
+            return NoNetworkError.of(f"there is no route to {_peer_of(url)}")
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _peer_of(url: str) -> str:
+    """Return the host that a request for `url` connects to: its own, or a proxy of the environment."""
+    parts, proxies = urlsplit(url), getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return (
+        f"the proxy {proxy}" if proxy and not proxy_bypass(parts.hostname or "") else host_of(url)
+    )
+
+
 def with_retries(
     attempt: Callable[[], T],
     limits: FetchLimits,
@@ -85,27 +122,33 @@ def with_retries(
 ) -> T:
     """Call `attempt` until it succeeds or too many attempts in a row made no progress.
 
-    Raises `NetworkError`.
+    A host that is not found is asked once more, unless bytes have come from it before. Raises
+    `NetworkError`.
 
     Args:
-        attempt: Raises `TransientError` where another try may help; other errors end it at once.
+        attempt: Raises `TransientError` where another try may help, or `NoNetworkError`; other errors
+            end it at once.
         limits: Tries and waits.
         sleep: Waits so many seconds; may raise.
         told: Gets a sentence before each wait.
         reached: Bytes here so far. A try counts as fruitful if they are at least `limits.fruitful`
             more than after the last fruitful one: a host that sends a byte at a time does not help.
     """
-    failures, best = 0, reached()
+    failures, first = 0, reached()
+    best = first
     while True:
         try:
             return attempt()
-        except TransientError as error:
+        except (TransientError, NoNetworkError) as error:
             now = reached()
+            unseen = isinstance(error, NoNetworkError) and now <= first
             if now - best >= limits.fruitful:
                 failures, best = 0, now
             else:
                 failures += 1
-            if failures >= limits.tries:
+            if failures >= (min(2, limits.tries) if unseen else limits.tries):
+                if isinstance(error, NoNetworkError):
+                    raise
                 attempts = plural(failures, "attempt", "attempts in a row")
                 raise NetworkError(
                     f"{error.message} (gave up after {attempts} without progress)",
@@ -114,17 +157,18 @@ def with_retries(
                 ) from error
             wait = wait_before(failures, error, limits)
             nth = f"attempt {failures + 1} of {limits.tries}"
-            told(f"{error.message}; trying again in {wait:.1f} s ({nth})")
+            if not unseen:
+                told(f"{error.message}; trying again in {wait:.1f} s ({nth})")
             sleep(wait)
 
 
-def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> float:
+def wait_before(failures: int, error: NetworkError, limits: FetchLimits) -> float:
     """Return the seconds to wait after so many failures in a row.
 
     The host's own wish counts if it has one; else the wait doubles each time, and half of it is
     random so that many clients do not come back at once. Raises `NetworkError`.
     """
-    if error.retry_after is not None:
+    if isinstance(error, TransientError) and error.retry_after is not None:
         if error.retry_after > limits.longest_retry_after:
             raise NetworkError(
                 f"{error.message}: it asks to come back in {error.retry_after:.0f} s",

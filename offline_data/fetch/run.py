@@ -18,6 +18,7 @@ from offline_data.errors import (
     AuthError,
     IntegrityError,
     NetworkError,
+    NoNetworkError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
@@ -180,19 +181,25 @@ class FileFetch:
     def _from_places(self) -> FetchedFile:
         places, session = self._step.places, self._session
         errors: dict[str, OfflineDataError] = {}
+        absent: set[str] = set()
         for url in session.hosts.order(places):
+            if host_of(url) in absent:
+                continue
             try:
                 arrival = self._from(url)
                 session.received.set_size(self._index, arrival.hashes.size)
-                failed = tuple(f"{host_of(place)}: {errors[place].message}" for place in errors)
+                failed = tuple(f"{host_of(place)}: {_reason(errors[place])}" for place in errors)
                 return self._publish(arrival, failed)
             except (NetworkError, NotFoundError, AuthError, IntegrityError) as error:
                 session.check()
                 errors[url] = error
+                if isinstance(error, NoNetworkError):
+                    absent.add(host_of(url))
                 down = isinstance(error, NetworkError) and not isinstance(error, OfflineError)
-                if down and session.hosts.mark_failed(url) and len(places) > 1:
+                others = {host_of(place) for place in places} - absent
+                if down and session.hosts.mark_failed(url) and len(places) > 1 and others:
                     session.progress.note(
-                        f"{host_of(url)} failed; trying other hosts first: {error.message}"
+                        f"{host_of(url)} failed; trying other hosts first: {_reason(error)}"
                     )
         # The error is of the kind that the first published URL gave: mirrors may know less.
         published = (errors[url] for url in self._file.urls if url in errors)
@@ -200,9 +207,9 @@ class FileFetch:
         if isinstance(chosen, NetworkError):  # a mirror that answered with other bytes says more
             changed = (error for error in errors.values() if isinstance(error, IntegrityError))
             chosen = next(changed, chosen)
-        if len(errors) == 1:
+        if len(errors) == 1 or all(isinstance(each, NoNetworkError) for each in errors.values()):
             raise chosen
-        reasons = "".join(f"\n  {error.message}" for error in errors.values())
+        reasons = "".join(f"\n  {_reason(error)}" for error in errors.values())
         raise type(chosen)(
             f"{self._file.path} could not be fetched from any of {len(errors)} places:{reasons}",
             hint=chosen.shell_hint,
@@ -306,6 +313,10 @@ class FileFetch:
         return FetchedFile(
             self._file.path, path, sha256, size, arrival.url, failed, self._file.compared
         )
+
+
+def _reason(error: OfflineDataError) -> str:
+    return error.reason if isinstance(error, NoNetworkError) else error.message
 
 
 def _describe_kept(file: RemoteFile, path: Path, record: FetchRecord | None) -> FetchedFile:

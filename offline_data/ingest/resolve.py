@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from offline_data.config import ARGUMENT, CONFIG_FILE, Settings
-from offline_data.errors import NetworkError, NotFoundError, OfflineDataError, OfflineError
+from offline_data.errors import (
+    NetworkError,
+    NoNetworkError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+)
 from offline_data.ids import DatasetId, did_you_mean
 from offline_data.ingest.build import Build, BuildJob, destination_of
 from offline_data.ingest.options import apply_options
@@ -16,6 +22,8 @@ from offline_data.ingest.raw import with_digests
 from offline_data.sources.options import Options, format_range, to_arguments
 from offline_data.sources.registry import get_source
 from offline_data.store.library import Entry, find, how_to_get, list_datasets, newest, revisions
+
+_MOST_NAMED = 5
 
 
 @contextmanager
@@ -101,6 +109,10 @@ def suggest_command(dataset: DatasetId, settings: Settings, options: Options) ->
         if other is None or dataset.source != "local":
             raise
         raise NotFoundError(_say_missing(dataset, options), hint=other) from error
+    except NoNetworkError as error:
+        raise NoNetworkError(
+            error.message, hint=near or _suggest_datasets_here(settings) or error.shell_hint
+        ) from None
     except NetworkError as error:
         if not near:
             raise
@@ -151,6 +163,18 @@ def _suggest_tokens(dataset: DatasetId, settings: Settings, options: Options) ->
     here = options.text and find(settings.root, dataset)
     return (
         f"the one here was tokenized with others: `offline-data info {here.id}`" if here else None
+    )
+
+
+def _suggest_datasets_here(settings: Settings) -> str | None:
+    """Return a hint with the datasets on this disk, for a machine without a network; None: none."""
+    names = [str(one.id) for one in list_datasets(settings.root)]
+    if not names:
+        return None
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return (
+        f"on this disk: {', '.join(names[:_MOST_NAMED])}{more} (`offline-data list`); "
+        "OFFLINE_DATA_OFFLINE=1 or --offline asks no host"
     )
 
 

@@ -19,9 +19,11 @@ from offline_data.errors import (
     FormatError,
     MissingDependencyError,
     NetworkError,
+    NoNetworkError,
     NotFoundError,
     UsageError,
 )
+from offline_data.fetch.hub import require_network
 from offline_data.ids import looks_like_path
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.limits import limit_resources
@@ -337,18 +339,28 @@ def _load_pretrained(name: str | Path, revision: str | None, *, offline: bool) -
         from transformers import AutoTokenizer
     except ImportError as error:
         raise _missing("transformers") from error
-    folder = isinstance(name, Path)
+    folder, absent = isinstance(name, Path), None
+    if not (folder or offline):
+        try:
+            require_network()
+        except NoNetworkError as error:  # the user's cache may have it
+            absent = error
     try:
         found = AutoTokenizer.from_pretrained(
             str(name),
             revision=revision or "main",
             use_fast=True,
             trust_remote_code=False,
-            local_files_only=offline or folder,
+            local_files_only=offline or folder or absent is not None,
         )
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
+        if absent is not None:
+            raise NoNetworkError(
+                f"{absent.message}; tokenizer {name!r} is not on this disk",
+                hint="name the folder of a tokenizer, or a tokenizer.json",
+            ) from None
         said = (str(error).splitlines() or [""])[0] or type(error).__name__
         if not (folder or offline) and _is_connection_error(error):
             raise NetworkError(
@@ -382,10 +394,9 @@ def _load_pretrained(name: str | Path, revision: str | None, *, offline: bool) -
 
 def _is_connection_error(error: BaseException | None) -> bool:
     """Return True if an error, or what caused it, is that no server answered."""
-    import httpx
-
     while error is not None:
-        if isinstance(error, (httpx.TransportError, ConnectionError, TimeoutError)):
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if names & {"TransportError", "ConnectionError", "TimeoutError"}:  # of any HTTP library
             return True
         error = error.__cause__ or error.__context__
     return False

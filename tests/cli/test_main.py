@@ -33,6 +33,7 @@ CODES = {
     errors.AuditError: 5,
     errors.NetworkError: 6,
     errors.OfflineError: 6,
+    errors.NoNetworkError: 6,
     errors.NoSpaceError: 7,
     errors.AccessError: 2,
     errors.MissingDependencyError: 1,

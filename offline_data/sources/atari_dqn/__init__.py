@@ -14,6 +14,7 @@ from offline_data.errors import (
     AuthError,
     FormatError,
     NetworkError,
+    NoNetworkError,
     NotFoundError,
     OfflineError,
     UsageError,
@@ -101,6 +102,8 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
             listed = list_bucket(f"gs://{BUCKET}/{prefix}", settings, limits=_LIMITS)
             there = {file.name.removeprefix(prefix): file for file in listed}
         except (AuthError, NetworkError, NotFoundError) as error:
+            if isinstance(error, NoNetworkError) and not settings.mirrors:
+                raise
             if not isinstance(error, OfflineError) and not settings.mirrors:
                 raise type(error)(f"{self.name}:{name}: {error.message}", hint=_COPY) from error
             there = None

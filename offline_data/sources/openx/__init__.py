@@ -12,6 +12,7 @@ from offline_data.errors import (
     AuthError,
     FormatError,
     NetworkError,
+    NoNetworkError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
@@ -159,6 +160,8 @@ def _read_info(
     for place in places:
         try:
             return get_json(f"{place}/{INFO}", settings, limits=_LIMITS), place
+        except NoNetworkError:
+            raise
         except (NotFoundError, AuthError, NetworkError) as error:
             failed.append(error)
     for failure in failed:
