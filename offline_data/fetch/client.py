@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from offline_data import strict_json
 from offline_data.config import Settings
 from offline_data.errors import (
+    AccessError,
     AuthError,
     FormatError,
     IntegrityError,
@@ -23,7 +24,7 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
-from offline_data.fetch.mirrors import with_mirrors
+from offline_data.fetch.mirrors import path_of_url, scheme_of, with_mirrors
 from offline_data.fetch.retry import (
     PASSING,
     FetchLimits,
@@ -32,6 +33,7 @@ from offline_data.fetch.retry import (
     parse_retry_after,
     with_retries,
 )
+from offline_data.strict_json import read_whole
 
 if TYPE_CHECKING:
     import ssl
@@ -160,7 +162,7 @@ def get_document(
     limits: FetchLimits | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Fetch a small document and read it; mirrors come first.
+    """Fetch a small document and read it; mirrors come first, offline only those that are folders.
 
     Raises `OfflineError`, `NotFoundError`, `AuthError`, `NetworkError`, `IntegrityError`.
 
@@ -171,14 +173,18 @@ def get_document(
         limits: Waits and tries; None for the defaults.
         sleep: Sleep function, for tests; None: `time.sleep`.
     """
-    if settings.offline:
-        raise offline_error("A listing", url)
     bounds = (limits or FetchLimits()).within(settings.transfer)
     pause = sleep or time.sleep
     *mirrors, published = with_mirrors([url], settings.mirrors)
-    with open_client(bounds) as client:
+    if settings.offline:
+        mirrors = [place for place in mirrors if scheme_of(place) == "file"]
+    with nullcontext() if settings.offline else open_client(bounds) as client:
 
         def attempt(place: str) -> T:
+            if scheme_of(place) == "file":
+                return parse(read_whole(path_of_url(place), strict_json.MAX_BYTES), place)
+            if client is None:
+                raise offline_error("A listing", url)
             body = bytearray()
             with open_url(client, place) as response:
                 for block in response.iter_raw():
@@ -191,7 +197,7 @@ def get_document(
         for place in mirrors:
             try:
                 return with_retries(partial(attempt, place), bounds, pause)
-            except (NetworkError, NotFoundError, AuthError, IntegrityError):
+            except (NetworkError, NotFoundError, AuthError, IntegrityError, AccessError):
                 continue
         return with_retries(lambda: attempt(published), bounds, pause)
 

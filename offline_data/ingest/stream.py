@@ -15,6 +15,7 @@ raw files on the disk   4       | 4 7            | 7 1 …
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 import shutil
 from collections import Counter
@@ -33,7 +34,7 @@ from offline_data.config import Settings, user_path
 from offline_data.errors import OfflineError
 from offline_data.fetch.files import RemoteFile
 from offline_data.files import check_links, disk_errors, file_lock, is_file, unless_locked
-from offline_data.ids import looks_like_path, parse_id
+from offline_data.ids import DatasetId, looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
 from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import describe_file, fetch_files, files_of, free, opening_files
@@ -44,6 +45,7 @@ from offline_data.reports.dataset_names import resolve_name
 from offline_data.sources.base import Release, Shard
 from offline_data.sources.options import Options
 from offline_data.sources.registry import check_plain
+from offline_data.store.library import locate
 
 if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
@@ -93,20 +95,20 @@ def plan_stream(
 ) -> StreamPlan:
     """Find a dataset and list its shards; fetches what this needs, and keeps none of it.
 
-    `text` is its id or name, or the path of raw files as `convert` takes them. Raises what `download` raises.
+    `text` is its id or name, or the path of a dataset directory or of raw files as `convert` takes
+    them; an existing path comes before a name. Raises what `download` raises.
     """
     options = options or Options()
     if options.video in {None, "keep"}:  # mp4 files are gone when their frames are sampled
         options = replace(options, video="png")
     with ExitStack() as stack:
-        if looks_like_path(text):
-            path = user_path(text, "the raw data").absolute()
+        dataset, path = _locate(text, settings)
+        if path is not None:
             check_plain(path)
             process = stack.enter_context(ConversionProcess(path))
             adapter, release = process.describe(source, path.name)
-            release, name = apply_options(options, release, adapter), str(path)
-        else:
-            dataset = parse_id(resolve_name(text, settings))
+            release, name = apply_options(options, release, adapter), str(dataset or path)
+        elif dataset is not None:
             adapter = dataset.source
             stack.enter_context(_online(str(dataset), settings))
             with suggest_command(dataset, settings, options) as asking:
@@ -125,6 +127,17 @@ def plan_stream(
         opened = process.open(partial(open_release, adapter, release))
     check_files(release, opened.shards)
     return StreamPlan(name, adapter, release, tuple(opened.shards), opened.warnings)
+
+
+def _locate(text: str, settings: Settings) -> tuple[DatasetId | None, Path | None]:
+    """Return the id of a dataset, and the path of one made on this machine or of raw files."""
+    if looks_like_path(text) or (":" not in text and os.path.exists(text)):  # noqa: PTH110 - any text
+        return None, user_path(text, "the raw data").absolute()
+    dataset = parse_id(resolve_name(text, settings))
+    if dataset.source != "local":
+        return dataset, None
+    entry = locate(str(dataset), settings)
+    return entry.id, entry.path
 
 
 @contextmanager

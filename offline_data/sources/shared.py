@@ -57,7 +57,7 @@ class Shared(Source):
             OfflineError, AuthError, NetworkError: The host is not asked, refuses, or does not answer.
         """
         scheme, _, rest = name.partition("://")
-        if settings.offline and scheme != "file":
+        if settings.offline and scheme not in {"file", "http", "https"}:
             raise OfflineError(f"{name} cannot be reached in offline mode")
         if scheme == "hf":
             found, home, data = self._from_hub(rest, revision, settings)

@@ -34,7 +34,7 @@ from offline_data.buffers.derived import (
     timestep,
 )
 from offline_data.buffers.streaming import StreamingDataset
-from offline_data.config import Settings
+from offline_data.config import Settings, resolve_settings
 from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
 from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
@@ -706,6 +706,47 @@ def test_workers_divide_the_rows_and_epochs_differ(
     assert sorted(first) == sorted(second) == expected
     assert first != second
     nothing_left(settings)
+
+
+@pytest.mark.parametrize("kind", ["raw files", "dataset"])
+def test_what_is_on_this_disk(
+    stream: Stream, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """By each way of naming it; a path that exists comes before a name."""
+    write_toy_shards(tmp_path / "out" / "toy", NAME)
+    made = convert(tmp_path / "out" / "toy", "mine", settings, Options(), source="shardtoy")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(settings.root))
+    ways: list[Any] = ["out/toy", "./out/toy", Path("out/toy"), str(tmp_path / "out/toy")]
+    if kind == "dataset":
+        relative = made.path.relative_to(tmp_path)
+        ways = ["local:mine", str(made.id), "mine", made.path, str(relative), relative]
+    found = []
+    for way in ways:
+        source = "shardtoy" if kind == "raw files" else None
+        with StreamingDataset(way, 3, settings=settings, source=source) as one:
+            found.append(sorted(codes(list(one))))
+    assert found == [sorted(codes(list(stream(4))))] * len(ways)
+    with pytest.raises(NotFoundError, match="local:nine is not on this disk") as error:
+        StreamingDataset("local:nine", 3, settings=settings)
+    assert "local:mine" in str(error.value.hint)
+
+
+@here
+@pytest.mark.parametrize("switch", ["OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE", "offline=True"])
+def test_folders_that_are_mirrors_are_read_offline(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    write_toy_shards(tmp_path / "mirror" / NAME, NAME)
+    mirrors = ((PUBLISHED, (tmp_path / "mirror").as_uri()),)
+    if switch != "offline=True":
+        monkeypatch.setenv(switch, "1")
+    offline = resolve_settings(
+        root=tmp_path / "root", offline=switch == "offline=True" or None, mirrors=mirrors
+    )
+    assert offline.offline
+    found = codes(list(stream(4, remote=True, settings=offline)))
+    assert sorted(found) == sorted(codes(list(stream(4))))
 
 
 @here

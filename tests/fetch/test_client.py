@@ -97,6 +97,28 @@ def test_what_is_here_works_without_a_socket(
     assert (tmp_path / "raw/sub/a.hdf5").read_bytes() == content
 
 
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("place", ["first", "second", "missing", "damaged"])
+def test_documents_are_read_from_folders_that_are_mirrors(
+    online: Settings, tmp_path: Path, place: str, offline: bool
+) -> None:
+    """The other mirror is a host; offline it is not asked."""
+    (tmp_path / "list").write_text("{}" if place != "damaged" else "{")
+    folder = tmp_path if place != "missing" else tmp_path / "none"
+    with FileServer({"/list": b"[1]"}) as server:
+        mirrors = [("http://host.invalid", folder.as_uri()), ("http://host.invalid", server.url)]
+        if place == "second":
+            mirrors.reverse()
+        settings = replace(online, offline=offline, mirrors=tuple(mirrors))
+        if offline and place in {"missing", "damaged"}:
+            with pytest.raises(OfflineError):
+                get_json("http://host.invalid/list", settings)
+            return
+        of_folder = place == "first" or offline
+        assert get_json("http://host.invalid/list", settings) == ({} if of_folder else [1])
+        assert bool(server.requests) != of_folder
+
+
 def test_a_mirror_on_this_machine_works_offline(
     online: Settings, content: bytes, tmp_path: Path, no_sockets: None
 ) -> None:

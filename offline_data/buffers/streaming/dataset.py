@@ -82,7 +82,8 @@ class StreamingDataset(IterableDataset[Any]):
 
     Args:
         id: `source:name[@revision]`, a name as for `load_dataset`, or the path of raw files, as for
-            `offline-data convert`.
+            `offline-data convert`, or of a dataset directory. Datasets made on this machine
+            (`local:…`) are read from the disk.
         batch_size: Number of rows in a batch.
         num_slices, slice_len: Number of slices in a batch, or rows in a slice.
         pad: True: pad episodes shorter than a slice with 0; a number: pad floating-point and signed

@@ -20,6 +20,7 @@ from offline_data.errors import (
 from offline_data.fetch import gcs
 from offline_data.fetch.client import get_json
 from offline_data.fetch.gcs import BucketObject
+from offline_data.fetch.mirrors import path_of_url, scheme_of, with_mirrors
 from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
 from offline_data.plurals import plural
@@ -81,13 +82,14 @@ class OpenX(OpenXCatalog, CatalogSource):
         if known is None or not known.version:
             raise self._missing_error(dataset)
         version = revision or known.version
-        if settings.offline:
+        places = _places_of(dataset, version)
+        try:
+            about, place = _read_info(dataset, version, places, settings)
+        except OfflineError:
             raise OfflineError(
                 f"openx:{name} is not on this disk, and its files cannot be listed in offline mode",
                 hint=f"online: `offline-data download 'openx:{name}'`",
-            )
-        places = _places_of(dataset, version)
-        about, place = _read_info(dataset, version, places, settings)
+            ) from None
         pieces = select(read_splits(about, f"{place}/{INFO}"), split or None)
         objects = _list_objects(place, settings)
         labels = sorted(path for path in objects if path.endswith(LABELS))
@@ -181,6 +183,11 @@ def _read_info(
 
 def _list_objects(place: str, settings: Settings, ending: str = "") -> dict[str, BucketObject]:
     """Return the objects below a location by path; empty if it cannot be listed."""
+    for url in with_mirrors([place], settings.mirrors):
+        if scheme_of(url) == "file" and (folder := path_of_url(url)).is_dir():
+            paths = sorted(path for path in folder.rglob(f"*{ending}") if path.is_file())
+            names = [path.relative_to(folder).as_posix() for path in paths]
+            return {name: BucketObject(name, None, None, "", f"{url}/{name}") for name in names}
     if not place.startswith(f"{gcs.HOST}/"):
         return {}
     below = place.removeprefix(f"{gcs.HOST}/") + "/"

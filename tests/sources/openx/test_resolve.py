@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offline_data import StreamingDataset
 from offline_data.config import Settings
 from offline_data.errors import AuthError, NotFoundError, OfflineError
 from offline_data.executors.local import InProcess
@@ -120,6 +121,24 @@ def test_what_is_not_there(online: Settings, bucket: GcsServer, settings: Settin
     with pytest.raises(OfflineError) as offline:
         OpenX().resolve("viola/train[:2]", None, settings)
     assert "offline-data download 'openx:viola/train[:2]'" in str(offline.value.shell_hint)
+
+
+def test_a_folder_that_is_a_mirror_is_read_offline(
+    settings: Settings, objects: dict[str, bytes], tmp_path: Path
+) -> None:
+    """In place of the second bucket, whose listings no folder has."""
+    folder = tmp_path / "mirror/robotics/viola/0.1.0"
+    folder.parent.mkdir(parents=True)
+    (tmp_path / "published").rename(folder)
+    mirror = (f"{gcs.HOST}/gresearch/", f"{(tmp_path / 'mirror').as_uri()}/")
+    offline = replace(settings, offline=True, mirrors=(mirror,))
+    release = OpenX().resolve("viola", None, offline)
+    assert release.opening == ("dataset_info.json", "features.json", "steps-label.labels.txt")
+    with StreamingDataset("openx:viola", 3, settings=offline) as stream:
+        streamed = sum(len(batch) for batch in stream)
+    stored = download(parse_id("openx:viola"), offline, Options(), SILENT, executor=InProcess())
+    assert (stored.episodes, stored.transitions) == (7, 13)
+    assert streamed == 13 - len(open_reader(stored.path).invalid_rows)
 
 
 def test_a_bucket_that_refuses(online: Settings, bucket: GcsServer) -> None:
