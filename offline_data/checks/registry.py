@@ -34,6 +34,7 @@ _MODULES = (
                 "rewards",
             ),
             "values",
+            "videos",
         )
     ),
     "offline_data.text.rules",

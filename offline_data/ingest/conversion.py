@@ -29,6 +29,7 @@ from offline_data.store.publish import publish
 
 if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
+    from offline_data.fetch.files import RemoteFile
     from offline_data.sources.files.proposal import Inspection
 
 
@@ -99,6 +100,10 @@ class Conversion:
         if ranged is not None:
             return max((part.stop for part in ranged.parts(PART_BYTES)), default=0)
         return sum(len(batch.lengths) for batch in raw.read(shard))
+
+    def lacking(self, shard: Shard) -> Sequence[str]:
+        """List files that it needs besides its own."""
+        return cast("RawDataset", self._raw).lacking(shard)
 
     def begin(
         self, job: BuildJob, options: Options, workers: int, folder: Path, shard: Shard | None
@@ -178,6 +183,11 @@ class ConversionProcess:
         self._child.send(("count", shard))
         return cast("int", self._receive())
 
+    def lacking(self, shard: Shard) -> Sequence[str]:
+        """List files that a shard needs besides its own; see `RawDataset`."""
+        self._child.send(("lacking", shard))
+        return cast("Sequence[str]", self._receive())
+
     def reading(
         self, shards: Sequence[Shard], skip: int = 0
     ) -> Iterator[tuple[int, int, EpisodeBatch]]:
@@ -233,6 +243,24 @@ class ConversionProcess:
             return self._child.receive()
         except ChildDiedError:
             raise crash_error(self.path, self._child.ending, self._helper) from None
+
+
+def fetch_lacking(
+    process: ConversionProcess,
+    release: Release,
+    shard: Shard,
+    fetch: Callable[[Sequence[RemoteFile]], object],
+) -> list[str]:
+    """Fetch the files that a shard needs besides its own, and return their paths."""
+    listed = {file.path: file for file in release.files}
+    found: list[str] = []
+    while release.local is None:
+        new = [path for path in process.lacking(shard) if path in listed and path not in found]
+        if not new:
+            break
+        fetch([listed[path] for path in new])
+        found += new
+    return found
 
 
 def finish_and_publish(

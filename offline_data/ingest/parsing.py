@@ -94,6 +94,10 @@ class ParsedDataset(RandomAccess):
         with blaming(self.path):
             yield from self._raw.read(shard)
 
+    def lacking(self, shard: Shard) -> Sequence[str]:
+        with blaming(self.path):
+            return tuple(self._raw.lacking(shard))
+
     def parts(self, budget: int) -> Sequence[Part]:
         with blaming(self.path):
             return cast("RandomAccess", self._raw).parts(budget)

@@ -34,6 +34,7 @@ from offline_data.episodes import Skipped
 from offline_data.errors import FormatError, OfflineDataError
 from offline_data.executors.base import Executor
 from offline_data.executors.local import LocalProcesses
+from offline_data.fetch.files import RemoteFile
 from offline_data.files import (
     check_relative,
     disk_errors,
@@ -47,6 +48,7 @@ from offline_data.ingest.build import Build, BuildJob, NoEpisodesError
 from offline_data.ingest.conversion import (
     ConversionProcess,
     RawDescription,
+    fetch_lacking,
     finish_and_publish,
     open_release,
 )
@@ -133,12 +135,12 @@ class ShardedJob:
 
     @cached_property
     def users(self) -> dict[str, list[int]]:
-        """Numbers of the shards that need each raw file used by several."""
+        """Numbers of the shards that list each raw file."""
         users: dict[str, list[int]] = {}
         for number, shard in enumerate(self.shards):
             for path in set(shard.files):
                 users.setdefault(path, []).append(number)
-        return {path: numbers for path, numbers in users.items() if len(numbers) > 1}
+        return users
 
     def work(self, settings: Settings) -> WorkDir:
         """Return the work folder."""
@@ -237,9 +239,10 @@ class ConvertShard:
     ) -> ShardRecord:
         job, settings, path = self.job, self.settings, self.job.release.local
         files: tuple[dict[str, Any], ...] = ()
+        place = attempt / "raw"
         with ExitStack() as stack:
             if path is None:
-                path = attempt / "raw"
+                path = place
                 own, opening = files_of(job.release, shard), opening_files(job.release)
                 fetched = fetch_files(opening, settings, path, notes)
                 new = fetch_files(own, settings, path, notes, force=job.options.force)
@@ -249,6 +252,14 @@ class ConvertShard:
                 files = tuple(map(describe_file, (*fetched, *new)))
             process = stack.enter_context(ConversionProcess(path))
             process.open(partial(open_release, job.build.adapter, job.release))
+
+            def fetch(some: Sequence[RemoteFile]) -> None:
+                nonlocal files
+                more = fetch_files(some, settings, place, notes, force=job.options.force)
+                stack.enter_context(forget_damaged(more, some, settings, self.stay))
+                files += tuple(map(describe_file, more))
+
+            fetch_lacking(process, job.release, shard, fetch)
             first = episodes[0] if episodes else 0
             if first and shard.episodes is None and (seen := process.count(shard)) <= first:
                 return ShardRecord(seen, 0, files)

@@ -24,7 +24,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
@@ -35,7 +35,7 @@ from offline_data.errors import OfflineError
 from offline_data.fetch.files import RemoteFile
 from offline_data.files import check_links, disk_errors, file_lock, is_file, unless_locked
 from offline_data.ids import DatasetId, looks_like_path, parse_id
-from offline_data.ingest.conversion import ConversionProcess, open_release
+from offline_data.ingest.conversion import ConversionProcess, fetch_lacking, open_release
 from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import describe_file, fetch_files, files_of, free, opening_files
 from offline_data.ingest.resolve import ask_source, offline_advice, suggest_command
@@ -199,11 +199,12 @@ class ShardReader:
                             return
                         opened = process.open(partial(open_release, plan.adapter, release))
                         listed = tuple(opened.shards) if plan.whole else listed
+                    more = fetch_lacking(process, release, shard, files.lend) if files else ()
                     for episode, row, batch in process.reading(listed, skip):
                         yield StreamPiece(number, episode, row, batch)
                 skip = 0
                 if files is not None:
-                    files.free(shard.files)
+                    files.free([*shard.files, *more])
 
     def close(self) -> None:
         """Cancel; a thread that waits for a piece gets an error."""
@@ -237,6 +238,7 @@ class _RawFiles:
         self._settings, self._progress, self._stop = settings, progress, stop
         self._here = replace(settings, root=folder)
         self._fetched: dict[str, dict[str, Any]] = {}
+        self._lock = Lock()  # of the thread that fetches, and the one that reads
 
     @classmethod
     @contextmanager
@@ -267,21 +269,28 @@ class _RawFiles:
         """Fetch those that are not here; raises what `run_fetch` raises."""
         from offline_data.fetch.plan import plan_fetch
 
-        new = [file for file in files if not is_file(self.raw / file.path)]
-        known = all(step.path is not None for step in plan_fetch(new, self._settings).steps)
-        where = self._settings if known else self._here
-        for file in fetch_files(new, where, self.raw, self._progress, cancelled=self._stop):
-            if not known:
-                self._fetched[file.name] = describe_file(file)
+        with self._lock:
+            new = [file for file in files if not is_file(self.raw / file.path)]
+            known = all(step.path is not None for step in plan_fetch(new, self._settings).steps)
+            where = self._settings if known else self._here
+            for file in fetch_files(new, where, self.raw, self._progress, cancelled=self._stop):
+                if not known:
+                    self._fetched[file.name] = describe_file(file)
+
+    def lend(self, files: Sequence[RemoteFile]) -> None:
+        """Fetch files that a shard needs besides those that it lists."""
+        self.uses.update(file.path for file in files)
+        self.fetch(files)
 
     def free(self, paths: Sequence[str]) -> None:
         """Delete files that a shard was the last to need."""
         self.uses.subtract(set(paths))
-        for path in set(paths):
-            if not self.uses[path]:
-                (self.raw / path).unlink(missing_ok=True)
-                if path in self._fetched:
-                    free([self._fetched.pop(path)], self._here)
+        with self._lock:
+            for path in set(paths):
+                if not self.uses[path]:
+                    (self.raw / path).unlink(missing_ok=True)
+                    if path in self._fetched:
+                        free([self._fetched.pop(path)], self._here)
 
 
 def _lock(folder: Path) -> Path:

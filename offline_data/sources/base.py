@@ -211,6 +211,13 @@ class RawDataset(ABC):
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
         """Read a shard in batches of some megabytes; raises `FormatError` naming the place."""
 
+    def lacking(self, shard: Shard) -> Sequence[str]:  # noqa: ARG002
+        """Return paths of files that a shard needs besides `Shard.files`, as these files show.
+
+        Asked after these have been fetched, and again after each answer, until nothing is lacking.
+        """
+        return ()
+
 
 class RandomAccess(RawDataset):
     """A dataset of files with random access: one shard, of which ranges are read in parallel.

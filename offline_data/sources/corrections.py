@@ -60,6 +60,13 @@ def _has_bytes(manifest: Manifest) -> bool:
     )
 
 
+def _skipped_for(*reasons: str) -> Callable[[Manifest], bool]:
+    """Return whether episodes were skipped whose reason has one of these words."""
+    return lambda manifest: any(
+        words in str(one.get("reason")) for one in manifest.skipped for words in reasons
+    )
+
+
 def _mapping_of(manifest: Manifest) -> Mapping[str, Any]:
     found = (manifest.converter.get("options") or {}).get("mapping")
     return found if isinstance(found, Mapping) else {}
@@ -109,6 +116,16 @@ CORRECTIONS: Mapping[str, tuple[Correction, ...]] = {
     ),
     "merge": (
         Correction("rounded integers to floats (merge --cast)", _was_cast, _has_large_floats),
+    ),
+    "lerobot": (
+        Correction(
+            "left out episodes whose rows are in another file than meta/episodes lists",
+            _skipped_for("it has 0 rows; meta/episodes"),
+        ),
+        Correction(
+            "kept episodes of a video of another frame rate, such as every third frame of 30 per second",
+            _skipped_for("there is no frame for its", "no frame is within half a frame"),
+        ),
     ),
     "ogbench": (
         Correction(

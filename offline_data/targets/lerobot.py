@@ -118,6 +118,7 @@ class LeRobotTarget(ExportTarget):
         {
             ("episodes", ("episode_index",)),
             ("episodes", ("frame_shift",)),
+            ("episodes", ("extra_frames",)),
             ("steps", _TIME),
             ("steps", ("task",)),
         }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (12, 20, 9)
 ROWS = sum(LENGTHS)
-IMAGES = ("RL050", "RL051", "RL052", "RL053", "RL054")
+IMAGES = ("RL050", "RL051", "RL052", "RL053")
 
 
 def column(frames: NDArray[Any], encoding: str | None = None) -> Any:
@@ -172,17 +172,3 @@ def test_lossy_images(write: Write) -> None:
         None,
         "Images were JPEG in the source, and are stored decoded",
     )
-
-
-def test_frames_off_time(write: Write) -> None:
-    shift = np.array([0.02, 0.04, 0.051], np.float32)  # of frames of 0.1 s
-    batch = changed(clean_batch(), episodes={("frame_shift", "images", "top"): shift})
-    path = write(batch, about={"fps": 10})
-    (one,) = found(path, "RL054")
-    assert (one.leaf, one.episode, one.row, one.count) == ("observation/images/top", 2, 32, 2)
-    assert one.message == (
-        "2 of 3 episodes have frames at another time than the rows, by up to 0.051 s (0.51 frames)"
-    )
-    assert found(path, "RL054", frames=0.6) == []
-    for fps in (None, "10", -1, 10**300, float("nan")):
-        assert found(write(batch, about={"fps": fps}), "RL054") == []

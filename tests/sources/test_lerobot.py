@@ -280,7 +280,7 @@ def test_times_of_frames() -> None:
     times = np.arange(12) / 10
 
     def found(times: Any, bounds: Any, rows: Any = rows) -> tuple[list[int], float]:
-        numbers, apart = frames_of_rows(times, bounds, rows, 10)
+        numbers, apart, _ = frames_of_rows(times, bounds, rows, 10)
         return numbers.tolist(), round(apart, 6)
 
     assert found(times, (0.3, 0.7)) == ([3, 4, 5, 6], 0.0)
@@ -596,8 +596,8 @@ DEFECTS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     "no PNG": (FIRST, put("observation.images.cam", [{"bytes": b"x"}] * 6), "neither PNG nor JPEG"),
     "an image elsewhere": (FIRST, put("observation.images.cam", [{"path": "/etc/x"}] * 6), "images.cam"),
     "an episode twice": (EPISODES, put("episode_index", [3, 1, 1, 0]), "has episode_index 1 twice"),
-    "an episode is not listed": (EPISODES, lambda t: t.slice(1), "no episode 3; .* counts 4"),
-    "a gap of episodes": (EPISODES, put("episode_index", [4, 3, 1, 0]), "no episode 2; .* counts 4"),
+    "an episode is not listed": (EPISODES, lambda t: t.slice(1), "has 3 episodes; .* counts 4"),
+    "a gap of episodes": (EPISODES, put("episode_index", [4, 3, 1, 0]), "rows of episode 2, which .* not list"),
     "too many episodes": (EPISODES, lambda t: pa.concat_tables([put("episode_index", [4])(t.slice(0, 1)), t]), "has 5 episodes"),
     "a negative length": (EPISODES, put("length", [4, 3, 1, -5]), "length of episode 0 is -5"),
     "lengths of text": (EPISODES, put("length", ["a"] * 4), "length is 'a'"),

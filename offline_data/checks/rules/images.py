@@ -1,4 +1,4 @@
-"""Rules on images: black, frozen, order of channels, lossy, off time.
+"""Rules on images: black, frozen, order of channels, lossy.
 
 Encoded images are not all decoded: at most 256 frames of a leaf are, spread over the dataset.
 """
@@ -22,9 +22,6 @@ from offline_data.store.reader import DatasetReader
 
 _CHANNELS = (1, 3, 4)
 """Numbers of channels of one image: grey, RGB, RGBA."""
-
-_SHIFT = "frame_shift"
-"""First part of the names of episode leaves with seconds between a row and its frame, at most."""
 
 _SMALLEST = 16
 """Number of the smallest encoded frames to decode, one per file size."""
@@ -234,50 +231,6 @@ class LossyImages(Rule):
         noted = any("lossy JPEG in the source" in note for note in reader.manifest.notes)
         if noted and not encoded:
             yield self.finding(reader, "Images were JPEG in the source, and are stored decoded")
-
-
-class FramesOffTime(Rule):
-    """Frames of a video were taken at another time than their rows.
-
-    LeRobot stores videos next to the rows, and both have times. If an episode has as many frames as
-    rows, they are paired in order, even if a camera began late or recorded unevenly; otherwise each
-    row has the nearest frame. Either way the policy saw the image somewhat earlier or later than
-    the state of its row. The difference of each episode is in `ds.episodes["frame_shift", …]`, in
-    seconds, if the videos were read by this package.
-
-    A constant offset of a fraction of a second is mostly harmless, since a policy that is trained
-    with it also acts with it.
-    """
-
-    code = "RL054"
-    name = "frames-off-time"
-    severity = "warning"
-    hint = "inspect these episodes with `view`, and remove them with a filter if frames lag behind"
-    thresholds: ClassVar = {"frames": 0.25}
-    explained: ClassVar = {"frames": "Difference, in frames, above which an episode is reported."}
-
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        reader = measured.reader
-        fps = reader.manifest.about.get("fps")
-        if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
-            return
-        for key, column in reader.episodes.items():
-            if key[0] == _SHIFT:
-                shift = np.asarray(column, np.float64).reshape(len(column), -1)
-                frames = np.abs(shift).max(axis=1, initial=0) * fps
-                off = np.flatnonzero(frames > self.limits["frames"])
-                if len(off):
-                    worst = int(off[frames[off].argmax()])
-                    yield self.finding(
-                        reader,
-                        plural_of(len(off), len(frames), "episode", "has", "have")
-                        + f" frames at another time than the rows, by up to {frames[worst] / fps:.3g} s "
-                        f"({frames[worst]:.3g} frames)",
-                        leaf=join_key(("observation", *key[1:])),
-                        episode=worst,
-                        row=int(reader.starts[worst]),
-                        count=len(off),
-                    )
 
 
 def _images(reader: DatasetReader) -> dict[Key, LeafSpec]:

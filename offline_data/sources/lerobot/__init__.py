@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
 
+_IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+
 
 class LeRobot(LeRobotCatalog, CatalogSource):
     """Datasets of the hub by the name of their repository, and folders of the user.
@@ -92,7 +94,8 @@ class LeRobot(LeRobotCatalog, CatalogSource):
 def _is_read(path: str) -> bool:
     """Return True for the path of a file that a conversion may read."""
     data = path.startswith("data/") and path.endswith(".parquet")
-    return data or path.endswith(".mp4") or is_metadata(path)
+    image = path.startswith("images/") and path.endswith(_IMAGES)
+    return data or image or path.endswith(".mp4") or is_metadata(path)
 
 
 def _paths(folder: Path) -> list[str]:

@@ -12,7 +12,6 @@ batches                 [episode 3, episode 4] [episode 5]  of about `_VALUES` n
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from math import prod
@@ -22,12 +21,11 @@ import numpy as np
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
-from offline_data.episodes.fields import TERMINATED, TRUNCATED
+from offline_data.episodes.fields import ACTION_ROOTS, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import concatenate_columns, join_episodes
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
-from offline_data.plurals import plural
-from offline_data.readers.arrow import iter_parquet, iter_ranges, read_table, table_leaves
+from offline_data.readers.arrow import iter_ranges, read_table, table_leaves
 from offline_data.readers.video import VideoFile
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.lerobot.features import (
@@ -39,8 +37,6 @@ from offline_data.sources.lerobot.features import (
 )
 from offline_data.sources.lerobot.metadata import (
     EPISODE,
-    FRAME,
-    INDEX,
     INFO,
     NUMBERING,
     TASK,
@@ -48,6 +44,7 @@ from offline_data.sources.lerobot.metadata import (
     read_info,
     read_tasks,
 )
+from offline_data.sources.lerobot.rows import DataFiles, image_files, integers, read_rows
 from offline_data.sources.lerobot.video import as_column, frames_of_rows
 from offline_data.store.encoded import as_encoded
 from offline_data.store.video import StoredVideo, VideoColumn, hash_file
@@ -82,7 +79,8 @@ NOTE_OFF_GRID = "The timestamps of some episodes are not multiples of 1/fps; the
 NOTE_VIDEO = (
     "The frame of a row is the one at its place in the video, if there are as many frames as rows and "
     "none is further than half a frame from its row after the median is taken off, else the nearest; "
-    "frame_shift in the episode table is the largest difference of their times in seconds."
+    "frame_shift in the episode table is the largest difference of their times in seconds, extra_frames "
+    "how many more frames than rows there are."
 )
 NO_FILES = "None of its video files is there."
 SKIPPED = "Videos are not stored, as requested."
@@ -122,9 +120,7 @@ class LeRobotDataset(RawDataset):
         self._episodes = read_episodes(
             folder, info, sizes, [] if self._video == "skip" else cameras
         )
-        self._of: dict[str, list[int]] = {}
-        for number, file in enumerate(self._episodes.files):
-            self._of.setdefault(file, []).append(number)
+        self._data = DataFiles(folder, sizes, self._episodes)
         self._declared = frozenset(info.features)
         videos = self._episodes.videos
         gone = sorted(set(cameras) - videos.keys())
@@ -176,18 +172,28 @@ class LeRobotDataset(RawDataset):
         """Read the episodes of a shard in order."""
         return join_episodes(self._readings(self._shards[shard.name][1]), skip_bad=self._skip_bad)
 
+    def lacking(self, shard: Shard) -> Sequence[str]:
+        """Return a data file that is not listed for a shard, where rows of it may be."""
+        return self._data.lacking(*self._shards[shard.name][1])
+
     def _cut_shards(
         self, sizes: Mapping[str, int | None], asked: tuple[int | None, int | None] | None
     ) -> dict[str, tuple[Shard, tuple[int, int]]]:
         """Return the shards by name, each with its range of episodes; one begins where `asked` does."""
         found: dict[str, tuple[Shard, tuple[int, int]]] = {}
-        lists = [self._episodes.files, *(video.files for video in self._episodes.videos.values())]
+        lists: list[Sequence[Any]] = [
+            self._episodes.files,
+            *(video.files for video in self._episodes.videos.values()),
+        ]
+        images = image_files(sizes, [one.name for one in self._features if one.kind == "image"])
+        lists.append([images.get(number, ()) for number in self._episodes.numbers.tolist()])
         first, taken = 0, dict[str, int]()
-        for number, files in enumerate([*zip(*lists, strict=True), ()]):
+        for number, (*some, more) in enumerate([*zip(*lists, strict=True), ((),)]):
+            files = (*some, *more)
             new = {file: sizes.get(file) or 0 for file in files if file not in taken}
             full = new and sum(taken.values()) + sum(new.values()) > _SHARD_BYTES
             if taken and (full or not files or number in (asked or ())):
-                name = f"episodes {first} to {number - 1}"
+                name = "episodes {} to {}".format(*self._episodes.numbers[[first, number - 1]])
                 size = sum(taken.values()) or None
                 shard = Shard(name, tuple(taken), size, number - first)
                 found[name] = shard, (first, number)
@@ -198,19 +204,22 @@ class LeRobotDataset(RawDataset):
     def _readings(self, bounds: tuple[int, int]) -> Iterator[tuple[str, Reading]]:
         first, stop = bounds
         with closing(_Films(self._folder, self._episodes.videos, self._video)) as films:
-            for file, run in groupby(range(first, stop), self._episodes.files.__getitem__):
+            for file, run in groupby(range(first, stop), self._data.of):
                 yield from self._of_file(file, np.array(list(run)), films)
 
     def _of_file(
-        self, file: str, wanted: NDArray[np.int64], films: _Films
+        self, file: str, places: NDArray[np.int64], films: _Films
     ) -> Iterator[tuple[str, Reading]]:
         """Yield what reads the episodes of a file: several at once, or one by one to skip bad ones."""
-        path, lengths = self._folder / file, self._episodes.lengths[wanted]
-        whole = read_table([path]) if len(self._of[file]) == 1 else None
-        rows = _read_rows(path, whole, self._of[file])
+        path, lengths = self._folder / file, self._episodes.lengths[places]
+        wanted = self._episodes.numbers[places]
+        whole = None if self._data.shared else read_table([path])
+        rows = read_rows(path, whole, self._data.listed.get(file, []))
+        self._data.check_others(file, rows.episodes)
         starts = np.searchsorted(rows.episodes, wanted)
         problems = rows.problems(wanted, starts, lengths)
-        alone = self._skip_bad or bool(problems)
+        apart = bool((starts[1:] != (starts + lengths)[:-1]).any())
+        alone = self._skip_bad or apart or bool(problems)
         runs = runs_within(lengths * self._width, 1 if alone else _VALUES)
         ranges = [
             (int(starts[first]), int(starts[stop - 1] + lengths[stop - 1]))
@@ -234,45 +243,58 @@ class LeRobotDataset(RawDataset):
             if problem := problems.get(int(numbers[0])):
                 yield where, partial(_refuse, problem)
             else:
-                yield where, partial(self._batch, next(tables), numbers, dropped, films)
+                yield where, partial(self._batch, next(tables), places[first:stop], dropped, films)
 
     def _batch(
         self,
         table: Any,
-        numbers: NDArray[np.int64],
+        places: NDArray[np.int64],
         undeclared: Sequence[Dropped],
         films: _Films,
     ) -> EpisodeBatch:
-        """Return whole episodes from their rows."""
-        lengths = self._episodes.lengths[numbers]
-        leaves = {leaf.path[0]: leaf for leaf in table_leaves(table) if leaf.path[1:] != ("path",)}
+        """Return whole episodes, by their places in the list, from their rows."""
+        lengths = self._episodes.lengths[places]
+        leaves: dict[str, ArrowLeaf] = {}
+        paths: dict[str, ArrowLeaf] = {}
+        for one in table_leaves(table):
+            (paths if one.path[1:] == ("path",) else leaves)[one.path[0]] = one
         dropped = list(undeclared)
         notes = []
         steps: dict[Key, Any] = {}
         observations: dict[Key, Any] = {}
         for feature in (one for one in self._features if one.kind != "video"):
-            if feature.name not in leaves:
-                raise FormatError(f"it has no column {feature.name}, which {INFO} lists")
-            column = column_of(leaves[feature.name], feature)
+            name = feature.name
+            leaf = leaves.get(name)
+            if feature.kind == "image":
+                leaf = self._data.images(leaf, paths.get(name))
+            if leaf is None:
+                if feature.key[0] in ACTION_ROOTS or self._data.has_column(name):
+                    raise FormatError(f"it has no column {name}, which {INFO} lists")
+                notes.append(f"{INFO} lists the feature {name}, which no file has.")
+                continue
+            column = column_of(leaf, feature)
             if feature.key[0] != "observation":
                 steps[feature.key] = column
             elif as_encoded(column) is not None:
                 observations[feature.key] = column[with_final_rows(np.arange(len(column)), lengths)]
             else:
                 observations[feature.key] = with_final_rows(column, lengths)
-        episodes: dict[Key, Any] = {(EPISODE,): numbers}
+        episodes: dict[Key, Any] = {(EPISODE,): self._episodes.numbers[places]}
         time = steps.get(("timestamp",))
         step = np.arange(len(table)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         seconds = step / self._fps if time is None else time.reshape(-1).astype(np.float64)
         for feature in (one for one in self._features if one.kind == "video"):
             each = np.split(seconds, np.cumsum(lengths)[:-1])
             frames = [
-                films.read(feature.name, number, rows, self._fps)
-                for number, rows in zip(numbers.tolist(), each, strict=True)
+                films.read(feature.name, place, rows, self._fps)
+                for place, rows in zip(places.tolist(), each, strict=True)
             ]
-            observations[feature.key] = concatenate_columns([column for column, _ in frames])
+            columns, shifts, more = zip(*frames, strict=True)
+            observations[feature.key] = concatenate_columns(list(columns))
             shift: Key = ("frame_shift", *feature.key[1:])
-            episodes[shift] = np.array([apart for _, apart in frames], np.float32)
+            extra: Key = ("extra_frames", *feature.key[1:])
+            episodes[shift] = np.array(shifts, np.float32)
+            episodes[extra] = np.array(more, np.int32)
         flags = {name: steps.pop(tuple(name.split(".")), None) for name in FLAGS}
         last = np.zeros((len(table), 1), bool)
         last[np.cumsum(lengths) - 1] = True
@@ -304,7 +326,7 @@ class LeRobotDataset(RawDataset):
     def _task(self, leaves: Mapping[str, Any]) -> Any:
         """Return the text of the task of each row, or its number if there are no texts; or None."""
         if TASK in leaves:
-            numbers = _integers(leaves[TASK], "it")
+            numbers = integers(leaves[TASK], "it")
             return numbers if self._tasks is None else self._tasks.of(numbers)
         return leaves["task"].values if "task" in leaves else None
 
@@ -322,10 +344,12 @@ class _Films:
         for _, film in self._open.values():
             film.close()
 
-    def read(self, camera: str, number: int, rows: NDArray[Any], fps: float) -> tuple[Any, float]:
-        """Return the frames of an episode, the last one twice, and the largest `frame_shift`."""
+    def read(
+        self, camera: str, place: int, rows: NDArray[Any], fps: float
+    ) -> tuple[Any, float, int]:
+        """Return the frames of an episode, the last one twice, its `frame_shift` and `extra_frames`."""
         video = self._videos[camera]
-        file = video.files[number]
+        file = video.files[place]
         name, film = self._open.get(camera, ("", None))
         if film is None or name != file:
             if film is not None:
@@ -337,97 +361,17 @@ class _Films:
                 path = self._folder / file
                 self._kept[camera] = StoredVideo(path, *hash_file(path), known=film.index)
         try:
-            frames, apart = frames_of_rows(film.times, video.bounds[number], rows, fps)
+            frames, apart, more = frames_of_rows(film.times, video.bounds[place], rows, fps)
         except FormatError as error:
             raise FormatError(f"{file}: {error.message}") from None
         if self._how == "keep":
             pairs = np.zeros((len(frames) + 1, 2), np.int32)
             pairs[:, 1] = [*frames, frames[-1]]
-            return VideoColumn(
-                [self._kept[camera]], pairs, ("video", film.dtype, film.shape), camera
-            ), apart
-        return as_column(film.read(frames), camera, raw=self._how == "raw"), apart
-
-
-@dataclass(frozen=True)
-class _NumberedRows:
-    """The rows of a file, ordered by `episode_index` and `frame_index`."""
-
-    columns: frozenset[str]
-    """Names of the columns of the file."""
-    episodes: NDArray[np.int64]
-    """`[N]` episode of each row, ascending."""
-    numbers: Mapping[str, NDArray[np.int64]]
-    """`frame_index` and `index` `[N]`, if there."""
-    order: NDArray[np.intp] | None
-    """`[N]` the row in the file; None: the same."""
-
-    def problems(
-        self, wanted: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> dict[int, str]:
-        """Return why an episode cannot be read, by its number: rows are missing, or there twice."""
-        found: dict[int, str] = {}
-        step = np.arange(len(self.episodes)) - np.searchsorted(self.episodes, self.episodes)
-        for name, values in self.numbers.items():
-            first = values - step
-            odd = first != (0 if name == FRAME else first[np.arange(len(first)) - step])
-            rows = np.flatnonzero(odd)
-            for row in rows[np.unique(self.episodes[rows], return_index=True)[1]].tolist():
-                before = f" after {values[row - 1]}" if step[row] else ""
-                found.setdefault(int(self.episodes[row]), f"its {name} is {values[row]}{before}")
-        counts = np.searchsorted(self.episodes, wanted, side="right") - starts
-        for place in np.flatnonzero(counts != lengths).tolist():
-            found.setdefault(
-                int(wanted[place]),
-                f"it has {plural(int(counts[place]), 'row')}; meta/episodes says {lengths[place]}",
-            )
-        return found
-
-
-def _read_rows(path: Path, whole: Any, expected: Sequence[int]) -> _NumberedRows:
-    """Return how the rows of a file are numbered.
-
-    `whole` is its table, if that has been read; `expected` are the episodes in it.
-    """
-    names = frozenset((next(iter_parquet(path)) if whole is None else whole).column_names)
-    by = next((name for name in (FRAME, INDEX, "timestamp") if name in names), None)
-    if by is None:
-        raise FormatError(f"{path} has none of {FRAME}, {INDEX} and timestamp: rows have no order")
-    wanted = [name for name in (EPISODE, FRAME, INDEX, by) if name in names]
-    table = read_table([path], wanted) if whole is None else whole.select(dict.fromkeys(wanted))
-    leaves = {leaf.path[0]: leaf for leaf in table_leaves(table)}
-    time = leaves[by].values if by == "timestamp" else None
-    numbers = {name: _integers(leaves[name], str(path)) for name in leaves if name != "timestamp"}
-    if EPISODE in numbers:
-        episodes = numbers.pop(EPISODE)
-    elif len(expected) == 1:  # as its name tells
-        episodes = np.full(len(table), expected[0])
-    else:
-        raise FormatError(f"{path} has no column {EPISODE}, and {plural(len(expected), 'episode')}")
-    others = np.setdiff1d(episodes, expected)
-    if len(others):
-        raise FormatError(
-            f"{path} has rows of episode {others[0]}, which meta/episodes does not list there"
-        )
-    order = np.lexsort((numbers[by] if time is None else time, episodes))
-    if (order == np.arange(len(order))).all():
-        return _NumberedRows(names, episodes, numbers, None)
-    numbers = {name: values[order] for name, values in numbers.items()}
-    return _NumberedRows(names, episodes[order], numbers, order)
-
-
-def _integers(leaf: ArrowLeaf, where: str) -> NDArray[np.int64]:
-    values = leaf.values
-    if (
-        values is None
-        or values.dtype.kind not in "iu"
-        or values.size != len(values)
-        or leaf.nulls is not None
-    ):
-        raise FormatError(
-            f"{where}: {leaf.path[0]} is {leaf.kind}; expected an integer in each row"
-        )
-    return values.reshape(-1).astype(np.int64)
+            kept = [self._kept[camera]]
+            column: Any = VideoColumn(kept, pairs, ("video", film.dtype, film.shape), camera)
+        else:
+            column = as_column(film.read(frames), camera, raw=self._how == "raw")
+        return column, apart, more
 
 
 def _refuse(problem: str) -> EpisodeBatch:

@@ -178,8 +178,10 @@ class Video:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes, in the order of their numbers, which begin with 0 and have no gap."""
+    """The episodes, in the order of their numbers, which may have gaps."""
 
+    numbers: NDArray[np.int64]
+    """`episode_index` of each."""
     lengths: NDArray[np.int64]
     files: Sequence[str]
     """Data file of each."""
@@ -205,14 +207,15 @@ def read_episodes(
     order = _by_number(numbers, "episode_index", where)
     numbers, lengths = numbers[order], lengths[order]
     total = len(numbers) if info.total_episodes is None else info.total_episodes
-    lacking = np.flatnonzero(numbers != np.arange(len(numbers)))
-    if len(lacking) or len(numbers) < total:
-        missing = int(lacking[0]) if len(lacking) else len(numbers)
-        raise FormatError(f"{where} has no episode {missing}; {INFO} counts {total}")
-    if len(numbers) > total or not total:
-        raise FormatError(f"{where} has {plural(len(numbers), 'episode')}; {INFO} counts {total}")
+    if len(numbers) != total or not total:
+        raise FormatError(
+            f"{where} has {plural(len(numbers), 'episode')}; {INFO} counts {total}",
+            hint="copy or download the whole dataset; if it is whole, correct total_episodes",
+        )
     if lengths.min() < 1:
-        raise FormatError(f"{where}: the length of episode {lengths.argmin()} is {lengths.min()}")
+        raise FormatError(
+            f"{where}: the length of episode {numbers[lengths.argmin()]} is {lengths.min()}"
+        )
 
     def fields(place: str) -> list[dict[str, int | str]]:
         known = {"episode_index": numbers, "episode_chunk": numbers // info.chunks_size}
@@ -239,7 +242,7 @@ def read_episodes(
             first = fields(place)[0]
             absent[camera] = fill(next(_usable(templates, first)), first)
     files = files or _only_file(folder, info, fields("data"), paths)
-    return Episodes(lengths, files, videos, absent)
+    return Episodes(numbers, lengths, files, videos, absent)
 
 
 def _bounds(

@@ -6,7 +6,8 @@ rows of two episodes                0    1    2  | 0    1    2    3        the s
 ```
 
 As many frames as rows: they belong together in order, if none is further from its row than half a frame
-after the median difference is taken off. Otherwise a row gets the nearest frame, within half a frame.
+after the median difference is taken off. Otherwise a row gets the nearest frame, within half a frame, of a
+video with as many frames per second.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_LEAST = 0.75
+"""Part of `1 / fps` below which frames are those of another rate."""
 _AT_ONCE = 8
 """Frames that are encoded at once, in threads."""
 
@@ -35,8 +38,8 @@ def frames_of_rows(
     bounds: tuple[float | None, float | None],
     rows: NDArray[Any],
     fps: float,
-) -> tuple[NDArray[np.intp], float]:
-    """Return the number of the frame of each row, and the largest difference of their times.
+) -> tuple[NDArray[np.intp], float, int]:
+    """Return the frame of each row, the largest difference of their times, and the frames beyond rows.
 
     Args:
         times: Seconds of all frames of a file, ascending.
@@ -45,7 +48,8 @@ def frames_of_rows(
         fps: Frames in a second.
 
     Raises:
-        FormatError: No frame is within half a frame of a row.
+        FormatError: No frame is within half a frame of a row, or frames follow each other
+            in less than three quarters of `1 / fps`.
 
     Example:
         >>> frames_of_rows(np.arange(7) / 10, (0.3, None), np.arange(4) / 10, 10)[0].tolist()
@@ -59,9 +63,15 @@ def frames_of_rows(
     if stop - first == len(rows):
         apart = times[first:stop] - wanted
         if (abs(apart - np.median(apart)) <= half).all():
-            return np.arange(first, stop), float(abs(apart).max())
+            return np.arange(first, stop), float(abs(apart).max()), 0
     if stop <= first:
         raise FormatError(f"there is no frame for its {plural(len(rows), 'row')}")
+    between = float(np.median(np.diff(times[first:stop]))) if stop - first > 1 else 1 / fps
+    if between * fps < _LEAST:
+        raise FormatError(
+            f"it has {1 / between:.3g} frames per second; meta/info.json says {fps:g} "
+            f"({plural(stop - first, 'frame')}, {plural(len(rows), 'row')})"
+        )
     after = np.searchsorted(times[first:stop], wanted).clip(1, max(1, stop - first - 1)) + first
     before = after - 1
     after = after.clip(max=stop - 1)
@@ -74,7 +84,7 @@ def frames_of_rows(
             f"no frame is within half a frame of row {row}, at {wanted[row]:.3f} s: the nearest is "
             f"at {times[near[row]]:.3f} s ({plural(stop - first, 'frame')}, {plural(len(rows), 'row')})"
         )
-    return near, float(apart.max())
+    return near, float(apart.max()), max(0, stop - first - len(rows))
 
 
 def as_column(frames: Iterator[NDArray[Any]], name: str, *, raw: bool) -> Any:

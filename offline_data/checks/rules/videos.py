@@ -1,0 +1,144 @@
+"""Rules on videos: frames at another time than rows, more frames than rows, times of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from offline_data.checks.block import RowBlock, is_numeric
+from offline_data.checks.finding import Finding
+from offline_data.checks.rule import Measured, Rule, Tally
+from offline_data.episodes.fields import Key, join_key
+from offline_data.plurals import plural_of
+from offline_data.store.reader import DatasetReader
+
+_SHIFT = "frame_shift"
+"""First part of the names of episode leaves with seconds between a row and its frame, at most."""
+_EXTRA = "extra_frames"
+"""First part of the names of episode leaves with how many more frames than rows a video has."""
+_TIME = ("timestamp",)
+
+
+class FramesOffTime(Rule):
+    """Frames of a video were taken at another time than their rows.
+
+    LeRobot stores videos next to the rows, and both have times. If an episode has as many frames as
+    rows, they are paired in order, even if a camera began late or recorded unevenly; otherwise each
+    row has the nearest frame. Either way the policy saw the image somewhat earlier or later than
+    the state of its row. The difference of each episode is in `ds.episodes["frame_shift", …]`, in
+    seconds, if the videos were read by this package.
+
+    A constant offset of a fraction of a second is mostly harmless, since a policy that is trained
+    with it also acts with it.
+    """
+
+    code = "RL054"
+    name = "frames-off-time"
+    severity = "warning"
+    hint = "inspect these episodes with `view`, and remove them with a filter if frames lag behind"
+    thresholds: ClassVar = {"frames": 0.25}
+    explained: ClassVar = {"frames": "Difference, in frames, above which an episode is reported."}
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        reader = measured.reader
+        fps = _frames_per_second(reader)
+        if fps is None:
+            return
+        for key, column in reader.episodes.items():
+            if key[0] == _SHIFT:
+                shift = np.asarray(column, np.float64).reshape(len(column), -1)
+                frames = np.abs(shift).max(axis=1, initial=0) * fps
+                off = np.flatnonzero(frames > self.limits["frames"])
+                if len(off):
+                    worst = int(off[frames[off].argmax()])
+                    yield self.finding(
+                        reader,
+                        plural_of(len(off), len(frames), "episode", "has", "have")
+                        + f" frames at another time than the rows, by up to {frames[worst] / fps:.3g} s "
+                        f"({frames[worst]:.3g} frames)",
+                        leaf=join_key(("observation", *key[1:])),
+                        episode=worst,
+                        row=int(reader.starts[worst]),
+                        count=len(off),
+                    )
+
+
+class ExtraFrames(Rule):
+    """A video has more frames than its episode has rows.
+
+    Rows get the frames at their times; the others are never sampled. Frames after the last row are
+    mostly harmless: the camera was stopped later than the robot. Frames between rows mean that the
+    camera was faster than the rows, or that rows are missing. The number of each episode is in
+    `ds.episodes["extra_frames", …]`, if the videos were read by this package.
+    """
+
+    code = "RL057"
+    name = "extra-frames"
+    severity = "warning"
+    hint = "compare the ends of such an episode with `view`; ask the authors if rows are missing"
+    thresholds: ClassVar = {"frames": 0}
+    explained: ClassVar = {"frames": "Frames beyond the rows above which an episode is reported."}
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        reader = measured.reader
+        for key, column in reader.episodes.items():
+            if key[0] == _EXTRA:
+                extra = np.asarray(column).reshape(len(column), -1).max(axis=1, initial=0)
+                over = np.flatnonzero(extra > self.limits["frames"])
+                if len(over):
+                    yield self.finding(
+                        reader,
+                        plural_of(len(over), len(extra), "episode", "has", "have")
+                        + f" more frames than rows, by up to {extra.max()}",
+                        leaf=join_key(("observation", *key[1:])),
+                        episode=int(over[0]),
+                        row=int(reader.starts[over[0]]),
+                        count=len(over),
+                    )
+
+
+class OffGridTimestamps(Rule):
+    """`timestamp` is not the number of the row in its episode, divided by the frames per second.
+
+    LeRobot looks for the frame of a row at its `timestamp`, and fails if no frame is within 0.1 ms.
+    Here frames belong to rows by their order, or else by the nearest time, so training is possible;
+    windows in seconds (`delta_timestamps`) take rows to be evenly spaced. Harmless where `timestamp`
+    is the time of a clock and the rows are nearly even.
+    """
+
+    code = "RL058"
+    name = "off-grid-timestamps"
+    severity = "warning"
+    hint = "compare `timestamp` with the recording; resample uneven rows (`--step resample`)"
+    thresholds: ClassVar = {"seconds": 1e-4}
+    explained: ClassVar = {"seconds": "Difference, in seconds, above which a row is reported."}
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        leaf = reader.step_leaves.get(_TIME)
+        known = leaf is not None and is_numeric(leaf) and leaf.shape in {(), (1,)}
+        return [_TIME] if known and _frames_per_second(reader) else []
+
+    def measure(self, block: RowBlock, key: Key) -> Tally:
+        times = block.numbers(key).reshape(-1)
+        rows = block.first + np.arange(len(block)) - block.reader.starts[block.episodes]
+        expected = rows / (_frames_per_second(block.reader) or 1.0)
+        apart = np.abs(times.astype(np.float64) - expected)
+        rounding = np.spacing(expected.astype(np.float32))
+        off = np.flatnonzero(~(apart <= np.maximum(self.limits["seconds"], rounding)))
+        high = float(np.fmax.reduce(apart[off], initial=0))
+        return Tally.of(block, key, off, rows=len(block), high=high)
+
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        del key
+        return (
+            plural_of(found.number, found.rows, "row", "differs", "differ")
+            + f" from row / {_frames_per_second(reader):g} fps by up to {found.high:.3g} s"
+        )
+
+
+def _frames_per_second(reader: DatasetReader) -> float | None:
+    """Return the rate that the source states, if it is one."""
+    fps = reader.manifest.about.get("fps")
+    return float(fps) if isinstance(fps, (int, float)) and 0 < fps < 1e6 else None

@@ -1,0 +1,71 @@
+"""Frames at another time than rows, more frames than rows, times of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.checks.planted import Write, changed, clean_batch, found
+
+
+def test_frames_off_time(write: Write) -> None:
+    shift = np.array([0.02, 0.04, 0.051], np.float32)  # of frames of 0.1 s
+    batch = changed(clean_batch(), episodes={("frame_shift", "images", "top"): shift})
+    path = write(batch, about={"fps": 10})
+    (one,) = found(path, "RL054")
+    assert (one.leaf, one.episode, one.row, one.count) == ("observation/images/top", 2, 32, 2)
+    assert one.message == (
+        "2 of 3 episodes have frames at another time than the rows, by up to 0.051 s (0.51 frames)"
+    )
+    assert found(path, "RL054", frames=0.6) == []
+    for fps in (None, "10", -1, 10**300, float("nan")):
+        assert found(write(batch, about={"fps": fps}), "RL054") == []
+
+
+def test_extra_frames(write: Write) -> None:
+    extra: Any = {("extra_frames", "images", "top"): np.array([0, 3, 1], np.int32)}
+    path = write(changed(clean_batch(), episodes=extra))
+    (one,) = found(path, "RL057")
+    assert (one.leaf, one.episode, one.row, one.count) == ("observation/images/top", 1, 12, 2)
+    assert one.message == "2 of 3 episodes have more frames than rows, by up to 3"
+    assert found(path, "RL057", frames=3) == []
+    none = {key: np.zeros(3, np.int32) for key in extra}
+    assert found(write(changed(clean_batch(), episodes=none)), "RL057") == []
+
+
+LENGTHS = clean_batch().lengths
+ROWS = np.concatenate([np.arange(n) for n in LENGTHS])
+TIMES: dict[str, tuple[Any, int, float]] = {
+    "even": (ROWS / 10, 0, 0),
+    "rounded to float32 after hours": (ROWS / 1e-4, 0, 0),
+    "one row": (ROWS / 10 + 0.013 * (np.arange(len(ROWS)) == 14), 1, 0.013),
+    "begin late": (ROWS / 10 + 0.5, len(ROWS), 0.5),
+    "of another rate": (ROWS / 20, len(ROWS) - len(LENGTHS), 0.05 * (max(LENGTHS) - 1)),
+    "of the whole set": (
+        np.arange(len(ROWS)) / 10,
+        len(ROWS) - int(LENGTHS[0]),
+        0.1 * int(LENGTHS[:-1].sum()),
+    ),
+    "missing": (np.where(np.arange(len(ROWS)) == 3, np.nan, ROWS / 10), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_timestamps(name: str, write: Write) -> None:
+    times, count, most = TIMES[name]
+    fps = 1e-4 if "hours" in name else 10
+    column: Any = {("timestamp",): times.astype(np.float32)[:, None]}
+    path = write(changed(clean_batch(), steps=column), about={"fps": fps})
+    findings = found(path, "RL058")
+    assert [one.count for one in findings] == [count] * (count > 0)
+    for one in findings:
+        verb = "differs" if count == 1 else "differ"
+        said = f"{count} of {len(times)} rows {verb} from row / 10 fps by up to {most:.3g} s"
+        assert (one.leaf, one.message) == ("timestamp", said)
+    assert found(path, "RL058", seconds=1e3) == [] or name == "missing"
+    for other in (None, "10", -1):
+        assert (
+            found(write(changed(clean_batch(), steps=column), about={"fps": other}), "RL058") == []
+        )
