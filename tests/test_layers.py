@@ -38,6 +38,7 @@ LAYERS = (
     {
         "ahead",
         "errors",
+        "exact",
         "hints",
         "plurals",
         "ids",

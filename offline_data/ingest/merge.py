@@ -14,9 +14,9 @@ import numpy as np
 
 from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.episodes.exact import first_changed
 from offline_data.episodes.fields import ACTION_ROOTS, EPISODE_COLUMNS, Dropped, join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.exact import first_changed
 from offline_data.ingest.build import BuildJob, DatasetBuild, destination_of
 from offline_data.ingest.conversion import finish_and_publish
 from offline_data.ingest.convert import new_id

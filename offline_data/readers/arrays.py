@@ -411,20 +411,20 @@ class _Parquet(Arrays):
 
 
 class _Csv(Arrays):
-    """A table of text, whose cells are numbers if all of a column are."""
+    """A table of text; see `_Cells` for the dtype of a column."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
     def columns(self) -> Mapping[str, NamedArray]:
-        kinds: dict[str, int] = {}
+        found: dict[str, _Cells] = {}
         rows = 0
         for part in read_csv(self.path):
             for name, cells in part.items():
-                kinds[name] = _csv_kind(cells, kinds.get(name, 0))
+                found.setdefault(name, _Cells()).add(cells)
             rows += len(next(iter(part.values())))
-        return {n: _column((rows,), _CSV[kind], text=kind == 3) for n, kind in kinds.items()}
+        return {name: cells.describe(rows) for name, cells in found.items()}
 
     def blocks(self, names: Sequence[str], ranges: Ranges) -> Iterator[Block]:
         parts, done = read_csv(self.path, names), 0
@@ -452,6 +452,47 @@ class _Csv(Arrays):
 _NUMBERED = re.compile(r"(.*?[^/])(_[0-9]{1,9})")
 _BYTES = "has rows of bytes that are neither JPEG nor PNG images"
 _CSV = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)]
+_TEXT = 3
+_PADDED = re.compile(r"^[ \t]*[+-]?0[0-9]+[ \t]*$|[0-9]_[0-9]", re.MULTILINE)
+_FRACTION = re.compile(r"[.eE]")
+_LARGE = re.compile(r"^[ \t]*[+-]?[0-9]{16,}[ \t]*$", re.MULTILINE)
+
+
+class _Cells:
+    """The cells of a column of text so far, by which its dtype is decided.
+
+    They are numbers if they read as such and are not changed by it: integers with leading zeros (`007`)
+    or underscores are text, and one that the dtype does not hold is a problem.
+    """
+
+    def __init__(self) -> None:
+        self._kind, self._padded, self._whole = 0, False, True
+        self._beyond = self._inexact = ""
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Take note of more cells."""
+        self._kind = _csv_kind(cells, self._kind)
+        if self._kind == _TEXT:
+            return
+        lines = "\n".join(cells)
+        self._padded = self._padded or _PADDED.search(lines) is not None
+        self._whole = self._whole and _FRACTION.search(lines) is None
+        for match in _LARGE.finditer(lines):
+            number = int(match[0])
+            if not -(1 << 63) <= number < 1 << 63:
+                self._beyond = self._beyond or match[0].strip()
+            if int(float(number)) != number:
+                self._inexact = self._inexact or match[0].strip()
+
+    def describe(self, rows: int) -> NamedArray:
+        """Return the column of all cells."""
+        kind = _TEXT if self._padded and self._whole else self._kind
+        problem = ""
+        if kind != _TEXT and self._beyond and (self._whole or self._inexact):
+            problem = f"has {self._beyond}, an integer beyond int64"
+        elif _CSV[kind] == np.float64 and self._inexact:
+            problem = f"has {self._inexact} beside other numbers, which float64 does not hold"
+        return NamedArray((rows,), _CSV[kind], problem)
 
 
 def _csv_kind(cells: Sequence[str], least: int) -> int:
@@ -459,13 +500,13 @@ def _csv_kind(cells: Sequence[str], least: int) -> int:
     text = np.array([cell if cell.strip() else "nan" for cell in cells], np.str_)
     if least == 0 and set(np.char.lower(np.char.strip(text)).tolist()) <= {"true", "false"}:
         return 0
-    for kind in range(max(1, least), 3):
+    for kind in range(max(1, least), _TEXT):
         try:
             text.astype(_CSV[kind])
         except (ValueError, OverflowError):
             continue
         return kind
-    return 3
+    return _TEXT
 
 
 @contextmanager

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
-from offline_data.episodes.exact import holds
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.errors import FormatError
+from offline_data.exact import holds
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
 from offline_data.readers.hdf5 import LARGEST_RATIO, UNWRITTEN, h5, open_hdf5

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.exact import exact, first_changed
 from offline_data.episodes.fields import REWARD, Key, check_key, join_key
 from offline_data.errors import FormatError
+from offline_data.exact import exact, first_changed
 from offline_data.record.log import LogLeaf
 from offline_data.sources.minari.leaves import nothing
 from offline_data.sources.minari.metadata import DeclaredLeaf

@@ -6,6 +6,7 @@ none). A correction with a larger number that affects the dataset means: make it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,11 @@ def _mapping_of(manifest: Manifest) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def _is_csv(manifest: Manifest) -> bool:
+    paths = (str(file.get("path", "")).lower() for file in manifest.files)
+    return any(re.search(r"\.[ct]sv(\.gz)?\Z", path) for path in paths)
+
+
 def _was_cast(manifest: Manifest) -> bool:
     return bool((manifest.converter.get("options") or {}).get("cast"))
 
@@ -113,6 +119,7 @@ CORRECTIONS: Mapping[str, tuple[Correction, ...]] = {
             _ignored_ends,
         ),
         Correction("kept JPEG and PNG files as rows of bytes", _has_bytes),
+        Correction("rounded large integers of CSV files", _is_csv, _has_large_floats),
     ),
     "merge": (
         Correction("rounded integers to floats (merge --cast)", _was_cast, _has_large_floats),

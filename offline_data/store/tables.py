@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.exact import exact
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import FormatError
+from offline_data.exact import exact
 from offline_data.store.encoded import EncodedWriter
 from offline_data.store.layout import (
     BIG_LEAF,

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.exact import holds
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
+from offline_data.exact import holds
 from offline_data.store.layout import EPISODES
 from offline_data.targets.base import (
     ExportJob,

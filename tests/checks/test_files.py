@@ -122,6 +122,9 @@ def test_conversions_of_earlier_versions(
         (2.0**63, "a", {"adapter": "preprocess", "options": {"recipe": [{"step": "label", "file": "l.csv"}]}}, "rounded integers that a CSV",
          "preprocess local:a@1 --step label:file=l.csv --out x --force"),
         (0.5, "None", {"adapter": "preprocess", "options": {"recipe": [{"step": "clip"}]}}, "", ""),
+        (2.0**63, "a", {"adapter": "files", "reading": 2}, "rounded large integers of CSV", "convert PATH x --force"),
+        (2.0**53 - 1, "a", {"adapter": "files", "reading": 2}, "", ""),
+        (2.0**63, "a", {"adapter": "files", "reading": 3}, "", ""),
     ],
 )  # fmt: skip
 def test_values_that_earlier_versions_changed(
@@ -131,7 +134,10 @@ def test_values_that_earlier_versions_changed(
     columns: dict[Key, Any] = {("number",): np.full(batch.transitions, value), ("text",): np.full(batch.transitions, word, object)}  # fmt: skip
     batch = replace(batch, steps={**batch.steps, **columns})
     parents = ("local:a@1", "local:b@1")
-    path = described(write(batch), converter=converter, source="local", name="x", parents=parents)
+    file = {"path": "a/x.csv.gz", "url": None, "size": 1, "sha256": None}
+    path = described(
+        write(batch), converter=converter, source="local", name="x", parents=parents, files=(file,)
+    )
     messages = [one.message for one in found(path, "RL009")]
     assert len(messages) == bool(problem)
     for message in messages:

@@ -19,8 +19,8 @@ from offline_data.buffers.keys import KeyLike
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.specs import Spaces, Specs, check_torchrl, spaces_of, specs_from
 from offline_data.buffers.views.episode import Episode, read_episode
-from offline_data.episodes.exact import first_changed
 from offline_data.errors import UsageError
+from offline_data.exact import first_changed
 from offline_data.store.arrays import Style
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from offline_data.buffers.keys import KeyLike, as_key, select_keys
 from offline_data.buffers.specs import common_dtype
 from offline_data.buffers.transforms import spread
 from offline_data.buffers.views.rows import DATASET_EPISODE, DATASET_INDEX
-from offline_data.episodes.exact import changes
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
+from offline_data.exact import changes
 
 INDEX, MEMBER = "index", "buffer_ids"
 """Leaves under `index` in an ensemble's batches, as in TorchRL: the row and its member."""

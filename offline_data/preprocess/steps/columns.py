@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from offline_data.episodes.exact import changes, holds
 from offline_data.episodes.fields import (
     ACTION_ROOTS,
     REWARD,
@@ -23,6 +22,7 @@ from offline_data.episodes.fields import (
     split_key,
 )
 from offline_data.errors import StepError
+from offline_data.exact import changes, holds
 from offline_data.ids import did_you_mean
 from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Step

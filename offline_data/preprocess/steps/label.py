@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,8 +54,9 @@ class Label(Step, name="label", example="label:labels.csv"):
     replaced.
 
     Every line must be of an episode or row of the dataset, each once, and every episode or row that the
-    recipe has at this point must have a line. Numbers, bools and text keep their type. Rows are labelled
-    before steps that change the number of rows.
+    recipe has at this point must have a line. Numbers, bools and text keep their type, and a missing text
+    stays missing; in a CSV, integers with leading zeros (`007`) are text. Rows are labelled before steps
+    that change the number of rows.
 
     Raises:
         NotFoundError: There is no such file.
@@ -220,11 +222,14 @@ def read_labels(
             raise StepError(f"{path} has {count} of {by!r}, and {len(column)} of {name!r}")
     if not names or not count:
         raise StepError(f"{path} has no {'lines' if names else 'columns'} to add")
+    counted = [*([by] if by == _EPISODE else []), *([_STEP] if per_row else [])]
+    read |= {name: _without_zeros(read[name]) for name in counted}
     rows = read[_STEP] if per_row else np.zeros(count, np.int64)
     numbers = {by: read[by]} if by == _EPISODE else {}
     for name, column in {**numbers, _STEP: rows}.items():
         if column.dtype.kind not in "iu" or column.ndim != 1 or column.min() < 0:
-            raise StepError(f"{path}: {name!r} must be whole numbers from 0, found {column.dtype}")
+            kind = "text" if column.dtype == object else column.dtype
+            raise StepError(f"{path}: {name!r} must be whole numbers from 0, found {kind}")
     episodes = {key: number for number, key in enumerate(dict.fromkeys(read[by].tolist()))}
     episode = np.array([episodes[key] for key in read[by].tolist()], np.int64)
     width = int(rows.max()) + 1
@@ -236,8 +241,11 @@ def read_labels(
     for name in names:
         key, column = split_key(name), read[name][order]
         if column.dtype == object:
-            known, column = np.unique(column.astype(str), return_inverse=True)
-            words[key], column = known.tolist(), column.reshape(-1).astype(np.int32)
+            texts = [text for text in column.flat if text is not None]
+            codes = {text: code for code, text in enumerate(sorted(set(texts)))}
+            words[key] = [*codes]
+            coded = [codes.get(text, -1) for text in column.flat]
+            column = np.array(coded, np.int32).reshape(column.shape)
         columns[key] = column
     labels = Labels(by, per_row, episodes, width, places, columns, words)
     repeated = np.flatnonzero(places[1:] == places[:-1])
@@ -256,6 +264,13 @@ def _read(arrays: Arrays, name: str) -> NDArray[Any]:
     if problem := arrays.columns[name].problem:
         raise FormatError(f"{arrays.path}: {name!r} cannot be read: it {problem}")
     return arrays.read(name)
+
+
+def _without_zeros(column: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers of episodes or rows that are text for their leading zeros, `007`, as integers."""
+    texts = column.tolist() if column.dtype == object else [None]
+    fits = all(isinstance(text, str) and re.fullmatch("[0-9]{1,18}", text) for text in texts)
+    return np.array(texts, np.str_).astype(np.int64) if fits else column
 
 
 def _label_rows(

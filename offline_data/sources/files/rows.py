@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes.exact import exact, first_changed
 from offline_data.episodes.joining import concatenate_columns
 from offline_data.errors import FormatError
+from offline_data.exact import exact, first_changed
 from offline_data.readers.arrays import Arrays, NamedArray
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from offline_data.episodes import Dropped
-from offline_data.episodes.exact import exact
 from offline_data.episodes.fields import RESERVED_ROOTS, REWARD
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.exact import exact
 from offline_data.ids import did_you_mean
 from offline_data.readers.images import decode_tiff, encode_image, image_head, is_jpeg
 from offline_data.sources.lerobot.metadata import NUMBERING

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
-from offline_data.episodes.exact import exact
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
+from offline_data.exact import exact
 from offline_data.plurals import plural
 from offline_data.sources.base import Part, RandomAccess, SourceInfo
 from offline_data.sources.minari.leaves import (

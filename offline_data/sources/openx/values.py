@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.exact import exact
 from offline_data.errors import FormatError
+from offline_data.exact import exact
 from offline_data.plurals import plural
 from offline_data.readers.images import image_head, is_jpeg
 from offline_data.readers.tf_example import BytesValues, Value

@@ -176,7 +176,7 @@ def test_by_a_text_column(tmp_path: Path, settings: Settings) -> None:
         ("number,x", [(0, 1)], "has no column 'episode'; there are number, x"),
         ("episode", [(0,)], "has no columns to add"),
         ("episode,x", [(-1, 1)], "'episode' must be whole numbers from 0, found int64"),
-        ("episode,x", [("a", 1)], "'episode' must be whole numbers from 0, found object"),
+        ("episode,x", [("a", 1)], "'episode' must be whole numbers from 0, found text"),
         ("episode,step,x", [(0, 0.5, 1)], "'step' must be whole numbers from 0, found float64"),
         ("episode,return", [(e, 1) for e in range(7)], "cannot be named 'return': it has another use"),
         ("episode,step,observation.state", [(e, t, 1) for e in range(7) for t in range(LENGTHS[e])],
