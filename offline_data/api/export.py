@@ -107,7 +107,7 @@ def export(
         ...     with h5py.File(file) as written:
         ...         rewards = written["rewards"][:].tolist()
         >>> rewards, [str(loss) for loss in exported.losses]
-        ([1.0, 2.0], ['episodes/seed: there is no place for columns of episodes'])
+        ([1.0, 2.0], ['episodes/seed: there is no place for it'])
     """
     from offline_data.episodes.fields import split_key
     from offline_data.targets.base import ExportOptions

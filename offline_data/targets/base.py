@@ -37,12 +37,12 @@ class Holds:
     rewards: Literal["optional", "required"] = "optional"
     """Whether files without rewards can be read by their loaders."""
     text: bool = True
-    info: bool = True
-    """Leaves below `info`."""
+    info: bool | frozenset[str] = True
+    """Leaves below `info`: all, none, or those below these names."""
     extra: bool = True
     """Other leaves with a row for each action."""
     episodes: bool | frozenset[str] = True
-    """Columns of episodes: all, none, or those of these names."""
+    """Columns of episodes: all, none, or those of these names, also where they are text."""
     encoded: bool = False
     """Images as JPEG and PNG files, not decoded."""
     missing_text: bool = False
@@ -165,6 +165,10 @@ class ExportTarget(ABC):
     @abstractmethod
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:
         """Return the place of a leaf that the format can hold, or why it has none."""
+
+    def differs(self, leaf: Leaf, episodes: ExportedEpisodes) -> str:  # noqa: ARG002
+        """Return why a reader would return other values of a column of episodes; empty: the same."""
+        return ""
 
     @abstractmethod
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:

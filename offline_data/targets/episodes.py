@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,6 +182,14 @@ class ExportedEpisodes:
     def transitions(self) -> int:
         """Number of all transitions."""
         return int(self.lengths.sum())
+
+    def column(self, key: Key) -> NDArray[Any]:
+        """Return a column of all episodes `[E, …]`, text as `str` or None."""
+        parts = []
+        for member in self.members:
+            values = np.asarray(member.reader.episodes[key])[member.chosen.episodes]
+            parts.append(member.reader.as_text(key, values, EPISODES))
+        return np.concatenate(parts)
 
     def places(self) -> Iterator[tuple[ExportMember, int]]:
         """Yield the member and the number in it of each episode."""

@@ -61,6 +61,8 @@ def plan_export(
         if leaf.key in {TERMINATED, TRUNCATED} and holds.flags == "none":
             continue
         found = _refusal(leaf, holds) or target.place(leaf, options)
+        if leaf.table == "episodes" and not isinstance(found, str):
+            found = target.differs(leaf, episodes) or found
         label = join_key((EPISODES, *leaf.key) if leaf.table == "episodes" else leaf.key)
         if isinstance(found, str):
             losses.append(Loss(label, None, found))
@@ -143,16 +145,19 @@ def _refusal(leaf: Leaf, holds: Holds) -> str:
     """Return why a format cannot hold a leaf, by the table of what it holds; empty: it can."""
     root, name = leaf.key[0], leaf.key[0]
     if leaf.table == "episodes":
-        allowed = holds.episodes if isinstance(holds.episodes, bool) else name in holds.episodes
-        if not allowed:
-            return "there is no place for columns of episodes"
+        if not isinstance(holds.episodes, bool) and name in holds.episodes:
+            return ""
+        if holds.episodes is not True:
+            return "there is no place for it"
     elif leaf.key in {TERMINATED, TRUNCATED}:
         return ""
     if leaf.dtype == "text" and not holds.text:
         return "there is no text"
     if holds.dtypes.get(leaf.dtype, "") is None:
         return f"there is no {leaf.dtype}"
-    if leaf.table != "episodes" and "info" in {root, *leaf.key[1:2]} and not holds.info:
+    below = {*leaf.key[1:2]}
+    infos = holds.info if isinstance(holds.info, bool) else holds.info & below
+    if leaf.table != "episodes" and "info" in {root, *below} and not infos:
         return "there is no place for infos"
     if root in {"extra", "state"} and not holds.extra:
         return "there is no place for other leaves"

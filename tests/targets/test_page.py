@@ -35,12 +35,15 @@ def table() -> str:
     lines = [" | ".join(head), " | ".join("---" for _ in head)]
     for name in TARGETS:
         holds = get_target(name).holds
-        episodes: str | bool = bool(holds.episodes)
-        if isinstance(holds.episodes, frozenset):
-            episodes = ", ".join(f"`{column}`" for column in sorted(holds.episodes)) or False
+        infos, episodes = (
+            ", ".join(f"`{column}`" for column in sorted(held))
+            if isinstance(held, frozenset)
+            else held
+            for held in (holds.info, holds.episodes)
+        )
         cells = (
             f"`{name}`", holds.final_observation, _FLAGS[holds.flags], holds.nested,
-            holds.rewards == "optional", holds.text, holds.info, holds.extra, episodes, holds.encoded,
+            holds.rewards == "optional", holds.text, infos, holds.extra, episodes, holds.encoded,
         )  # fmt: skip
         shown = ("yes" if one is True else "no" if one is False else one for one in cells)
         lines.append(" | ".join(map(str, shown)))

@@ -143,7 +143,7 @@ class DemoFiles(RawDataset):
                 )
         steps |= {key: steps[key].reshape(-1, 1) for key in (REWARD, DONES) if key in steps}
         facts = {**_facts(file, number, name, attributes), **initial}
-        terminated = _is_terminated(file, steps.get(DONES), attributes)
+        terminated = is_terminated(file, steps.get(DONES), attributes)
         batch = _cut(
             steps, before, after, facts, first, terminated=terminated, keep=self.keep_episodes
         )
@@ -262,7 +262,7 @@ def _difference(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> str | No
     return None
 
 
-def _is_terminated(file: DemoFile, dones: Any, attributes: Mapping[str, Any]) -> bool:
+def is_terminated(file: DemoFile, dones: Any, attributes: Mapping[str, Any]) -> bool:
     """Return True if the file says that the last action ended the task, see `ENDS`."""
     if file.ends == "attribute":
         return bool(np.all(attributes.get("success", False)))
@@ -286,6 +286,8 @@ def _facts(
         facts["ep_meta",] = np.array([meta], object)
     if isinstance(said, (str, list)) and all(isinstance(part, str) for part in said):
         facts["language_instruction",] = np.array(["".join(said)], object)
+    if isinstance(model := attributes.get("model_file"), str):
+        facts["model_file",] = np.array([model], object)
     for attribute, dtype in (("seed", np.int64), ("success", np.bool_)):
         if attribute in attributes:
             value = np.asarray(attributes[attribute])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POSITIONS = "ee_states"
 """Observation by which LIBERO's files are known: position of the arm first, then orientation."""
-ATTRIBUTES = frozenset({"num_samples", "seed", "success", "ep_meta"})
+ATTRIBUTES = frozenset({"num_samples", "seed", "success", "ep_meta", "model_file"})
 """Attributes of demonstrations that are read."""
 _DEMO = re.compile(r"demo_([0-9]{1,9})")
 _PROBED = 20

@@ -1,0 +1,167 @@
+"""What a reader takes from a place of a format, the writer of that format puts back there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import offline_data
+from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.targets.base import TARGETS, get_target
+from tests.toys.robomimic import isaac_demo, libero_demo, toy_demo, write_demos
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write in this process."""
+    for name in TARGETS:
+        monkeypatch.setattr(type(get_target(name)), "contained", False)
+
+
+def there_and_back(
+    path: Path, folder: Path, to: str, name: str, view: Any = None, **options: Any
+) -> tuple[Path, list[str], list[DatasetReader]]:
+    """Convert, export, and convert the export; return its path, the losses, and both datasets."""
+    shared: dict[str, Any] = {"root": folder / "root", "progress": False}
+    stored = offline_data.convert(path, "first", **options, **shared)
+    out = folder / "out" / name
+    data = (
+        stored.path if view is None else view(offline_data.load_dataset(stored.path, root=folder))
+    )
+    done = offline_data.export(data, out, to=to, **shared)
+    back = offline_data.convert(out, "back", **options, **shared)
+    losses = [f"{loss.leaf}: {loss.reason}" for loss in done.losses]
+    return out, losses, [open_reader(stored.path), open_reader(back.path)]
+
+
+def same_rows(one: DatasetReader, other: DatasetReader, *without: str) -> None:
+    """Compare all rows and columns of episodes, apart from those of names."""
+    rows = np.arange(one.transitions)
+    first, second = one.transitions_at(rows), other.transitions_at(rows)
+    np.testing.assert_equal(dict(second), dict(first))
+    columns = [
+        {
+            key: reader.as_text(key, np.asarray(values), "episodes")
+            for key, values in reader.episodes.items()
+            if key[0] not in without
+        }
+        for reader in (one, other)
+    ]
+    np.testing.assert_equal(columns[1], columns[0])
+
+
+def tree(path: Path) -> dict[str, Any]:
+    """Return all datasets and attributes of an HDF5 file by place."""
+    found: dict[str, Any] = {}
+
+    def add(name: str, node: Any) -> None:
+        found.update({f"{name}@{key}": value for key, value in node.attrs.items()})
+        if isinstance(node, h5py.Dataset):
+            found[name] = node[()]
+
+    with h5py.File(path) as file:
+        add("", file)
+        file.visititems(add)
+    for name, value in found.items():
+        if isinstance(value, str) and value[:1] == "{":
+            found[name] = json.loads(value)
+    return found
+
+
+def demos(*numbers: int, **changes: Any) -> dict[int, dict[str, Any]]:
+    return {n: {**toy_demo(n, 3 + n % 3, **changes), "@model_file": f"<m{n}/>"} for n in numbers}
+
+
+def with_all(made: Mapping[int, Any], values: Callable[[int], Mapping[str, Any]]) -> dict[int, Any]:
+    return {number: {**demo, **values(number)} for number, demo in made.items()}
+
+
+def jumping() -> dict[int, Any]:
+    made = demos(0, 1)
+    made[1]["obs/object"][2] = -1
+    return made
+
+
+MASKS = {"train": [0, 2], "deep/valid": [5], "none": []}
+ROBOMIMIC: dict[str, tuple[Any, dict[str, Any]]] = {
+    "filter keys and numbers": (demos(0, 2, 5), {"masks": MASKS}),
+    "dones in some last rows": (demos(0, 1) | demos(2, dones=(0,)), {}),
+    "dones in two last rows": (demos(0, dones=(1, 1)) | demos(1), {}),
+    "no dones in last rows": (demos(0, 1, dones=(0,)), {}),
+    "without next_obs": (demos(0, 1, next_obs=False), {}),
+    "a seed": (with_all(demos(0, 1), lambda n: {"@seed": 7 + n}), {}),
+    "success": (with_all(demos(0, 1), lambda n: {"@success": bool(n)}), {}),
+    "words of each": (
+        with_all(demos(0, 1), lambda n: {"@ep_meta": json.dumps({"lang": f"open {n}"})}),
+        {},
+    ),
+    "words of all": (demos(0, 1), {"problem_info": json.dumps({"language_instruction": "open"})}),
+    "words of all and meta": (
+        with_all(demos(0, 1), lambda n: {"@ep_meta": json.dumps({"scene": n})}),
+        {"problem_info": json.dumps({"language_instruction": "open"})},
+    ),
+    "mimicgen": (
+        with_all(demos(0, 1), lambda n: {"datagen_info/poses/cube": np.ones((3 + n, 4)) * n}),
+        {},
+    ),
+    "isaac": ({n: isaac_demo(n, 3 + n, success=n != 1) for n in range(3)}, {}),
+}
+WRITTEN: dict[str, set[str]] = {
+    "isaac": {f"data/demo_{n}/{name}" for n in range(3) for name in ("dones", "next_obs")},
+}
+"""What a file has in addition: robomimic's loader reads `dones` by default."""
+
+
+@pytest.mark.parametrize("name", ROBOMIMIC)
+def test_robomimic(name: str, tmp_path: Path) -> None:
+    made, parts = ROBOMIMIC[name]
+    path = write_demos(tmp_path / "in.hdf5", made, **parts)
+    out, losses, both = there_and_back(path, tmp_path, "robomimic", "out.hdf5")
+    assert losses == ["episodes/file: there is no place for it"]
+    before, after = tree(path), tree(out)
+    added = {key for key in after if key not in before}
+    assert added == {key for key in added if key.startswith(tuple(WRITTEN.get(name, ())) or "-")}
+    np.testing.assert_equal({k: v for k, v in after.items() if k not in added}, before)
+    if name != "isaac":
+        same_rows(*both, "file")
+    assert both[1].manifest.environment == both[0].manifest.environment
+
+
+def test_both_observations_of_robomimic(tmp_path: Path) -> None:
+    path = write_demos(tmp_path / "in.hdf5", jumping())
+    out, _, both = there_and_back(path, tmp_path, "robomimic", "out.hdf5", keep_episodes=True)
+    np.testing.assert_equal(tree(out), tree(path))
+    same_rows(*both, "file")
+
+
+@pytest.mark.parametrize("dones", [(1, 1), (1,), (0,)])
+def test_some_demonstrations_of_robomimic(tmp_path: Path, dones: tuple[int, ...]) -> None:
+    """Of those that are left, `dones` may no longer say how they end."""
+    path = write_demos(
+        tmp_path / "in.hdf5", demos(0, 1, dones=(1, 1)) | demos(2, 3, dones=dones), MASKS
+    )
+
+    def some(dataset: Any) -> Any:
+        return dataset.filter(lambda _: [3, 1])
+
+    out, losses, both = there_and_back(path, tmp_path, "robomimic", "out.hdf5", some)
+    assert [one.partition(":")[0] for one in losses] == ["episodes/demo", "episodes/file"]
+    found = tree(out)
+    assert found["mask/train"].tolist() == []
+    assert found["data/demo_0@model_file"] == "<m3/>"
+    ends = [reader.episodes["terminated",].tolist() for reader in both]
+    assert ends[1] == [ends[0][3], ends[0][1]]
+
+
+def test_libero_stays_readable(tmp_path: Path) -> None:
+    made = {n: libero_demo(n, 80, raw=False) for n in range(2)}
+    path = write_demos(tmp_path / "in.hdf5", made)
+    out, losses, _ = there_and_back(path, tmp_path, "robomimic", "out.hdf5")
+    assert "data/demo_0/next_obs/ee_states" in tree(out)
+    assert any("observation after the last action" in one for one in losses)
