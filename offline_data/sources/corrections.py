@@ -12,10 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from offline_data.store.reader import open_reader
-
 if TYPE_CHECKING:
     from offline_data.store.manifest import Manifest
     from offline_data.store.reader import DatasetReader
@@ -90,6 +86,8 @@ def _was_labelled(manifest: Manifest) -> bool:
 
 def _has_large_floats(reader: DatasetReader) -> bool:
     """Return whether a leaf of 64-bit floats has a finite value of 2^53 or more, as rounded integers are."""
+    import numpy as np
+
     for table, spec in reader.manifest.tables.items():
         for leaf in spec.leaves:
             if leaf.dtype not in {"float64", "complex128"} or leaf.encoding:
@@ -175,5 +173,7 @@ def defects_of(manifest: Manifest, path: Path) -> list[str]:
     """
     adapter, reading = manifest.converter.get("adapter"), manifest.converter.get("reading", 0)
     known = CORRECTIONS.get(str(adapter), ())
+    from offline_data.store.reader import open_reader  # brings numpy, which downloads start without
+
     may = [one for one in known[reading:] if one.affects(manifest)]
     return [one.problem for one in may if one.shows(open_reader(path))]
