@@ -72,6 +72,9 @@ class LeafPlace:
     """Attribute of these batches."""
     lossy: str = ""
     """Why images differ from the dataset's by some of their brightness; empty: they do not."""
+    after: str = ""
+    """Name in the files of the rows after the actions, which the reader returns below `next`; empty:
+    there are none, or they are the last rows of `path`."""
 
     def step_rows(self, batch: EpisodeBatch, *, after: bool = False) -> Any:
         """Return the leaf with a row for each action; of observations the row before, or after, it.
@@ -85,6 +88,10 @@ class LeafPlace:
         kept = np.ones(len(column), bool)
         kept[ends - batch.lengths - 1 if after else ends - 1] = False
         return column[kept]
+
+
+FINAL = "observation after the last action"
+"""Name of these rows of all observations in a `Loss`."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ class Leaf:
         return cls(spec.key, table, "text" if spec.text else spec.dtype, spec.shape, spec.encoding)
 
     @property
+    def label(self) -> str:
+        """Name for messages: `info/qpos`, or of a column of episodes `episodes/seed`."""
+        return join_key((EPISODES, *self.key) if self.table == "episodes" else self.key)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of a row, decoded; those of an average text."""
         return (64 if self.dtype == "text" else np.dtype(self.dtype).itemsize) * prod(self.shape)

@@ -9,7 +9,8 @@ videos/<feature>/chunk-000/file-000.mp4       frames of many episodes
 ```
 
 Version 2.1 has one file for each episode, and JSON lines in place of the tables below `meta`. Row `t`
-has the observation before action `t`, the action, and its results. Source: `lerobot/datasets` of
+has the observation and the info before action `t`, the action, and its results: `next.reward`, and as
+`next.info.…` the info after it. Source: `lerobot/datasets` of
 https://github.com/huggingface/lerobot.
 """
 
@@ -99,6 +100,8 @@ class _Choices(ExportOptions):
     """The leaf that is the task."""
     timed: bool = False
     """Whether the leaf `timestamp` can be LeRobot's own."""
+    followed: frozenset[Key] = frozenset()
+    """Leaves whose next values are a leaf of the dataset."""
 
 
 class LeRobotTarget(ExportTarget):
@@ -151,8 +154,18 @@ class LeRobotTarget(ExportTarget):
             task=tasks[0] if tasks else None,
             timed=any(leaf.key == _TIME and leaf.dtype == "float32" for leaf in leaves)
             and all(_keeps_time(member, fps) for member in episodes.members),
+            followed=frozenset(leaf.key[1:] for leaf in leaves if leaf.key[0] == "next"),
         )
         for leaf in leaves:
+            if (
+                leaf.dtype == "uint64"
+                and leaf.table != "episodes"
+                and _exceeds_int64(leaf, episodes)
+            ):
+                raise UsageError(
+                    f"{leaf.label} has values of 2**63 and more, which LeRobot's loader cannot read",
+                    hint=f"leave it out: `preprocess ID --step exclude:{leaf.label} --out NAME`",
+                )
             odd = _is_video(leaf, chosen) and any(side % 2 for side in leaf.shape[:2])
             if odd and chosen.video == "av1":
                 raise UsageError(
@@ -178,7 +191,8 @@ class LeRobotTarget(ExportTarget):
         (found,), _ = read_features({name: _declaration(leaf, dtype, options)}, name)
         table: Table = "observations" if found.key[0] == "observation" else "steps"
         lossy = f"encoded as {options.video}, lossy" if _is_video(leaf, options) else ""
-        return LeafPlace(leaf, name, dtype, found.key, table, lossy)
+        apart = leaf.table == "observations" != table and leaf.key not in options.followed
+        return LeafPlace(leaf, name, dtype, found.key, table, lossy, f"next.{name}" * apart)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write data and videos episode by episode, then the metadata of all."""
@@ -230,6 +244,11 @@ def _keeps_time(member: ExportMember, fps: int) -> bool:
     times = np.asarray(member.reader.step(_TIME)[member.rows]).reshape(-1)
     frames = np.arange(len(times)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return bool((np.abs(times - frames / fps) <= _TOLERANCE).all())
+
+
+def _exceeds_int64(leaf: Leaf, episodes: ExportedEpisodes) -> bool:
+    columns = (getattr(batch, leaf.table)[leaf.key] for batch in episodes.batches())
+    return any(np.asarray(column).max(initial=0) > np.iinfo(np.int64).max for column in columns)
 
 
 def _is_image(leaf: Leaf) -> bool:
@@ -330,6 +349,7 @@ class _LeRobotWriter:
         self._sketches: dict[str, QuantileSketch] = {}
         self._count = self._rows = 0
         self._places = {one.path: one for one in job.places if one.path != "task_index"}
+        self._after = {one.after: one for one in job.places if one.after}
         self._features = _features(self._places.values(), options, job.episodes.reader.manifest)
         self._schema = _schema(self._features)
         parquet, old = arrow().parquet, self._old
@@ -364,6 +384,7 @@ class _LeRobotWriter:
         fields = {"episode_index": self._count, "episode_chunk": self._count // _CHUNK}
         texts = self._texts(episode)
         columns, stats = self._own_columns(episode, texts), dict[str, Stats]()
+        columns |= {name: one.step_rows(episode, after=True) for name, one in self._after.items()}
         row: dict[str, Any] = {
             "episode_index": self._count,
             "tasks": list(dict.fromkeys(texts)),
@@ -397,7 +418,7 @@ class _LeRobotWriter:
                 one["dtype"] not in _WITHOUT_STATS and "image" not in name
             ):  # else they are of images
                 values = np.asarray(columns[name])
-                stats[name] = stats_of_rows(values)
+                stats[name] = stats_of_rows(values, by_row=self._old)
                 if not self._old:
                     values = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1).T
                     sketch = self._sketches.setdefault(name, QuantileSketch(len(values)))
@@ -522,7 +543,9 @@ def _features(
                 "video.channels": 3,
                 "has_audio": False,
             }
-        features[place.path] = found
+        features |= dict.fromkeys(
+            (place.path, place.after) if place.after else (place.path,), found
+        )
     own = {"next.done": "bool", "timestamp": "float32", **dict.fromkeys(NUMBERING, "int64")}
     for name, dtype in own.items():
         features.setdefault(name, {"dtype": dtype, "shape": [1], "names": None})

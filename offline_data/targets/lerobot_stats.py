@@ -1,6 +1,6 @@
 """Statistics of features by episode and of all episodes, as LeRobot's `compute_stats.py` has them.
 
-Numbers: over all rows and all axes but the last. Images: of each channel, divided by 255, `[3, 1, 1]`,
+Numbers: over all rows, in version 3.0 also over all axes but the last. Images: of each channel, divided by 255, `[3, 1, 1]`,
 from at most `_MOST` frames of an episode, every few pixels of large ones. Quantiles are exact in an
 episode, where LeRobot's are of a histogram. Those of all episodes are of all rows (`QuantileSketch`),
 where LeRobot's are the extremes of the episodes' quantiles; of images their mean weighted by frames.
@@ -24,15 +24,16 @@ _LARGE, _SMALL = 300, 150
 """Images with a side of `_LARGE` pixels are reduce_image to about `_SMALL`."""
 
 
-def stats_of_rows(values: NDArray[Any]) -> Stats:
-    """Return the statistics of numbers or flags `[T, …]`.
+def stats_of_rows(values: NDArray[Any], *, by_row: bool = False) -> Stats:
+    """Return the statistics of numbers or flags `[T, …]`, of the last axis; `by_row`: of all but the first.
 
     Example:
         >>> found = stats_of_rows(np.array([[1.0, 5.0], [3.0, 5.0]]))
         >>> found["mean"].tolist(), found["q50"].tolist(), found["count"].tolist()
         ([2.0, 5.0], [2.0, 5.0], [2])
     """
-    rows = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1).astype(np.float64)
+    shape = values.shape[1:] or (1,)
+    rows = values.reshape(-1, *(shape if by_row else shape[-1:])).astype(np.float64)
     with np.errstate(all="ignore"):  # of numbers that are not finite
         found = {
             "min": rows.min(axis=0),

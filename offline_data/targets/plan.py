@@ -19,8 +19,8 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 from offline_data.exact import holds
-from offline_data.store.layout import EPISODES
 from offline_data.targets.base import (
+    FINAL,
     ExportJob,
     ExportOptions,
     ExportTarget,
@@ -63,27 +63,26 @@ def plan_export(
         found = _refusal(leaf, holds) or target.place(leaf, options)
         if leaf.table == "episodes" and not isinstance(found, str):
             found = target.differs(leaf, episodes) or found
-        label = join_key((EPISODES, *leaf.key) if leaf.table == "episodes" else leaf.key)
         if isinstance(found, str):
-            losses.append(Loss(label, None, found))
+            losses.append(Loss(leaf.label, None, found))
             continue
         other = taken.setdefault(found.path, leaf)
         if other is not leaf and leaf.key not in {TERMINATED, TRUNCATED}:
             losses.append(
-                Loss(label, None, f"its name {found.path} is that of {join_key(other.key)}")
+                Loss(leaf.label, None, f"its name {found.path} is that of {join_key(other.key)}")
             )
             continue
         places.append(found)
         if found.dtype != leaf.dtype and not _is_exact(leaf.dtype, found.dtype):
-            losses.append(Loss(label, None, f"{leaf.dtype} becomes {found.dtype}"))
+            losses.append(Loss(leaf.label, None, f"{leaf.dtype} becomes {found.dtype}"))
         if leaf.dtype == "text" and not holds.missing_text:
-            count = _missing_texts(episodes, leaf)
+            count = _missing_texts(episodes, found, holds)
             why = "a missing text becomes an empty one"
-            losses += [Loss(label, count, why)] if count else []
+            losses += [Loss(leaf.label, count, why)] if count else []
         if found.lossy:
-            losses.append(Loss(label, None, found.lossy))
+            losses.append(Loss(leaf.label, None, found.lossy))
         if leaf.encoding and not holds.encoded:
-            losses.append(Loss(label, None, f"{leaf.encoding} is decoded to pixels"))
+            losses.append(Loss(leaf.label, None, f"{leaf.encoding} is decoded to pixels"))
     roots = {place.leaf.key[0] for place in places if place.leaf.table != "episodes"}
     for root in () if holds.any_leaves else ("observation", "action"):
         if root not in roots:
@@ -106,9 +105,16 @@ def _missing_root(root: str, episodes: ExportedEpisodes, target: ExportTarget) -
     )
 
 
-def _missing_texts(episodes: ExportedEpisodes, leaf: Leaf) -> int:
-    columns = (getattr(batch, leaf.table)[leaf.key] for batch in episodes.batches())
-    return sum(int(_is_missing(column).sum()) for column in columns)
+def _missing_texts(episodes: ExportedEpisodes, place: LeafPlace, holds: Holds) -> int:
+    """Return the number of missing texts, without those of final observations that are not written."""
+    count = 0
+    for batch in episodes.batches():
+        missing = _is_missing(getattr(batch, place.leaf.table)[place.leaf.key])
+        if place.leaf.table == "observations":
+            held = holds.final_observation and place.table == "observations"
+            missing[np.cumsum(batch.lengths + 1) - 1] &= batch.final_observation & held
+        count += int(missing.sum())
+    return count
 
 
 def _is_missing(texts: Any) -> NDArray[np.bool_]:
@@ -189,13 +195,13 @@ def _count_ends(job: ExportJob, target: ExportTarget) -> tuple[ExportJob, list[L
             differing[key] = count + int((kept[key] != flags[key]).sum())
     job, losses = replace(job, known_final=known), []
     observed = [place for place in job.places if place.leaf.table == "observations"]
-    if known and observed and not holds.final_observation:
+    whole = any(place.table == "observations" for place in observed)
+    if known and whole and not holds.final_observation:
         losses.append(Loss(FINAL, known, f"{target.name} has no place for it"))
-    elif known:
-        why = "there is no place for the row after the last action of an episode"
-        moved = [join_key(place.leaf.key) for place in observed if place.table == "steps"]
-        losses += [Loss(name, known, why) for name in moved]
-    repeated = any(place.table == "observations" for place in observed) and known < total
+    why = "there is no place for the row after the last action of an episode"
+    moved = [place for place in observed if place.table == "steps" and not place.after]
+    losses += [Loss(place.leaf.label, known, why) for place in moved if known]
+    repeated = whole and known < total
     if (
         repeated
         and holds.final_observation
@@ -210,8 +216,6 @@ def _count_ends(job: ExportJob, target: ExportTarget) -> tuple[ExportJob, list[L
     ]
     return job, losses
 
-
-FINAL = "observation after the last action"
 
 _FLAG_REASONS: Mapping[Flags, str] = {
     "rows": "",

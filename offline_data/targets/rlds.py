@@ -1,7 +1,8 @@
 """RLDS: records of episodes in the folder of a TFDS builder, as `tfds.builder_from_directory` opens it.
 
 ```
-dataset_info.json, features.json
+dataset_info.json, features.json          of TFDS
+offline_data.json                         the leaf of each feature, for the way back
 NAME-train.tfrecord-00000-of-00002        a record, which is a tf.train.Example, for each episode
 
 row of a record    o0 a0 r0   o1 a1 r1   o2 0  0      is_last; where the last observation is known
@@ -29,11 +30,12 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.readers.tfrecord import write_records
 from offline_data.sources.base import Release
 from offline_data.sources.openx.dataset import FEATURES, INFO
-from offline_data.sources.openx.episodes import key_of
+from offline_data.sources.openx.leaves import LEAVES
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import fits_encoding
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
-from offline_data.targets.episodes import Leaf, Table, each_episode
+from offline_data.targets.episodes import Leaf, each_episode
+from offline_data.targets.plan import place_at
 from offline_data.targets.tables import image_files
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 _STEPS, _EPISODE = "steps", "episode_metadata"
 _FLAGS = ("is_first", "is_last", "is_terminal")
-_DISCOUNT = ("discount",)
 _SHARD = 256 << 20
 """Bytes of a file from which on another one is begun."""
 _CLASS = "tensorflow_datasets.core.features."
@@ -60,27 +61,21 @@ class RldsTarget(ExportTarget):
         unknown_final=True,
         dtypes={"complex64": None, "complex128": None},
     )
-    added = frozenset({("episodes", ("split",)), ("steps", _DISCOUNT), ("steps", REWARD)})
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the feature of a leaf."""
         if 0 in leaf.shape:
             return f"there are no arrays of {leaf.dtype} {list(leaf.shape)}"
+        path: Key = (_STEPS, *leaf.key)
         if leaf.key in {TERMINATED, TRUNCATED}:
-            path: Key = (_STEPS, "is_terminal")
+            path = (_STEPS, "is_terminal")
         elif leaf.key == REWARD:
-            return LeafPlace(leaf, f"{_STEPS}/reward", leaf.dtype, REWARD, "steps")
+            path = (_STEPS, "reward")
         elif leaf.table == "episodes":
             path = leaf.key if leaf.key[0] == _EPISODE else (_EPISODE, *leaf.key)
         elif leaf.key[0] in {*_FLAGS, "reward"}:
             return f"RLDS has a feature {leaf.key[0]} of its own"
-        else:
-            path = (_STEPS, *leaf.key)
-        key = key_of(path, in_steps=path[0] == _STEPS)
-        table: Table = "episodes"
-        if path[0] == _STEPS:
-            table = "observations" if key[0] == "observation" else "steps"
-        return LeafPlace(leaf, "/".join(path), leaf.dtype, key, table)
+        return place_at(leaf, "/".join(path), self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write the records, then the descriptions."""
@@ -114,7 +109,11 @@ class RldsTarget(ExportTarget):
             "splits": [split],
         }
         tree = _tree(places)
-        for file_name, value in ((INFO, info), (FEATURES, tree)):
+        stored = {
+            one.path: {"key": list(one.leaf.key), "table": one.leaf.table}
+            for one in places.values()
+        }
+        for file_name, value in ((INFO, info), (FEATURES, tree), (LEAVES, {"leaves": stored})):
             (path / file_name).write_text(json.dumps(value, indent=4), encoding="utf-8")
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:

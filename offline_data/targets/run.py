@@ -272,7 +272,8 @@ def _write(
             written.mkdir()
         with progress.task(f"export {path.name}", job.episodes.transitions, "transitions") as bar:
             write_files(target, written, job, bar)
-        compared = prove(target.read(written, job), job, target, progress)
+        compared, losses = prove(target.read(written, job), job, target, result.losses, progress)
+        result = replace(result, losses=losses, compared=compared)
         if not target.suffix:
             for name, content in _card(job, target, result, progress).items():
                 (written / name).write_bytes(content)
@@ -283,7 +284,7 @@ def _write(
             "version": __version__,
             "of": made_of,
             "history": [[vars(step) for step in one.history] for one in job.episodes.members],
-            "losses": [asdict(loss) for loss in result.losses],
+            "losses": [asdict(loss) for loss in losses],
             "compared": compared,
             "transitions": result.transitions,
             "episodes": result.episodes,
@@ -294,7 +295,7 @@ def _write(
         _publish(staged, path, target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return replace(result, compared=compared, bytes=sum(one["size"] for one in files.values()))
+    return replace(result, bytes=sum(one["size"] for one in files.values()))
 
 
 def _publish(staged: Path, path: Path, target: ExportTarget) -> None:

@@ -52,6 +52,37 @@ def discrete_batch() -> EpisodeBatch:
     return replace(batch, steps=steps, observations=observations)
 
 
+def everything() -> EpisodeBatch:
+    """Return episodes with every optional part: leaves of all roots, kinds and shapes, odd ends."""
+    batch = toy_batch(LENGTHS, text=True, images=True, unknown_final=[2])
+    rows, count = batch.transitions, len(LENGTHS)
+    observed = np.arange(rows + count)
+    observed[np.cumsum(np.array(LENGTHS) + 1)[2] - 1] -= 1  # of episode 2: the row before again
+    words = np.array([None, "", "é", "go"], object)
+    flags = odd_ends().steps
+    steps: dict[Key, Any] = {
+        **batch.steps,
+        TERMINATED: flags[TERMINATED],
+        TRUNCATED: flags[TRUNCATED],
+        ("extra", "v1.0"): np.arange(rows) * 1.5,
+        ("extra", "word"): words[np.arange(rows) % 4],
+        ("next", "info", "grid"): np.arange(rows * 6.0).reshape(rows, 2, 3),
+        ("next", "info", "said"): words[np.arange(rows) % 4],
+        ("next", "cost"): np.arange(rows, dtype=np.int32) + 5,
+    }
+    observations: dict[Key, Any] = {
+        **batch.observations,
+        ("observation", "arm", "half"): (observed[:, None] + [0.5, 0.25]).astype(np.float16),
+        ("observation", "grid"): (observed[:, None, None] + np.arange(6.0).reshape(2, 3)),
+        ("observation", "big"): observed.astype(np.uint64) << np.uint64(40),
+        ("info", "q", "pos"): observed[:, None].astype(np.float32) + 7,
+        ("info", "word"): words[observed % 4],
+        ("state",): observed[:, None] * 2.5,
+    }
+    episodes: dict[Key, Any] = {**batch.episodes, ("name", "v2.0"): words, ("split",): words[::-1]}
+    return replace(batch, steps=steps, observations=observations, episodes=episodes)
+
+
 BATCHES: dict[str, Callable[[], EpisodeBatch]] = {
     "flat": flat_batch,
     "without final": lambda: flat_batch(final=False),

@@ -29,6 +29,7 @@ from offline_data.sources.catalogs.openx import OpenXCatalog, read_table
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
 from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS, RldsDataset
+from offline_data.sources.openx.leaves import LEAVES
 from offline_data.sources.openx.splits import read_splits, select
 from offline_data.sources.openx.webdataset import (
     WebDataset,
@@ -129,7 +130,8 @@ class OpenX(OpenXCatalog, CatalogSource):
                 hint="copy the whole dataset",
             )
         labels = [entry.name for entry in entries(folder) if entry.name.endswith(LABELS)]
-        files = [folder / file for file in (INFO, FEATURES, *labels, *needed)]
+        described = [LEAVES] if is_file(folder / LEAVES) else []
+        files = [folder / file for file in (INFO, FEATURES, *described, *labels, *needed)]
         names = tuple(dict.fromkeys(piece.split for piece in pieces))
         revision = fingerprint(folder, files)
         return Release(name, revision, local=folder, shards=len(needed), splits=names)

@@ -15,6 +15,7 @@ from offline_data.sources.base import RawDataset, Release, Shard, SourceInfo
 from offline_data.sources.catalogs.openx import OpenXCatalog, read_table
 from offline_data.sources.openx.episodes import read_episode
 from offline_data.sources.openx.features import Feature, read_features
+from offline_data.sources.openx.leaves import read_leaves
 from offline_data.sources.openx.splits import ALL, SplitPiece, read_splits, select
 from offline_data.strict_json import read_json, read_whole
 
@@ -46,6 +47,7 @@ class RldsDataset(RawDataset):
         splits = read_splits(about, str(folder / INFO))
         pieces = select(splits, split)
         self._features, dropped = read_features(tree, str(folder / FEATURES))
+        self._leaves = read_leaves(folder, self._features)
         self._pieces = {_name_of(piece): piece for piece in pieces}
         name = release.name.partition("/")[0]
         known = read_table().get(name) if release.local is None else None
@@ -99,13 +101,19 @@ class RldsDataset(RawDataset):
             if number < piece.stop:
                 yield (
                     f"{path}, record {number}",
-                    partial(_read, record, self._features, piece.split),
+                    partial(self._episode, record, piece.split),
                 )
         if number + 1 != piece.stop:
             raise FormatError(
                 f"{path} has {plural(number + 1, 'record')}; {INFO} says {piece.length}",
                 hint="fetch or copy the whole dataset again",
             )
+
+    def _episode(self, record: Record, split: str) -> EpisodeBatch:
+        if self._leaves is None:
+            return read_episode(record.data, self._features, split)
+        observed = self._leaves.observation_keys
+        return self._leaves.restore(read_episode(record.data, self._features, split, observed))
 
     def _labels(self) -> dict[str, list[str]]:
         """Return the names of class labels, if their files exist."""
@@ -131,10 +139,6 @@ class RldsDataset(RawDataset):
         if texts:
             notes.append(f"Rows of these vary in shape, and are JSON texts: {', '.join(texts)}.")
         return notes
-
-
-def _read(record: Record, features: Sequence[Feature], split: str) -> EpisodeBatch:
-    return read_episode(record.data, features, split)
 
 
 def _unless_todo(text: object) -> str | None:

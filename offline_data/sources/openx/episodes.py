@@ -17,7 +17,7 @@ steps                   a0 r0      a1 r1                   is_terminal of o2 is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,9 @@ def key_of(path: Key, *, in_steps: bool) -> Key:
     return ("episode", *path) if path[0] in _OF_TABLE else path
 
 
-def read_episode(data: bytes, features: Sequence[Feature], split: str) -> EpisodeBatch:
+def read_episode(
+    data: bytes, features: Sequence[Feature], split: str, observed: Collection[Key] = ()
+) -> EpisodeBatch:
     """Read one record, which is one episode; raises `FormatError`. For the leaves see `align_rows`."""
     record = parse_example(data)
     rows = _rows(record, features)
@@ -75,11 +77,16 @@ def read_episode(data: bytes, features: Sequence[Feature], split: str) -> Episod
         columns[feature.in_steps][key] = column_of(record, feature, count)
     missing = [f for f in features if f.optional and row_count(record, f) is None]
     table = {("split",): np.array([split], object), **columns[False]}
-    return align_rows(columns[True], rows, table, [_missing(feature) for feature in missing])
+    notes = [_missing(feature) for feature in missing]
+    return align_rows(columns[True], rows, table, notes, observed)
 
 
 def align_rows(
-    columns: Mapping[Key, Any], rows: int, table: Mapping[Key, Any], more_notes: Sequence[str] = ()
+    columns: Mapping[Key, Any],
+    rows: int,
+    table: Mapping[Key, Any],
+    more_notes: Sequence[str] = (),
+    observed: Collection[Key] = (),
 ) -> EpisodeBatch:
     """Return the episode of the steps of a record; raises `FormatError`.
 
@@ -90,12 +97,15 @@ def align_rows(
         rows: Number of steps.
         table: Features of the episode, `[1, …]` each.
         more_notes: Further notes.
+        observed: Features besides `observation` that have a row for each observation.
     """
     columns = dict(columns)
     flags = {name: _flag(columns.pop((name,), None), name, rows) for name in _FLAGS}
     first, last, terminal = flags.values()
     rewards = columns.pop(("reward",), None)
-    observations = {key: c for key, c in columns.items() if key[0] == "observation"}
+    observations = {
+        key: c for key, c in columns.items() if key[0] == "observation" or key in observed
+    }
     steps = {key: column for key, column in columns.items() if key not in observations}
     notes = [NOTE_UNENDED]
     reward = _reward(rewards, rows)
