@@ -25,6 +25,7 @@ from .buffers.bridges.agile import ReplayDataset as ReplayDataset
 from .buffers.bridges.agile import Transition as Transition
 from .buffers.bridges.agile import to_tensordict as to_tensordict
 from .buffers.bridges.agile import to_torch_tensor as to_torch_tensor
+from .buffers.bridges.loader import as_dict as as_dict
 from .buffers.bridges.schema import from_schema as from_schema
 from .buffers.bridges.ted_flat import Flat2TED as Flat2TED
 from .buffers.bridges.ted_flat import TED2Flat as TED2Flat

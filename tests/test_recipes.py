@@ -182,6 +182,21 @@ def test_lightning() -> None:
     assert trainer.callback_metrics["val"] < 1
 
 
+@pytest.mark.filterwarnings("ignore")  # of these libraries
+@pytest.mark.parametrize(
+    ("number", "library", "epochs"),
+    [(0, "accelerate", 2), (1, "transformers", 2), (2, "torchdata", 1)],
+)
+def test_other_loops(number: int, library: str, epochs: int) -> None:
+    pytest.importorskip("accelerate" if number < 2 else library)
+    pytest.importorskip(library)
+    found = run(codes("other-loops")[number], EPOCHS=epochs)
+    if number == 1:
+        assert found["result"].global_step == epochs
+    else:
+        assert len(list(found["loader"])) == 1
+
+
 def test_torchrl_losses() -> None:
     pytest.importorskip("torchrl")
     found = run(codes("torchrl-losses")[0], STEPS=60)

@@ -406,6 +406,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
                 is initialized, else of the variable `RANK`, which torchrun sets, or 0.
             world: Number of ranks; None: likewise, of `WORLD_SIZE`, or 1.
             **options: Other arguments of `DataLoader`: `pin_memory`, `persistent_workers`, ….
+                `collate_fn=` is called with each batch, for example `offline_data.as_dict`, and
+                `device=` (not torch's) moves what it returns, in this process.
 
         Raises:
             UsageError: Invalid argument, no rows, or a sampler of slices, which this would ignore.

@@ -176,16 +176,6 @@ class _BatchRows:
         return self._data[torch.as_tensor(rows)]
 
 
-class _DeviceLoader(DatasetLoader):
-    """Copies batches to a device in this process: a forked worker cannot use CUDA."""
-
-    device: torch.device | str | None = None
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator class
-        for batch in super().__iter__():
-            yield batch if self.device is None else batch.to(self.device, non_blocking=True)
-
-
 def get_dataloader(
     batch_size: int,
     block_size: int,
@@ -236,7 +226,6 @@ def get_dataloader(
     )
     rows = _BatchRows(data)
     batches = EpochBatches(rows, batch_size, seed=seed, drop_last=True, rank=rank, world=world)
-    ahead = {"num_workers": 1, "prefetch_factor": prefetch} if prefetch else {}
-    loader = _DeviceLoader(rows, batches, **ahead)
-    loader.device = device
+    ahead: dict[str, Any] = {"num_workers": 1, "prefetch_factor": prefetch} if prefetch else {}
+    loader = DatasetLoader(rows, batches, device=device, **ahead)
     return create_infinite_iterator(loader) if infinite else loader

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_tensorclass
 from torch import distributed
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.distributed import DistributedSampler
 
 from offline_data.buffers.arguments import positive
+from offline_data.buffers.devices import as_device
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.samplers.base import ValidRows
 from offline_data.config import launched_ranks
@@ -160,7 +161,7 @@ class EpochBatches(DistributedSampler[Any]):
             drop_last=drop_last,
         )
         self._rows: ValidRows = buffer.storage.rows(valid_only=True)
-        self.position = (0, 0)
+        self.position = self._reached = (0, 0)
         len(self)  # raises for invalid sizes
 
     def set_epoch(self, epoch: int) -> None:
@@ -169,7 +170,7 @@ class EpochBatches(DistributedSampler[Any]):
         A position loaded within the same epoch is kept.
         """
         if self.position[0] != epoch:
-            self.position = (epoch, 0)
+            self.position = self._reached = (epoch, 0)
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch, the same for all ranks."""
@@ -189,6 +190,13 @@ class EpochBatches(DistributedSampler[Any]):
         """Yield the rows of each batch of the next epoch, or of the rest of a resumed one."""
         (epoch, begin), sizes = self.position, self._sizes()
         self.position = (epoch + 1, 0)
+        for number, rows in enumerate(self._rows_of(epoch, begin, sizes), begin + 1):
+            self._reached = (epoch, number)
+            yield rows
+        self._reached = (epoch + 1, 0)
+
+    def _rows_of(self, epoch: int, begin: int, sizes: list[int]) -> Iterator[NDArray[np.int64]]:
+        """Yield the rows of the batches of an epoch from number `begin` on."""
         count, world, rank = self._rows.count, self.num_replicas, self.rank
         order = EpochOrder(count, self.seed, epoch) if self.shuffle else None
         for number, size in enumerate(sizes[begin:], begin):
@@ -212,9 +220,10 @@ class EpochBatches(DistributedSampler[Any]):
         return {"rows": self._rows.count}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a position depends on, as JSON values."""
+        """Return the position after the last batch yielded, and what it depends on, as JSON values."""
         sizes = {"batches": len(self), "batch_size": self.batch_size, "ranks": self.num_replicas}
-        return {**sizes, **self.identity(), "seed": self.seed, "shuffle": self.shuffle}
+        own = {**sizes, **self.identity(), "seed": self.seed, "shuffle": self.shuffle}
+        return {**own, "epoch": self._reached[0], "batch": self._reached[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a position, with the seed and the order of the state.
@@ -235,11 +244,15 @@ class EpochBatches(DistributedSampler[Any]):
         batches, size, ranks = (
             fields.integer(name, low=1) for name in ("batches", "batch_size", "ranks")
         )
-        epoch, batch = fields.integer("epoch"), fields.integer("batch", batches - 1)
+        epoch, batch = fields.integer("epoch"), fields.integer("batch", batches)
         seed, shuffle = fields.integer("seed"), fields.flag("shuffle")
         here, done = len(self), batch * size * ranks
         together = self.batch_size * self.num_replicas
-        if done and together != size * ranks and (done % together or not self._rows_in_order):
+        if (
+            0 < batch < batches
+            and together != size * ranks
+            and (done % together or not self._rows_in_order)
+        ):
             raise UsageError(
                 f"The state is {plural(batch, 'batch', 'batches')} of {size} into an epoch"
                 f"{f', in {ranks} ranks' if ranks > 1 else ''}; batches of {self.batch_size} in "
@@ -247,20 +260,70 @@ class EpochBatches(DistributedSampler[Any]):
                 hint=f"use batches of {size}, or begin with the next epoch: set_epoch({epoch + 1})",
             )
         self.seed, self.shuffle = seed, shuffle
-        begin = done // together
-        self.position = (epoch, begin) if begin < here else (epoch + 1, 0)
+        begin = here if batch == batches else min(done // together, here)
+        self.position = self._reached = (epoch, begin)
+
+
+class WholeBatches:
+    """The rows of a buffer by batch, as the dataset of a loader; other attributes are the buffer's.
+
+    A loader that another library makes of this one's dataset asks for single rows, which would then
+    be taken for batches: that is an error.
+    """
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._buffer)
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return the batch of row numbers `[B]`; raises `UsageError` for one row."""
+        if isinstance(rows, np.ndarray):
+            return self._buffer[rows]
+        raise UsageError(
+            f"Another library made a loader of its own of ds.dataloader(…), which asks for row {rows} "
+            "in place of a batch",
+            hint="use ds.dataloader(…) as it is: it gives each rank its share, and device=… moves "
+            "batches; libraries that must make a loader of their own take DataLoader(ds, 256)",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_buffer":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._buffer, name)
 
 
 class DatasetLoader(DataLoader[Any]):
     """A resumable `DataLoader` of batches `[B]`; returned and documented by `ds.dataloader(…)`."""
 
-    def __init__(self, buffer: Any, batches: EpochBatches, **options: Any) -> None:
+    # Accelerate uses a loader with these as it is, and saves its state: a loader that it makes of
+    # `dataset` and `batch_sampler` has no batches, and one of a real batch sampler skips rows on
+    # several ranks.
+    _is_accelerate_prepared = use_stateful_dataloader = True
+
+    def __init__(
+        self,
+        buffer: Any,
+        batches: EpochBatches,
+        *,
+        collate_fn: Callable[[Any], Any] | None = None,
+        device: torch.device | str | int | None = None,
+        **options: Any,
+    ) -> None:
         self._position, self._buffer = (0, 0), buffer
+        self._device = None if device is None else as_device(device)
+        if taken := {"batch_sampler", "sampler"} & options.keys():
+            raise UsageError(
+                f"dataloader(…) has a sampler of its own; found {taken.pop()}=…",
+                hint="torch.utils.data.DataLoader(ds, …) takes one",
+            )
         super().__init__(
-            buffer,  # has the interface of a map-style dataset
+            WholeBatches(buffer),  # type: ignore[arg-type]  # has the interface of a map-style dataset
             batch_size=None,
             sampler=batches,
-            collate_fn=_identity,
+            collate_fn=collate_fn or _identity,
             **options,
         )
 
@@ -275,7 +338,7 @@ class DatasetLoader(DataLoader[Any]):
         self.batches.set_epoch(epoch)
         self._position = self.batches.position
 
-    def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch's own iterator class
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator class
         """Yield the batches of the next epoch."""
         if self.num_workers:
             self._buffer._prepare()
@@ -283,7 +346,7 @@ class DatasetLoader(DataLoader[Any]):
         self._position = (epoch, begin)
         for number, batch in enumerate(super().__iter__(), begin + 1):
             self._position = (epoch, number) if number < count else (epoch + 1, 0)
-            yield batch
+            yield batch if self._device is None else _move(batch, self._device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch returned, as JSON values."""
@@ -293,8 +356,37 @@ class DatasetLoader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume after a batch, with the seed of the state; see `EpochBatches.load_state_dict`."""
         self.batches.load_state_dict(state)
+        epoch, batch = self.batches.position
+        if batch == len(self):
+            self.set_epoch(epoch + 1)
         self._position = self.batches.position
+
+
+def as_dict(batch: Any) -> Any:
+    """Return a batch as nested dicts of tensors: a `collate_fn` for trainers that expect dicts.
+
+    Hugging Face's `Trainer` passes their items to `model.forward`.
+
+    ```python
+    loader = ds.dataloader(256, collate_fn=offline_data.as_dict)
+    ```
+
+    Example:
+        >>> as_dict(TensorDict({"next": {"reward": torch.ones(2, 1)}}, [2]))
+        {'next': {'reward': tensor([[1.],
+                [1.]])}}
+    """
+    return batch.to_dict() if isinstance(batch, TensorDictBase) or is_tensorclass(batch) else batch
 
 
 def _identity(batch: Any) -> Any:
     return batch
+
+
+def _move(batch: Any, device: torch.device) -> Any:
+    """Return a batch, or what a `collate_fn` made of it, on a device."""
+    if isinstance(batch, dict):
+        return {key: _move(value, device) for key, value in batch.items()}
+    if type(batch) in {list, tuple}:
+        return type(batch)(_move(value, device) for value in batch)
+    return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch

@@ -60,10 +60,7 @@ class MixtureBatches(EpochBatches):
 
     _rows_in_order = False
 
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of each batch of the next epoch, or of the rest of a resumed one."""
-        (epoch, begin), sizes = self.position, self._sizes()
-        self.position = (epoch + 1, 0)
+    def _rows_of(self, epoch: int, begin: int, sizes: list[int]) -> Iterator[NDArray[np.int64]]:
         of: Any = self.dataset
         mixture, world, rank = of.mixture, self.num_replicas, self.rank
         counts = [rows.count for rows in of.valid]
