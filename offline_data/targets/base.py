@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -154,6 +155,10 @@ class ExportTarget(ABC):
     """Fields of `ExportOptions` that change the files."""
     contained: bool = False
     """Whether `write` runs in a child process, since its library crashes on a full disk."""
+    own: ClassVar[Mapping[str, tuple[Key, ...]]] = MappingProxyType({})
+    """Names in the files that have a meaning, and the leaves, or roots of leaves, that may have them."""
+    columns_apart: bool = False
+    """Whether columns of episodes are in a table of their own, whose names may be those of leaves."""
     added: frozenset[tuple[Table, Key]] = frozenset()
     """Leaves that the reader of the format makes by itself, such as the number of a file's group;
     a root stands for all leaves below it."""

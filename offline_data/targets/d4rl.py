@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key
@@ -50,6 +50,14 @@ class D4RLTarget(ExportTarget):
         episodes=False,
         both=True,
     )
+    own: ClassVar = {
+        "observations": (("observation",),),
+        _NEXT: (("next", "observation"),),
+        "actions": (("action",),),
+        "rewards": (REWARD,),
+        "infos": (("info",),),
+        **dict.fromkeys(("terminals", "timeouts", "metadata", "virtual", "episode_terminals"), ()),
+    }
     added = frozenset({("episodes", TIMEOUT)})
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:
@@ -66,7 +74,7 @@ class D4RLTarget(ExportTarget):
         if key[0] == "info":
             name = join_key(("infos", *key[1:]))
             return place_at(leaf, name, self.holds, key, "steps")
-        if key[0] == "extra" and key[1] not in {"infos", "metadata", "virtual"}:
+        if key[0] == "extra":
             return place_at(leaf, "/".join(key[1:]), self.holds)
         return f"{self.name} has no place for it"
 

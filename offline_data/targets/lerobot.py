@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,9 +72,9 @@ if TYPE_CHECKING:
 
 _TASKS = ("task", "language_instruction", "natural_language_instruction", "instruction", "mission")
 """Last parts of names of texts that are the task; the first of these that is there."""
+_TASK_TABLE = "meta/tasks"
+"""Place of the leaf that is the task; a name that no column has."""
 _TIME = ("timestamp",)
-_OWN = (*NUMBERING, "timestamp", "task")
-"""Names of columns that LeRobot fills by itself."""
 _TOLERANCE = 1e-4
 """Seconds by which LeRobot allows a timestamp to differ from `frame_index / fps`."""
 _SMALLEST = 32
@@ -117,6 +117,7 @@ class LeRobotTarget(ExportTarget):
         encoded=True,
         dtypes={"float16": "float32", "complex64": None, "complex128": None},
     )
+    own: ClassVar = {**dict.fromkeys((*NUMBERING, "task"), ()), "timestamp": (_TIME,)}
     added = frozenset(
         {
             ("episodes", ("episode_index",)),
@@ -179,20 +180,19 @@ class LeRobotTarget(ExportTarget):
         """Return the feature of a leaf."""
         options = cast("_Choices", options)
         if leaf.key == options.task:
-            return LeafPlace(leaf, "task_index", "text", ("task",), "steps")
+            return LeafPlace(leaf, _TASK_TABLE, "text", ("task",), "steps")
         if leaf.table == "episodes":
             return "there is no place for columns of episodes"
         name = _feature_name(leaf, options)
-        if name in _OWN and not (leaf.key == _TIME and options.timed):
-            return f"LeRobot has a column {name} of its own"
         if len(leaf.shape) > 5 or 0 in leaf.shape or (leaf.dtype == "text" and leaf.shape):
             return f"there are no arrays of {leaf.dtype} {list(leaf.shape)}"
         dtype = self.holds.dtypes.get(leaf.dtype) or leaf.dtype
-        (found,), _ = read_features({name: _declaration(leaf, dtype, options)}, name)
-        table: Table = "observations" if found.key[0] == "observation" else "steps"
+        found, _ = read_features({name: _declaration(leaf, dtype, options)}, name)
+        key = found[0].key if found else leaf.key  # names of LeRobot itself are none of a leaf
+        table: Table = "observations" if key[0] == "observation" else "steps"
         lossy = f"encoded as {options.video}, lossy" if _is_video(leaf, options) else ""
         apart = leaf.table == "observations" != table and leaf.key not in options.followed
-        return LeafPlace(leaf, name, dtype, found.key, table, lossy, f"next.{name}" * apart)
+        return LeafPlace(leaf, name, dtype, key, table, lossy, f"next.{name}" * apart)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write data and videos episode by episode, then the metadata of all."""
@@ -348,7 +348,7 @@ class _LeRobotWriter:
         self._total: dict[str, Stats] = {}
         self._sketches: dict[str, QuantileSketch] = {}
         self._count = self._rows = 0
-        self._places = {one.path: one for one in job.places if one.path != "task_index"}
+        self._places = {one.path: one for one in job.places if one.path != _TASK_TABLE}
         self._after = {one.after: one for one in job.places if one.after}
         self._features = _features(self._places.values(), options, job.episodes.reader.manifest)
         self._schema = _schema(self._features)
@@ -433,7 +433,7 @@ class _LeRobotWriter:
 
     def _texts(self, episode: EpisodeBatch) -> list[str]:
         """Return the task of each row."""
-        task = next((one for one in self._job.places if one.path == "task_index"), None)
+        task = next((one for one in self._job.places if one.path == _TASK_TABLE), None)
         if task is None:
             return [""] * episode.transitions
         return list(np.asarray(task.step_rows(episode)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -42,11 +42,12 @@ class NpzTarget(ExportTarget):
     title = "numpy's npz"
     suffix = ".npz"
     holds = Holds(final_observation=True, flags="ended")
+    own: ClassVar = {LENGTHS: ()}
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the array of a leaf, named like it."""
-        if leaf.dtype == "text" and leaf.key[0] == "next":
-            return "texts that an action brought are not read back"
+        if leaf.dtype == "text" and leaf.key[0] in {"action", "next"}:
+            return "text is not read back as an action, nor as what it brought"
         key = (EPISODES, *leaf.key) if leaf.table == "episodes" else leaf.key
         return place_at(leaf, "/".join(key), self.holds)
 

@@ -8,7 +8,7 @@ batch of the dataset  ->  stored_batch        ->  what `ExportTarget.write` take
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +56,6 @@ def plan_export(
         )
     options, chosen = target.choose(episodes, options)
     losses = [*chosen]
-    taken: dict[str, Leaf] = {}
     for leaf in episodes.leaves:
         if leaf.key in {TERMINATED, TRUNCATED} and holds.flags == "none":
             continue
@@ -65,12 +64,6 @@ def plan_export(
             found = target.differs(leaf, episodes) or found
         if isinstance(found, str):
             losses.append(Loss(leaf.label, None, found))
-            continue
-        other = taken.setdefault(found.path, leaf)
-        if other is not leaf and leaf.key not in {TERMINATED, TRUNCATED}:
-            losses.append(
-                Loss(leaf.label, None, f"its name {found.path} is that of {join_key(other.key)}")
-            )
             continue
         places.append(found)
         if found.dtype != leaf.dtype and not _is_exact(leaf.dtype, found.dtype):
@@ -83,6 +76,7 @@ def plan_export(
             losses.append(Loss(leaf.label, None, found.lossy))
         if leaf.encoding and not holds.encoded:
             losses.append(Loss(leaf.label, None, f"{leaf.encoding} is decoded to pixels"))
+    _check_names(places, target, episodes.reader.manifest.id)
     roots = {place.leaf.key[0] for place in places if place.leaf.table != "episodes"}
     for root in () if holds.any_leaves else ("observation", "action"):
         if root not in roots:
@@ -90,6 +84,34 @@ def plan_export(
     job = ExportJob(episodes, options, tuple(places), name, 0)
     job, lost = _count_ends(job, target)
     return job, (*losses, *lost)
+
+
+def _check_names(places: Sequence[LeafPlace], target: ExportTarget, dataset: str) -> None:
+    """Raise `UsageError` if a leaf has a name in the files that is another's, or is inside another's."""
+    taken: dict[tuple[bool, str], str] = {}
+    named = [(place.leaf, path) for place in places for path in (place.path, place.after) if path]
+    for leaf, path in sorted(named, key=lambda one: one[1]):
+        if leaf.key in {TERMINATED, TRUNCATED}:
+            continue
+        apart = target.columns_apart and leaf.table == "episodes"
+        parts = path.split("/")
+        above = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+        others = [taken[apart, name] for name in above if (apart, name) in taken]
+        others += [
+            f"{name} of the format itself"
+            for name in {*above} & target.own.keys()
+            if not any(leaf.key[: len(root)] == root for root in target.own[name])
+        ]
+        if others:
+            step = f"offline-data preprocess {dataset} --step rename:{leaf.label}=NEW --out NAME"
+            column = leaf.table == "episodes"
+            raise UsageError(
+                f"{leaf.label} of {dataset} would be {path} in {target.name}, where {others[0]} is",
+                hint="rename it in the source, or choose another format"
+                if column
+                else f"rename it: `{step}`",
+            )
+        taken[apart, path] = leaf.label
 
 
 def _is_second(leaf: Leaf) -> bool:

@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,11 @@ class RldsTarget(ExportTarget):
         dtypes={"complex64": None, "complex128": None},
     )
 
+    own: ClassVar = {
+        f"{_STEPS}/reward": (REWARD,),
+        **dict.fromkeys((f"{_STEPS}/{name}" for name in _FLAGS), ()),
+    }
+
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the feature of a leaf."""
         if 0 in leaf.shape:
@@ -73,8 +78,6 @@ class RldsTarget(ExportTarget):
             path = (_STEPS, "reward")
         elif leaf.table == "episodes":
             path = leaf.key if leaf.key[0] == _EPISODE else (_EPISODE, *leaf.key)
-        elif leaf.key[0] in {*_FLAGS, "reward"}:
-            return f"RLDS has a feature {leaf.key[0]} of its own"
         return place_at(leaf, "/".join(path), self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:

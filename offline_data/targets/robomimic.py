@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,16 @@ class RobomimicTarget(ExportTarget):
         episodes=frozenset({*_TYPES, "initial_state"}),
         both=True,
     )
+    own: ClassVar = {
+        "obs": (("observation",),),
+        "next_obs": (("next", "observation"),),
+        "states": (("state",), ("next", "state")),
+        "actions": (("action",),),
+        "rewards": (REWARD,),
+        "dones": (DONES,),
+        "datagen_info": (("info",),),
+        "initial_state": (("initial_state",),),
+    }
     added = frozenset(
         {
             *(("episodes", (name,)) for name in (_DEMO, "file", _SUCCESS, _META, _WORDS)),
@@ -88,7 +98,7 @@ class RobomimicTarget(ExportTarget):
             if key[:2] in roots and key[2:]:
                 path = join_key((roots[key[:2]], *key[2:]))
             elif key[0] in {"extra", "info"}:
-                path = join_key(key[1:])
+                path = "/".join(key[1:])
         return place_at(leaf, path, self.holds) if path else f"{self.name} has no place for it"
 
     def differs(self, leaf: Leaf, episodes: ExportedEpisodes) -> str:

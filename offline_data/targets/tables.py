@@ -42,6 +42,11 @@ _SHARD = 512 << 20
 _AT_ONCE = 32
 """Images that are in memory at once."""
 TABLES = ("steps", "episodes")
+_OWN = (
+    {"episode_index", "step_index"},
+    {"episode_index", "length", "final", "final_observation"},
+)
+"""First parts of names of columns of steps, and of episodes, that have a use of their own."""
 
 
 class _Tables(ExportTarget):
@@ -57,17 +62,14 @@ class _Tables(ExportTarget):
         missing_text=True,
         dtypes={"complex64": None, "complex128": None},
     )
+    columns_apart = True
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the column of a leaf."""
-        if leaf.table == "episodes" and leaf.key[0] in {
-            "episode_index",
-            "length",
-            "final",
-            "final_observation",
-        }:
-            return "its name has another use"
-        return place_at(leaf, ".".join(leaf.key), self.holds)
+        name = ".".join(leaf.key)
+        if leaf.key[0] in _OWN[leaf.table == "episodes"]:
+            name = f"leaf.{name}"
+        return place_at(leaf, name, self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write both tables, a record batch of each for every batch."""

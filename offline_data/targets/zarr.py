@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ class ZarrTarget(ExportTarget):
         info=False,
         extra=False,
     )
+    own: ClassVar = {"meta/episode_ends": ()}
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the array of a leaf; names are joined by `_`, as there are no groups below `data`."""
