@@ -76,6 +76,8 @@ class LeafPlace:
     after: str = ""
     """Name in the files of the rows after the actions, which the reader returns below `next`; empty:
     there are none, or they are the last rows of `path`."""
+    missing: bool = False
+    """Whether texts that are missing stay so, although those of steps become empty; see `Holds`."""
 
     def step_rows(self, batch: EpisodeBatch, *, after: bool = False) -> Any:
         """Return the leaf with a row for each action; of observations the row before, or after, it.
@@ -133,6 +135,8 @@ class ExportJob:
     places: tuple[LeafPlace, ...]
     name: str
     """Name of the destination, without folders."""
+    folder: Path
+    """Its folder."""
     known_final: int
     """Number of episodes whose observation after the last action is known."""
 

@@ -107,6 +107,6 @@ def load_in_d3rlpy(episodes: ExportedEpisodes, observation: Key | None) -> Any:
             f"d3rlpy cannot be imported: {error}", hint="pip install d3rlpy"
         ) from error
     target = D3rlpyTarget()
-    job, _ = plan_export(episodes, target, ExportOptions(observation), "d3rlpy")
+    job, _ = plan_export(episodes, target, ExportOptions(observation), Path("d3rlpy"))
     stored = (stored_batch(batch, job, target.holds) for batch in episodes.batches())
     return create_infinite_replay_buffer([Episode(**one) for one in _columns(stored, job)])

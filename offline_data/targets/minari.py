@@ -4,6 +4,7 @@
 ROOT/[namespace/]NAME-vN/data/metadata.json, main_data.hdf5
     episode_0/observations, infos         T + 1 rows
     episode_0/actions, rewards, terminations, truncations
+    attributes of episode_0: seed, options/…, and others, which are metadata
 ```
 """
 
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from inspect import signature
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,11 @@ import numpy as np
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.files import is_file
+from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
+from offline_data.sources.catalogs.minari import METADATA
+from offline_data.sources.minari.metadata import plain
 from offline_data.sources.registry import get_source
 from offline_data.store.environments import import_gymnasium, space_of
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
@@ -37,7 +43,15 @@ _ABOUT = (
     *("algorithm_name", "author", "author_email", "code_permalink", "description", "requirements"),
     *("ref_min_score", "ref_max_score"),
 )
-"""Entries of `about` that Minari has a place for."""
+"""Entries of `about` that Minari has a place for, whatever wrote them."""
+_OWN = frozenset({"data_format", "dataset_id", "dataset_size", "jpeg_encoding", "minari_version"})
+"""Entries of Minari's metadata that describe the new files."""
+_SETS = ("author", "author_email")
+"""Those that Minari takes as sets, whose order in a file would depend on the process."""
+_NAMESPACE = "namespace_metadata.json"
+_TEXTS = ("options", "metadata")
+_ATTRIBUTE_BYTES = 60_000
+"""Bytes of an array for which an attribute of HDF5 has room."""
 
 
 class MinariTarget(ExportTarget):
@@ -51,9 +65,9 @@ class MinariTarget(ExportTarget):
         flags="rows",
         rewards="required",
         extra=False,
-        episodes=frozenset({"seed"}),
+        episodes=frozenset({"id", "seed", *_TEXTS}),
     )
-    added = frozenset(("episodes", (name,)) for name in ("id", "seed", "options", "metadata"))
+    added = frozenset(("episodes", (name,)) for name in ("id", "seed", "options"))
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
         """Return the group or dataset of a leaf in an episode."""
@@ -63,11 +77,10 @@ class MinariTarget(ExportTarget):
         if key in _FIXED:
             return place_at(leaf, _FIXED[key], self.holds)
         if leaf.table == "episodes":
-            return (
-                place_at(leaf, "seed", self.holds)
-                if leaf.dtype == "int64"
-                else "Minari has seeds of int64"
-            )
+            wanted = "text" if key[0] in _TEXTS else "int64"
+            if leaf.dtype != wanted or leaf.shape or key[1:]:
+                return f"Minari has {key[0]} of {wanted}"
+            return replace(place_at(leaf, key[0], self.holds), missing=True)
         if key[:2] == ("next", "info"):
             return place_at(leaf, join_key(("infos", *key[2:])), self.holds)
         sections = {"observation": "observations", "action": "actions", "info": "infos"}
@@ -77,6 +90,16 @@ class MinariTarget(ExportTarget):
         if leaf.dtype == "text" and key[0] == "info":
             return "infos of text are not read by Minari"
         return place_at(leaf, join_key((sections[key[0]], *key[1:])), self.holds)
+
+    def differs(self, leaf: Leaf, episodes: ExportedEpisodes) -> str:
+        """Return why a column of episodes does not come back."""
+        column = episodes.column(leaf.key)
+        if leaf.key == ("id",):
+            same = np.array_equal(column, np.arange(len(column)))
+            return "" if same else "episodes are numbered anew"
+        if leaf.key[0] in _TEXTS and not all(text is None or _is_kept(text) for text in column):
+            return "Minari has attributes of HDF5 there, which cannot have all of it"
+        return ""
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write the episodes by `MinariStorage.update_episodes`, one in memory at a time."""
@@ -90,8 +113,14 @@ class MinariTarget(ExportTarget):
         minari = import_minari()
         kind = minari.dataset.minari_storage.MinariStorage
         storage = kind.new(path / "data", *spaces, **_raw(kind.new))
-        storage.update_metadata(_metadata_of(job, minari.__version__))
-        storage.update_episodes(_buffers(batches, job))
+        about = _metadata_of(job, minari.__version__)
+        storage.update_metadata({name: about[name] for name in about.keys() - {*_SETS}})
+        noted: dict[int, dict[str, Any]] = {}
+        storage.update_episodes(_buffers(batches, job, storage, noted))
+        if noted:
+            storage.update_episode_metadata([*noted.values()], [*noted])
+        file = path / "data" / METADATA
+        file.write_text(json.dumps({**json.loads(file.read_text()), **about}))
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:  # noqa: ARG002
         """Open the folder as a local one of Minari."""
@@ -119,16 +148,35 @@ def _raw(make: Callable[..., Any]) -> dict[str, bool]:
 def _metadata_of(job: ExportJob, version: str) -> dict[str, Any]:
     """Return what Minari keeps of a dataset besides its episodes."""
     manifest = job.episodes.reader.manifest
-    found: dict[str, Any] = {
-        name: manifest.about[name] for name in _ABOUT if name in manifest.about
-    }
-    for name in ("author", "author_email"):
+    about = manifest.about
+    kept = about.keys() - _OWN if "minari_version" in about else about.keys() & {*_ABOUT}
+    found: dict[str, Any] = {name: about[name] for name in about if name in kept}
+    for name in _SETS:
         if name in found:
             listed = found[name] if isinstance(found[name], (list, tuple)) else [found[name]]
-            found[name] = set(map(str, listed))
-    if {"id", "entry_point", "additional_wrappers"} <= manifest.environment.keys():
+            found[name] = [*map(str, listed)]
+    if isinstance(spec := found.get("eval_env_spec"), Mapping):
+        found["eval_env_spec"] = json.dumps(spec)
+    known = {"id", "entry_point", "additional_wrappers"} <= manifest.environment.keys()
+    if known or ("minari_version" in about and manifest.environment):
         found["env_spec"] = json.dumps(dict(manifest.environment))
-    return {"dataset_id": job.name, "minari_version": version, **found}
+    return {"dataset_id": _id_of(job, about), "minari_version": version, **found}
+
+
+def _id_of(job: ExportJob, about: Mapping[str, Any]) -> str:
+    """Return the name with its namespace.
+
+    That is the one the dataset had, if the folders are named so, else those marked by Minari.
+    """
+    inside: list[str] = []
+    for folder in (job.folder, *job.folder.parents):
+        if not is_file(folder / _NAMESPACE):
+            break
+        inside.insert(0, folder.name)
+    spaces = PurePosixPath(str(about.get("dataset_id", ""))).parent.parts
+    if spaces and job.folder.parts[-len(spaces) :] == spaces:
+        inside = [*spaces]
+    return "/".join((*inside, job.name))
 
 
 def view_as_minari(episodes: ExportedEpisodes) -> Any:
@@ -140,7 +188,7 @@ def view_as_minari(episodes: ExportedEpisodes) -> Any:
     """
     minari = import_minari()
     kind: Any = minari.dataset.minari_storage.MinariStorage
-    job, _ = plan_export(episodes, MinariTarget(), ExportOptions(), "view-v0")
+    job, _ = plan_export(episodes, MinariTarget(), ExportOptions(), Path("view-v0"))
     holds, wheres = MinariTarget.holds, list(episodes.places())
 
     class View(kind):  # type: ignore[misc]
@@ -153,13 +201,15 @@ def view_as_minari(episodes: ExportedEpisodes) -> Any:
                 "action_space": self.action_space,
             }
             counts = {"total_episodes": len(wheres), "total_steps": episodes.transitions}
-            return {**_metadata_of(job, minari.__version__), **spaces, **counts}
+            about = _metadata_of(job, minari.__version__)
+            about |= {name: set(about[name]) for name in _SETS if name in about}
+            return {**about, **spaces, **counts}
 
         def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
             for number in map(int, episode_indices):
                 member, at = wheres[number]
                 episode = stored_batch(member.read(at, at + 1), job, holds)
-                found = _sections(episode, job)
+                found = _sections(episode, job, self)
                 flat = {name: found[name].reshape(-1) for name in _FIXED.values()}
                 yield {"id": number, "infos": {}, **found, **flat}
 
@@ -216,16 +266,22 @@ def _seed_of(stored: int) -> int | None:
     return None if stored == -1 else stored % 2**64
 
 
-def _buffers(batches: Iterable[EpisodeBatch], job: ExportJob) -> Any:
-    """Yield the episodes as Minari takes them."""
+def _buffers(
+    batches: Iterable[EpisodeBatch], job: ExportJob, storage: Any, noted: dict[int, dict[str, Any]]
+) -> Any:
+    """Yield the episodes as Minari takes them; other attributes of each are put into `noted`."""
     from minari.data_collector import EpisodeBuffer
 
     for number, episode in enumerate(each_episode(batches)):
-        sections = _sections(episode, job)
-        seed = episode.episodes.get(("seed",))
+        sections = _sections(episode, job, storage)
+        facts = {key[0]: column[0] for key, column in episode.episodes.items()}
+        if facts.get("metadata") is not None:
+            noted[number] = _attributes_of(facts["metadata"])
+        seed, options = facts.get("seed"), facts.get("options")
         yield EpisodeBuffer(
             id=number,
-            seed=None if seed is None else _seed_of(int(seed[0])),
+            seed=None if seed is None else _seed_of(int(seed)),
+            options=None if options is None else _attributes_of(options),
             observations=sections["observations"],
             actions=sections["actions"],
             rewards=sections["rewards"].reshape(-1),
@@ -235,8 +291,43 @@ def _buffers(batches: Iterable[EpisodeBatch], job: ExportJob) -> Any:
         )
 
 
-def _sections(episode: EpisodeBatch, job: ExportJob) -> dict[str, Any]:
-    """Return the leaves of one episode as nested dictionaries, by their paths."""
+def _attributes_of(text: str) -> dict[str, Any]:
+    """Return a JSON object as attributes by path; null is an attribute without a value."""
+    found: dict[str, Any] = {}
+
+    def add(value: Any, *names: str) -> None:
+        if isinstance(value, dict) and (value or not names):
+            for name, part in value.items():
+                add(part, *names, name)
+        else:
+            found["/".join(names)] = h5().Empty("f4") if value is None else value
+
+    add(json.loads(text))
+    return found
+
+
+def _is_kept(text: str) -> bool:
+    """Return True if attributes of HDF5 have all of a JSON object, as the reader of Minari says it."""
+    tree: dict[str, Any] = {}
+    try:
+        for path, value in _attributes_of(text).items():
+            *above, last = path.split("/")
+            branch = tree
+            for name in above:
+                branch = branch.setdefault(name, {})
+            values = np.asarray(value)
+            if values.dtype == object and value is not None and not isinstance(value, h5().Empty):
+                return False  # numbers beyond 64 bits
+            if values.ndim and 16 * values.size > _ATTRIBUTE_BYTES:
+                return False
+            branch[last] = plain(values) if isinstance(value, list) else plain(value)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return bool(tree) and "\\u0000" not in text and json.dumps(tree, sort_keys=True) == text
+
+
+def _sections(episode: EpisodeBatch, job: ExportJob, storage: Any) -> dict[str, Any]:
+    """Return the leaves of one episode as nested dictionaries and tuples, by their paths."""
     found: dict[str, Any] = {}
     for place in job.places:
         if place.leaf.table == "episodes":
@@ -247,4 +338,17 @@ def _sections(episode: EpisodeBatch, job: ExportJob) -> dict[str, Any]:
             group = group.setdefault(parent, {})
         column = getattr(episode, place.leaf.table)[place.leaf.key]
         group[name] = np.asarray(column)
+    for name in ("observation", "action"):
+        space = getattr(storage, f"{name}_space")
+        found[f"{name}s"] = _as_space(found[f"{name}s"], space)
     return found
+
+
+def _as_space(value: Any, space: Any) -> Any:
+    """Return a nested dictionary with tuples where the space has these."""
+    kind = type(space).__name__
+    if kind == "Tuple":
+        return tuple(_as_space(value[str(n)], part) for n, part in enumerate(space.spaces))
+    if kind == "Dict":
+        return {name: _as_space(part, space.spaces[name]) for name, part in value.items()}
+    return value

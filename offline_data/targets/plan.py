@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from offline_data.targets.episodes import ExportedEpisodes, ExportMember, Leaf, 
 
 
 def plan_export(
-    episodes: ExportedEpisodes, target: ExportTarget, options: ExportOptions, name: str
+    episodes: ExportedEpisodes, target: ExportTarget, options: ExportOptions, dest: Path
 ) -> tuple[ExportJob, tuple[Loss, ...]]:
     """Return the places of all leaves, and all that the files will not have.
 
@@ -68,7 +69,7 @@ def plan_export(
         places.append(found)
         if found.dtype != leaf.dtype and not _is_exact(leaf.dtype, found.dtype):
             losses.append(Loss(leaf.label, None, f"{leaf.dtype} becomes {found.dtype}"))
-        if leaf.dtype == "text" and not holds.missing_text:
+        if leaf.dtype == "text" and not (holds.missing_text or found.missing):
             count = _missing_texts(episodes, found, holds)
             why = "a missing text becomes an empty one"
             losses += [Loss(leaf.label, count, why)] if count else []
@@ -81,7 +82,7 @@ def plan_export(
     for root in () if holds.any_leaves else ("observation", "action"):
         if root not in roots:
             raise _missing_root(root, episodes, target)
-    job = ExportJob(episodes, options, tuple(places), name, 0)
+    job = ExportJob(episodes, options, tuple(places), dest.name, dest.parent, 0)
     job, lost = _count_ends(job, target)
     return job, (*losses, *lost)
 
@@ -304,7 +305,8 @@ def stored_batch(batch: EpisodeBatch, job: ExportJob, holds: Holds) -> EpisodeBa
 
 def _cast(column: Any, place: LeafPlace, holds: Holds) -> Any:
     if place.dtype == "text":
-        return column if holds.missing_text else np.where(_is_missing(column), "", column)
+        kept = holds.missing_text or place.missing
+        return column if kept else np.where(_is_missing(column), "", column)
     decoded = place.leaf.encoding and not holds.encoded
     if place.dtype == place.leaf.dtype and not decoded:
         return column

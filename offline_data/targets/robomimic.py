@@ -94,7 +94,10 @@ class RobomimicTarget(ExportTarget):
             name = key[1:] or ("state",)
             return place_at(leaf, join_key(("obs", *name)), self.holds, ("observation", *name))
         elif leaf.table == "steps" and (key != DONES or leaf.shape in {(), (1,)}):
-            roots = {("next", "observation"): "next_obs", ("next", "state"): "states"}
+            roots: dict[Key, str] = {
+                ("next", "observation"): "next_obs",
+                ("next", "state"): "states",
+            }
             if key[:2] in roots and key[2:]:
                 path = join_key((roots[key[:2]], *key[2:]))
             elif key[0] in {"extra", "info"}:

@@ -120,7 +120,7 @@ def export_episodes(
     path = _destination(path, target)
     settings.check_outside(path)
     _check_options(options, target)
-    job, losses = plan_export(episodes, target, options, path.name)
+    job, losses = plan_export(episodes, target, options, path)
     result = Exported(
         ", ".join(member.reader.manifest.id for member in episodes.members),
         path,

@@ -82,7 +82,7 @@ def _job(path: Path, to: str) -> Any:
     )
     options = ExportOptions(observation=None if get_target(to).holds.nested else one)
     return plan_export(
-        ExportedEpisodes((ExportMember.of(reader),)), get_target(to), options, "out-v0"
+        ExportedEpisodes((ExportMember.of(reader),)), get_target(to), options, Path("out-v0")
     )[0]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -14,6 +16,9 @@ import pytest
 import offline_data
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.targets.base import TARGETS, get_target
+from offline_data.testing.toy import write_toy
+from tests.targets.conftest import flat_batch
+from tests.toys.minari import box, discrete, toy_episode, write_minari
 from tests.toys.robomimic import isaac_demo, libero_demo, toy_demo, write_demos
 
 
@@ -40,8 +45,9 @@ def there_and_back(
     return out, losses, [open_reader(stored.path), open_reader(back.path)]
 
 
-def same_rows(one: DatasetReader, other: DatasetReader, *without: str) -> None:
+def same_rows(both: list[DatasetReader], *without: str) -> None:
     """Compare all rows and columns of episodes, apart from those of names."""
+    one, other = both
     rows = np.arange(one.transitions)
     first, second = one.transitions_at(rows), other.transitions_at(rows)
     np.testing.assert_equal(dict(second), dict(first))
@@ -51,7 +57,7 @@ def same_rows(one: DatasetReader, other: DatasetReader, *without: str) -> None:
             for key, values in reader.episodes.items()
             if key[0] not in without
         }
-        for reader in (one, other)
+        for reader in both
     ]
     np.testing.assert_equal(columns[1], columns[0])
 
@@ -129,7 +135,7 @@ def test_robomimic(name: str, tmp_path: Path) -> None:
     assert added == {key for key in added if key.startswith(tuple(WRITTEN.get(name, ())) or "-")}
     np.testing.assert_equal({k: v for k, v in after.items() if k not in added}, before)
     if name != "isaac":
-        same_rows(*both, "file")
+        same_rows(both, "file")
     assert both[1].manifest.environment == both[0].manifest.environment
 
 
@@ -137,7 +143,7 @@ def test_both_observations_of_robomimic(tmp_path: Path) -> None:
     path = write_demos(tmp_path / "in.hdf5", jumping())
     out, _, both = there_and_back(path, tmp_path, "robomimic", "out.hdf5", keep_episodes=True)
     np.testing.assert_equal(tree(out), tree(path))
-    same_rows(*both, "file")
+    same_rows(both, "file")
 
 
 @pytest.mark.parametrize("dones", [(1, 1), (1,), (0,)])
@@ -165,3 +171,103 @@ def test_libero_stays_readable(tmp_path: Path) -> None:
     out, losses, _ = there_and_back(path, tmp_path, "robomimic", "out.hdf5")
     assert "data/demo_0/next_obs/ee_states" in tree(out)
     assert any("observation after the last action" in one for one in losses)
+
+
+OPTIONS = {"level": 3, "goal": [0.5, 1.0], "maze": {"rows": ["#.#", "..."], "open": True}}
+NOTES = {"note/author": "me", "score": 0.25, "nothing": h5py.Empty("f4")}
+NESTED = {
+    "type": "Dict",
+    "subspaces": {"pair": {"type": "Tuple", "subspaces": [box(2), discrete()]}, "text": box()},
+}
+ABOUT = {
+    "algorithm_name": "PPO",
+    "author": ["a", "b"],
+    "eval_env_spec": gymnasium.spec("Acrobot-v1").to_json(),
+    "env_spec": gymnasium.spec("CartPole-v1").to_json(),
+    "num_episodes_average_score": 100,
+    "mine": {"x": 1},
+    "dataset_id": "lab/deep/toy-v0",
+}
+
+
+def test_minari(tmp_path: Path) -> None:
+    minari = pytest.importorskip("minari")
+    made = [
+        toy_episode(
+            n,
+            3 + n,
+            observation=NESTED,
+            info={"pos": box(2)},
+            seed=None if n == 1 else 2**63 + n,
+            options=None if n == 2 else OPTIONS,
+            attributes={} if n == 0 else NOTES,
+        )
+        for n in range(3)
+    ]
+    path = write_minari(tmp_path / "in-v0", made, observation=NESTED, metadata=ABOUT)
+    name = "lab/deep/toy-v0"
+    out, losses, both = there_and_back(path, tmp_path, "minari", name)
+    assert losses == []
+    same_rows(both)
+    parts = [tree(one / "data/main_data.hdf5") for one in (path, out)]
+    np.testing.assert_equal(parts[1], parts[0])
+    first, second = (one.manifest for one in both)
+    made_anew = {"dataset_size", "jpeg_encoding", "minari_version"}
+    abouts = [{k: v for k, v in m.about.items() if k not in made_anew} for m in (first, second)]
+    assert abouts[0] == abouts[1]
+    assert (first.environment, first.spaces) == (second.environment, second.spaces)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(out.parents[2]))
+        loaded = minari.load_dataset(name)
+        assert loaded.spec.dataset_id == name
+        assert (
+            loaded[0].observations["pair"][1].tolist() == made[0].observations["pair"][1].tolist()
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (OPTIONS, True),
+        ({"a": None}, True),
+        ({"a": {}}, False),
+        ({"a": [1, "b"]}, False),
+        ({"a/b": 1}, False),
+        ({"a": 2**70}, False),
+        ({"a": [0] * 10_000}, False),
+        ({"a": "\0"}, False),
+    ],
+    ids=str,
+)
+def test_options_that_minari_cannot_have(options: Any, kept: bool, tmp_path: Path) -> None:
+    pytest.importorskip("minari")
+    batch = replace(
+        flat_batch(),
+        episodes={("options",): np.array([json.dumps(options, sort_keys=True)] * 4, object)},
+    )
+    write_toy(tmp_path / "toy", [batch], dataset="local:toy@1")
+    done = offline_data.export(
+        tmp_path / "toy", tmp_path / "x-v0", to="minari", root=tmp_path / "r"
+    )
+    assert [loss.leaf for loss in done.losses] == [] if kept else ["episodes/options"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "marked", "name"),
+    [
+        ("plain", (), "x-v0"),
+        ("ns/deep", ("ns", "ns/deep"), "ns/deep/x-v0"),
+        ("ns/b", ("ns",), "x-v0"),
+    ],
+)
+def test_namespaces_that_minari_has_marked(
+    folder: str, marked: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("minari")
+    write_toy(tmp_path / "toy", [flat_batch()], dataset="local:toy@1")
+    for one in marked:
+        (tmp_path / one).mkdir(parents=True)
+        (tmp_path / one / "namespace_metadata.json").write_text("{}")
+    out = tmp_path / folder / "x-v0"
+    offline_data.export(tmp_path / "toy", out, to="minari", root=tmp_path / "r", progress=False)
+    assert json.loads((out / "data/metadata.json").read_text())["dataset_id"] == name
