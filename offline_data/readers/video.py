@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 from offline_data.config import silence_encoder
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.files import LFS, LFS_PULL, describe_head, read_head
+from offline_data.readers.nal import begins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,10 +26,14 @@ if TYPE_CHECKING:
 _MOST_PIXELS = 1 << 26  # 200 MB of one frame
 _RUN = 8
 """Frames from which on a request is a run that the next request may continue."""
+_PROBED = 16
+"""Frames of a file that are decoded although they are certainly key frames."""
 
 
 class VideoFile:
     """An mp4 file, decoded from the key frame before the first wanted frame on.
+
+    If a frame does not come from there, decoding begins at an earlier one.
 
     Args:
         path: The file.
@@ -37,8 +43,9 @@ class VideoFile:
 
     Attributes:
         index: int64 `[F, 2]`: time of each frame in ticks of the stream, ascending, and whether it is
-            a key frame.
+            a key frame, at which decoding may begin.
         times: `[F]` the same in seconds.
+        marks: `[F]` whether the file says that a frame is a key frame, if `index` is read.
         dtype, shape: Those of a decoded frame: uint8 RGB `[H, W, 3]`, or uint16 `[H, W, 1]`, as
             stored, of grey ones of more than 8 bits.
 
@@ -79,11 +86,12 @@ class VideoFile:
             deep = _is_deep(self._codec.pix_fmt or "")
             # No frame refers to those that are skipped; frame by frame in this decoder only.
             self._can_skip = self._codec.name == "h264" and not threads
+            self.marks, self._doubtful = np.zeros(0, bool), list[int]()
             self.index = self._read_index() if index is None else index
         self.dtype, self.shape = ("uint16" if deep else "uint8"), (height, width, 1 if deep else 3)
         self._ticks = np.ascontiguousarray(self.index[:, 0])
         self.times = self._ticks * float(self._stream.time_base)
-        self._keys = np.flatnonzero(self.index[:, 1])
+        self._keys = np.flatnonzero(self.index[:, 1]).tolist()
         # A reformatter of PyAV 17 and newer would keep a thread per processor.
         alone = {} if threads or int(self._av.__version__.split(".")[0]) < 17 else {"threads": 1}
         convert = self._av.video.reformatter.VideoReformatter().reformat
@@ -91,6 +99,8 @@ class VideoFile:
         self._frames: Iterator[Any] = iter(())
         self._next = len(self.times)
         """Number of the next frame of `_frames`."""
+        self._begun = 0
+        """Number of the frame at which decoding has begun."""
         self._wanted, self._unsent, self._last, self._drain = set[int](), set[int](), 0, False
 
     def close(self) -> None:
@@ -109,9 +119,9 @@ class VideoFile:
             pixels: NDArray[Any] = np.empty(0)
             for number, tick in zip(numbers.tolist(), ticks, strict=True):
                 if number != last:
-                    frame = next((one for one in self._frames if one.pts >= tick), None)
-                    if frame is None or frame.pts != tick:
-                        raise FormatError(f"{self._path}: frame {number} cannot be decoded")
+                    while (frame := self._frame_at(tick)) is None:
+                        self._unsent = {one for one in ticks if one >= tick}
+                        self._begin_before(number, self._begun)
                     pixels, last = self._pixels(frame), number
                     if (pixels.dtype.name, pixels.shape) != (self.dtype, self.shape):
                         raise FormatError(f"{self._path}: frame {number} has another size")
@@ -119,19 +129,72 @@ class VideoFile:
             if not self._drain:
                 self._next = int(numbers[-1]) + 1
 
+    def settle_keys(self) -> None:
+        """Decode the frame at each doubtful key frame, and at some others: `index` loses false ones.
+
+        Raises `FormatError` if such a frame cannot be decoded from an earlier key frame, either.
+        """
+        some = np.linspace(0, len(self._keys) - 1, min(_PROBED, len(self._keys)), dtype=np.int64)
+        for number in sorted({*self._doubtful, *(self._keys[place] for place in some)}):
+            if not self.begins_at(number):
+                self._forget(number)
+                next(self.read(np.array([number])))
+        self.index = self.index.copy()
+        self.index[:, 1] = 0
+        self.index[self._keys, 1] = 1
+
+    def begins_at(self, number: int) -> bool:
+        """Return True if decoding that begins at a frame yields this frame first."""
+        tick = int(self._ticks[number])
+        self._wanted = self._unsent = {tick}
+        self._last, self._drain, self._next = tick, True, len(self._ticks)
+        with self._name_damage():
+            return self._seek(number, number) and self._frame_at(tick) is not None
+
+    def _frame_at(self, tick: int) -> Any:
+        """Return the frame of a time; None if decoding has passed it, is at its end, or fails."""
+        try:
+            frame = next((one for one in self._frames if one.pts >= tick), None)
+        except self._av.error.FFmpegError:
+            return None
+        return frame if frame is not None and frame.pts == tick else None
+
     def _go_to(self, number: int) -> None:
         """Go on decoding up to a frame, or begin at the key frame before it where that is nearer."""
-        keys = self._keys[: np.searchsorted(self._keys, number, side="right")]
-        if number >= self._next and (not len(keys) or keys[-1] <= self._next):
-            return
-        for begin in (*keys[:-3:-1].tolist(), 0):  # a later one where decoding runs far ahead
-            self._container.seek(int(self._ticks[begin]), stream=self._stream)
-            packets = self._container.demux(self._stream)
-            first = next(packets, None)
-            if first is not None and first.pts is not None and first.pts <= self._ticks[number]:
-                self._frames = self._decode(chain([first], packets))
+        keys = self._keys[: bisect_right(self._keys, number)]
+        if number < self._next or (keys and keys[-1] > self._next):
+            self._begin_before(number, number + 1)
+
+    def _begin_before(self, number: int, limit: int) -> None:
+        """Begin decoding, to reach a frame, at the last key frame below `limit`, or the first frame."""
+        for begin in (*reversed(self._keys[: bisect_left(self._keys, limit)]), 0):
+            if begin < limit and self._seek(begin, number):
                 return
-        raise FormatError(f"{self._path}: frame {number} cannot be decoded")
+        raise FormatError(
+            f"{self._path}: frame {number} cannot be decoded",
+            hint="download or copy the file again",
+        )
+
+    def _seek(self, begin: int, number: int) -> bool:
+        """Begin decoding at a key frame; False if that is none, or later than a frame."""
+        self._container.seek(int(self._ticks[begin]), stream=self._stream)
+        packets = self._container.demux(self._stream)
+        first = next(packets, None)
+        if first is None or first.pts is None or first.pts > self._ticks[number]:
+            return False
+        if begin and first.pts == self._ticks[begin] and self._is_entry(first) is False:
+            self._forget(begin)
+            return False
+        self._frames, self._begun = self._decode(chain([first], packets)), begin
+        return True
+
+    def _forget(self, number: int) -> None:
+        """Remove a key frame that is none."""
+        if number in self._keys:
+            self._keys.remove(number)
+
+    def _is_entry(self, packet: Any) -> bool | None:
+        return begins(self._codec.name, bytes(packet), self._codec.extradata or b"")
 
     def _decode(self, packets: Iterator[Any]) -> Iterator[Any]:
         """Yield frames; once all packets of wanted ones are in the decoder, it may be emptied."""
@@ -147,14 +210,17 @@ class VideoFile:
                 return
 
     def _read_index(self) -> NDArray[np.int64]:
-        found = [
-            (packet.pts, packet.is_keyframe)
-            for packet in self._container.demux(self._stream)
-            if packet.pts is not None and not packet.is_discard
-        ]
-        index = np.array(sorted(found), np.int64).reshape(-1, 2)
+        found: list[tuple[int, bool, bool | None]] = []
+        for packet in self._container.demux(self._stream):
+            if packet.pts is not None and not packet.is_discard:
+                entry = packet.is_keyframe and self._is_entry(packet)
+                found.append((packet.pts, packet.is_keyframe, entry))
+        found.sort(key=lambda one: one[0])
+        index = np.array([(tick, entry is not False) for tick, _, entry in found], np.int64)
         if not len(index) or (np.diff(index[:, 0]) == 0).any():
             raise FormatError(f"{self._path} has no frames, or two of the same time")
+        self.marks = np.array([mark for _, mark, _ in found])
+        self._doubtful = [number for number, one in enumerate(found) if one[2] is None]
         return index
 
     def _pixels(self, frame: Any) -> NDArray[Any]:

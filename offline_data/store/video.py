@@ -266,7 +266,9 @@ class VideoColumn(EncodedColumn):
             for file in self._files:
                 opened = VideoFile(file.path, threads=False)
                 opened.close()
-                if not np.array_equal(opened.index, file.index):
+                keys = file.index[:, 1].astype(bool)
+                known = np.array_equal(opened.index[:, 0], file.index[:, 0])
+                if not known or (keys & ~opened.marks).any() or keys.any() < opened.marks.any():
                     return f"has other times in {file.times} than in {file.path}"
                 if (opened.dtype, opened.shape) != self._kind[1:]:
                     return f"has frames of {opened.dtype} {list(opened.shape)} in {file.path}"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
+from offline_data.readers.video import VideoFile
+from offline_data.store.reader import open_reader
+from offline_data.store.video import StoredVideo, VideoColumn, hash_file
 from tests.checks.planted import Write, changed, clean_batch, found
+from tests.films import decoded
+from tests.readers.test_key_frames import ENCODERS, marked
+from tests.readers.test_key_frames import write as write_film
 
 
 def test_frames_off_time(write: Write) -> None:
@@ -69,3 +77,55 @@ def test_timestamps(name: str, write: Write) -> None:
         assert (
             found(write(changed(clean_batch(), steps=column), about={"fps": other}), "RL058") == []
         )
+
+
+FILM = ("observation", "film")
+
+
+@pytest.mark.parametrize("listed", ["as the container marks", "settled"])
+@pytest.mark.parametrize("name", ["intra refresh", "intra refresh without B frames", "open groups"])
+def test_false_key_frames(name: str, listed: str, write: Write, tmp_path: Path) -> None:
+    film = write_film(tmp_path / "x.mp4", name)
+    opened = VideoFile(film)
+    opened.settle_keys()
+    index = opened.index if listed == "settled" else marked(film)
+    stored = StoredVideo(film, *hash_file(film), known=index)
+    frames = np.array([(0, n % 40) for n in range(int(LENGTHS.sum()) + 3)], np.int32)
+    column: Any = VideoColumn([stored], frames, ("video", "uint8", (64, 96, 3)))
+    path = write(changed(clean_batch(), observations={FILM: column}))
+    findings = found(path, "RL056")
+    wrong = int(index[:, 1].sum() - opened.index[:, 1].sum())
+    assert wrong == 0 or ENCODERS[name][2]
+    assert [one.message for one in findings] == [
+        f"Frames after {wrong} of {index[:, 1].sum()} examined key frames can only be decoded from an earlier one"
+    ] * (wrong > 0)
+    if wrong:
+        assert (findings[0].leaf, findings[0].severity) == ("observation/film", "warning")
+        number = int(np.flatnonzero(index[:, 1])[1])
+        assert findings[0].row == number - (number >= LENGTHS[0])  # of rows of observations
+    rows: Any = open_reader(path).leaf("observations", FILM)
+    truth = np.stack([decoded(film)[n] for n in frames[:, 1]])
+    np.testing.assert_array_equal(np.asarray(rows[np.arange(len(rows))]), truth)
+
+
+def test_frames_that_no_key_frame_yields(write: Write, tmp_path: Path) -> None:
+    film = write_film(tmp_path / "x.mp4", "av1")
+    index = VideoFile(film).index
+    frames = np.array([(0, n % 40) for n in range(int(LENGTHS.sum()) + 3)], np.int32)
+    column: Any = VideoColumn(
+        [StoredVideo(film, *hash_file(film), known=index)], frames, ("video", "uint8", (64, 96, 3))
+    )
+    path = write(changed(clean_batch(), observations={FILM: column}))
+    number = int(np.flatnonzero(index[:, 1])[1])
+    (copy,) = path.rglob("*.mp4")
+    with av.open(str(copy)) as container:
+        packet = [bytes(one) for one in container.demux(video=0) if one.is_keyframe][1]
+    data = copy.read_bytes().replace(packet, packet[:8] + bytes(len(packet) - 8))
+    copy.unlink()  # a hard link to the film
+    copy.write_bytes(data)
+    (one,) = found(path, "RL056")
+    assert (one.severity, one.count, one.row) == ("error", 1, number)
+    assert (
+        one.message
+        == f"Frames after 1 of {index[:, 1].sum()} examined key frames cannot be decoded"
+    )

@@ -21,7 +21,10 @@ from offline_data.sources.corrections import CORRECTIONS
 from offline_data.sources.lerobot import dataset as module
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify_files
 from tests.checks.planted import found
+from tests.films import decoded
+from tests.readers.test_key_frames import write as write_film
 from tests.sources.test_lerobot import CAM, EPISODES, assert_values, fetched, put, read
 from tests.toys.lerobot import (
     CAMERA,
@@ -286,6 +289,32 @@ def test_more_frames_than_rows_are_counted(video: Any, tmp_path: Path, settings:
     assert np.asarray(reader.episodes["extra_frames", "images", "vid"]).tolist() == [0, 3, 0, 1]
     (one,) = found(stored.path, "RL057")
     assert (one.leaf, one.episode, one.count) == ("observation/images/vid", 1, 2)
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize(
+    "name", ["intra refresh", "intra refresh without B frames", "closed groups"]
+)
+def test_videos_with_intra_refresh(
+    name: str, version: str, tmp_path: Path, settings: Settings
+) -> None:
+    folder = write_lerobot(tmp_path / "toy", version, (40,), files=(), videos=(), images=False)
+    (film,) = folder.rglob("*.mp4")
+    write_film(film, name)
+    truth = [*decoded(film), decoded(film)[-1]]
+    columns = {}
+    for video in ("keep", "png", "raw"):
+        stored = convert(folder, f"toy-{video}", settings, Options(video=video, audit="all"))
+        columns[video] = open_reader(stored.path).leaf(
+            "observations", ("observation", "images", "vid")
+        )
+        assert found(stored.path, "RL056") == []
+        assert not list(verify_files(stored.path, stored.manifest))
+    for row in np.random.default_rng(0).permutation(41):
+        for video, column in columns.items():
+            np.testing.assert_array_equal(
+                np.asarray(column[row : row + 1])[0], truth[row], err_msg=video
+            )
 
 
 REASONS = {

@@ -57,7 +57,7 @@ class BlackImages(Rule):
     }
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        return [key for key, leaf in _images(reader).items() if leaf.encoding is None]
+        return [key for key, leaf in image_leaves(reader).items() if leaf.encoding is None]
 
     def measure(self, block: RowBlock, key: Key) -> Tally:
         values = block.numbers(key)
@@ -67,7 +67,7 @@ class BlackImages(Rule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
         leaves = dict(measured.leaves)
-        for key, leaf in _images(reader).items():
+        for key, leaf in image_leaves(reader).items():
             if leaf.encoding is not None:
                 leaves[key] = self._measure_sample(reader, key)
         for found in leaves.values():
@@ -81,16 +81,16 @@ class BlackImages(Rule):
                 )
 
     def _measure_sample(self, reader: DatasetReader, key: Key) -> Tally:
-        column, known = _encoded_rows(reader, key)
+        column, known = encoded_rows(reader, key)
         if column.encoding == VIDEO:
-            looked = known[_spread(len(known), self.limits["sample"])]
+            looked = known[spread(len(known), self.limits["sample"])]
             rows = looked[~_decode(column[looked]).any(axis=1)]
-            place = _place(reader, key, int(rows[0])) if len(rows) else None
+            place = encoded_place(reader, key, int(rows[0])) if len(rows) else None
             return Tally(number=len(rows), rows=len(looked), place=place)
         begins, ends = column.bounds()
         sizes = (ends - begins)[known]
         smallest = np.unique(sizes, return_index=True)[1][:_SMALLEST]
-        looked = np.union1d(_spread(len(known), self.limits["sample"]), smallest)
+        looked = np.union1d(spread(len(known), self.limits["sample"]), smallest)
         black = np.zeros(len(known), bool)
         for at in looked[~_decode(column[known[looked]]).any(axis=1)].tolist():
             if not black[at]:
@@ -100,7 +100,7 @@ class BlackImages(Rule):
                     found = column[known[part]].images()
                     black[part] |= np.array([frame == data for frame in found], bool)
         rows = np.flatnonzero(black)
-        place = _place(reader, key, int(known[rows[0]])) if len(rows) else None
+        place = encoded_place(reader, key, int(known[rows[0]])) if len(rows) else None
         return Tally(number=len(rows), rows=len(known), place=place)
 
 
@@ -129,14 +129,14 @@ class FrozenImages(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
-        for key, leaf in _images(reader).items():
+        for key, leaf in image_leaves(reader).items():
             if not any("goal" in part.lower() for part in key):
                 yield from self._frozen(reader, key)
                 yield from self._one_colour(reader, key, leaf)
 
     def _frozen(self, reader: DatasetReader, key: Key) -> Iterator[Finding]:
         long = np.flatnonzero(reader.lengths >= self.limits["steps"])
-        some = long[_spread(len(long), self.limits["sample"])]
+        some = long[spread(len(long), self.limits["sample"])]
         frozen = [episode for episode in some.tolist() if _is_frozen(reader, key, episode)]
         if frozen:
             yield self.finding(
@@ -150,7 +150,7 @@ class FrozenImages(Rule):
             )
 
     def _one_colour(self, reader: DatasetReader, key: Key, leaf: LeafSpec) -> Iterator[Finding]:
-        rows = _spread(reader.transitions, self.limits["sample"])
+        rows = spread(reader.transitions, self.limits["sample"])
         frames = _decode(_frames(reader, key, rows)).reshape(len(rows), *leaf.shape)
         if leaf.shape[-1] not in _CHANNELS and leaf.shape[0] in _CHANNELS:
             frames = np.moveaxis(frames, 1, -1)
@@ -188,7 +188,7 @@ class ChannelOrder(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
-        for key, leaf in _images(reader).items():
+        for key, leaf in image_leaves(reader).items():
             if len(leaf.shape) != 3:
                 continue
             stored, declared = list(leaf.shape), _declared_shape(reader.manifest.spaces, key)
@@ -224,7 +224,7 @@ class LossyImages(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader, encoded = measured.reader, False
-        for key, leaf in _images(reader).items():
+        for key, leaf in image_leaves(reader).items():
             if leaf.encoding == "jpeg":
                 encoded = True
                 yield self.finding(reader, "Images are JPEG", leaf=join_key(key))
@@ -233,11 +233,12 @@ class LossyImages(Rule):
             yield self.finding(reader, "Images were JPEG in the source, and are stored decoded")
 
 
-def _images(reader: DatasetReader) -> dict[Key, LeafSpec]:
+def image_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
+    """Return the leaves of images by root key."""
     return {key: leaf for key, leaf in all_leaves(reader).items() if is_image(leaf)}
 
 
-def _spread(count: int, most: float) -> NDArray[np.int64]:
+def spread(count: int, most: float) -> NDArray[np.int64]:
     """Return at most `most` numbers from 0 to below `count`, evenly spread, the first included."""
     return np.unique(np.linspace(0, count - 1, min(count, max(1, int(most))), dtype=np.int64))
 
@@ -272,7 +273,7 @@ def _is_frozen(reader: DatasetReader, key: Key, episode: int) -> bool:
     return bool(_decode(frames[:1]).any())
 
 
-def _encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArray[np.int64]]:
+def encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArray[np.int64]]:
     """Return an encoded column, and which of its rows are frames of the source.
 
     The row after the last action of an episode is none if the observation there is unknown.
@@ -287,8 +288,8 @@ def _encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArr
     return column, np.flatnonzero(known)
 
 
-def _place(reader: DatasetReader, key: Key, row: int) -> RowPlace:
-    """Return the place of a row of an encoded column, see `_encoded_rows`."""
+def encoded_place(reader: DatasetReader, key: Key, row: int) -> RowPlace:
+    """Return the place of a row of an encoded column, see `encoded_rows`."""
     if not _has_final_rows(reader, key):
         return RowPlace(join_key(key), _episode(reader, row), row)
     begins = reader.starts + np.arange(reader.episode_count)

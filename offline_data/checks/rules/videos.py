@@ -1,18 +1,24 @@
-"""Rules on videos: frames at another time than rows, more frames than rows, times of rows."""
+"""Rules on videos: frames at another time than rows, key frames, more frames than rows, times of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import ClassVar, cast
 
 import numpy as np
 
 from offline_data.checks.block import RowBlock, is_numeric
-from offline_data.checks.finding import Finding
+from offline_data.checks.finding import Finding, Severity
 from offline_data.checks.rule import Measured, Rule, Tally
+from offline_data.checks.rules.images import encoded_place, encoded_rows, image_leaves, spread
 from offline_data.episodes.fields import Key, join_key
-from offline_data.plurals import plural_of
+from offline_data.errors import FormatError
+from offline_data.plurals import plural, plural_of
+from offline_data.readers.video import VideoFile
+from offline_data.store.layout import VIDEO
 from offline_data.store.reader import DatasetReader
+from offline_data.store.video import StoredVideo, VideoColumn
 
 _SHIFT = "frame_shift"
 """First part of the names of episode leaves with seconds between a row and its frame, at most."""
@@ -63,6 +69,54 @@ class FramesOffTime(Rule):
                         row=int(reader.starts[worst]),
                         count=len(off),
                     )
+
+
+class FalseKeyFrames(Rule):
+    """A kept video has key frames after which frames cannot be decoded.
+
+    Encoders with intra refresh, such as those of cameras and drones, renew a picture column by column,
+    and mark where they begin to. Frames after such a mark are decoded from an earlier key frame, which
+    is slow where that is far away; decoders that begin at the mark fail, or show a picture of parts.
+    Conversions leave such marks out of the list of key frames; earlier versions of this package did
+    not. A frame that cannot be decoded from any key frame is an error.
+
+    A sample of 256 key frames of each camera is decoded.
+    """
+
+    code = "RL056"
+    name = "false-key-frames"
+    severity = "warning"
+    hint = "make the dataset again with --force, which lists key frames anew; or with --video png"
+    thresholds: ClassVar = {"sample": 256}
+    explained: ClassVar = {"sample": "Key frames of a camera that are decoded."}
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        reader = measured.reader
+        for key, leaf in image_leaves(reader).items():
+            if leaf.encoding == VIDEO:
+                column, _ = encoded_rows(reader, key)
+                yield from self._of_leaf(reader, key, cast("VideoColumn", column))
+
+    def _of_leaf(self, reader: DatasetReader, key: Key, column: VideoColumn) -> Iterator[Finding]:
+        files, rows = column.used()
+        keys = [(n, k) for n, file in enumerate(files) for k in np.flatnonzero(file.index[:, 1])]
+        looked = [keys[place] for place in spread(len(keys), self.limits["sample"]).tolist()]
+        for severity, wrong in _false_keys(files, looked).items():
+            if wrong:
+                file, frame = wrong[0]
+                after = (rows[:, 0] == file) & (rows[:, 1] >= frame)
+                place = encoded_place(reader, key, int(after.argmax())) if after.any() else None
+                yield self.finding(
+                    reader,
+                    f"Frames after {len(wrong):,} of {plural(len(looked), 'examined key frame')} "
+                    + ("cannot be" if severity == "error" else "can only be")
+                    + " decoded"
+                    + " from an earlier one" * (severity == "warning"),
+                    place,
+                    leaf=join_key(key),
+                    count=len(wrong),
+                    severity=severity,
+                )
 
 
 class ExtraFrames(Rule):
@@ -136,6 +190,25 @@ class OffGridTimestamps(Rule):
             plural_of(found.number, found.rows, "row", "differs", "differ")
             + f" from row / {_frames_per_second(reader):g} fps by up to {found.high:.3g} s"
         )
+
+
+def _false_keys(
+    files: Sequence[StoredVideo], looked: Sequence[tuple[int, int]]
+) -> dict[Severity, list[tuple[int, int]]]:
+    """Return key frames, by file and frame, that decoding cannot begin at, and undecodable ones."""
+    found: dict[Severity, list[tuple[int, int]]] = {"warning": [], "error": []}
+    for number, some in groupby(looked, key=lambda one: one[0]):
+        film = VideoFile(files[number].path, files[number].index, threads=False)
+        for _, frame in some:
+            try:
+                if not film.begins_at(frame):
+                    found["warning"].append((number, frame))
+                    next(film.read(np.array([frame])))
+            except FormatError:
+                found["warning"] = [one for one in found["warning"] if one != (number, frame)]
+                found["error"].append((number, frame))
+        film.close()
+    return found
 
 
 def _frames_per_second(reader: DatasetReader) -> float | None:

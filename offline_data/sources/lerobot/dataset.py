@@ -356,10 +356,11 @@ class _Films:
                 film.close()
                 del self._open[camera]
             film = VideoFile(self._folder / file)
-            self._open[camera] = file, film
             if self._how == "keep":
+                film.settle_keys()
                 path = self._folder / file
                 self._kept[camera] = StoredVideo(path, *hash_file(path), known=film.index)
+            self._open[camera] = file, film
         try:
             frames, apart, more = frames_of_rows(film.times, video.bounds[place], rows, fps)
         except FormatError as error:
