@@ -16,7 +16,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
-from offline_data.plurals import plural
+from offline_data.plurals import plural, shorten
 from offline_data.sources.base import RawDataset
 from offline_data.targets.episodes import ExportedEpisodes, Leaf, Table
 
@@ -109,7 +109,7 @@ class Loss:
 
     def __str__(self) -> str:
         rows = "" if self.rows is None else f" ({plural(self.rows, 'row')})"
-        return f"{self.leaf}{rows}: {self.reason}"
+        return f"{shorten(self.leaf)}{rows}: {self.reason}"
 
 
 @dataclass(frozen=True)

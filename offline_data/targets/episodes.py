@@ -15,6 +15,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.cut import runs_within
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
+from offline_data.plurals import shorten
 from offline_data.preprocess.chunk import (
     OWN_COLUMNS,
     EpisodeSelection,
@@ -162,7 +163,7 @@ class ExportedEpisodes:
                 ]
                 raise UsageError(
                     f"{first.reader.manifest.id} and {other.reader.manifest.id} differ in leaf "
-                    f"{join_key(leaf.key)!r}: {found[0]} and {found[1]}; an export has one schema",
+                    f"{shorten(leaf.label)!r}: {found[0]} and {found[1]}; an export has one schema",
                     hint="export them one by one, or make the leaves equal with `preprocess`",
                 )
         if not len(self.lengths):

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
+from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.errors import UsageError
+from offline_data.plurals import shorten
 from offline_data.readers.video import Mp4Writer, pixel_format
 from offline_data.sources.base import Release
 from offline_data.sources.lerobot.features import read_features
@@ -164,13 +165,13 @@ class LeRobotTarget(ExportTarget):
                 and _exceeds_int64(leaf, episodes)
             ):
                 raise UsageError(
-                    f"{leaf.label} has values of 2**63 and more, which LeRobot's loader cannot read",
+                    f"{shorten(leaf.label)} has values of 2**63 and more, which LeRobot's loader cannot read",
                     hint=f"leave it out: `preprocess ID --step exclude:{leaf.label} --out NAME`",
                 )
             odd = _is_video(leaf, chosen) and any(side % 2 for side in leaf.shape[:2])
             if odd and chosen.video == "av1":
                 raise UsageError(
-                    f"{join_key(leaf.key)} has images of {leaf.shape[0]} x {leaf.shape[1]} pixels; "
+                    f"{shorten(leaf.label)} has images of {leaf.shape[0]} x {leaf.shape[1]} pixels; "
                     "av1 has even sizes only",
                     hint="--video h264, or --video none for images",
                 )

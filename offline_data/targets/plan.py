@@ -20,6 +20,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 from offline_data.exact import holds
+from offline_data.plurals import join_names, shorten
 from offline_data.targets.base import (
     FINAL,
     ExportJob,
@@ -51,7 +52,7 @@ def plan_export(
         options = replace(options, observation=_single_leaves(episodes, target, options))
     if not holds.both and (twice := [leaf.key for leaf in episodes.leaves if _is_second(leaf)]):
         raise UsageError(
-            f"{join_key(twice[0])} of {episodes.reader.manifest.id} is not the observation of the row after, "
+            f"{shorten(join_key(twice[0]))} of {episodes.reader.manifest.id} is not the observation of the row after, "
             f"and {target.name} has one observation for both",
             hint="convert the source without --keep-episodes, or choose d4rl, parquet or hf",
         )
@@ -107,7 +108,8 @@ def _check_names(places: Sequence[LeafPlace], target: ExportTarget, dataset: str
             step = f"offline-data preprocess {dataset} --step rename:{leaf.label}=NEW --out NAME"
             column = leaf.table == "episodes"
             raise UsageError(
-                f"{leaf.label} of {dataset} would be {path} in {target.name}, where {others[0]} is",
+                f"{shorten(leaf.label)} of {dataset} would be {shorten(path)} in {target.name}, "
+                f"where {shorten(others[0])} is",
                 hint="rename it in the source, or choose another format"
                 if column
                 else f"rename it: `{step}`",
@@ -151,15 +153,15 @@ def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: Ex
         keys = [leaf.key for leaf in episodes.leaves if leaf.key[0] == root]
         if root == "observation" and options.observation is not None:
             if options.observation not in keys:
-                named = ", ".join(map(join_key, keys)) or "none"
+                named = join_names(map(join_key, keys)) or "none"
                 raise UsageError(
-                    f"There is no observation {join_key(options.observation)!r}; expected one of {named}"
+                    f"There is no observation {shorten(join_key(options.observation))!r}; expected one of {named}"
                 )
             keys = [options.observation]
         if not keys:
             raise _missing_root(root, episodes, target)
         if len(keys) != 1:
-            named = ", ".join(map(join_key, keys))
+            named = join_names(map(join_key, keys))
             raise UsageError(
                 f"{target.name} has one array of {root}s, and the dataset has {len(keys)} leaves: {named}",
                 hint=f"choose one: --observation {join_key(keys[0])}"

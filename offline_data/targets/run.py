@@ -34,6 +34,7 @@ from offline_data.plurals import plural
 from offline_data.preprocess.plan import digest_of_rows
 from offline_data.progress import Progress
 from offline_data.project.content import digest_of
+from offline_data.reports.card import plain
 from offline_data.sources.folders import files_below
 from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock
@@ -56,6 +57,8 @@ from offline_data.version import __version__
 
 RECEIPT = "export.json"
 _PLACE_HINT = "choose a file or folder that you can write to"
+_MOST_LISTED = 20
+"""Losses in a message."""
 _REPLACED = "replaced"
 """Name of an older export while the new one takes its place."""
 _WITHIN = Check(
@@ -131,7 +134,8 @@ def export_episodes(
         dry_run=dry_run,
     )
     if strict and losses:
-        lost = "; ".join(map(str, losses))
+        lost = "; ".join(map(str, losses[:_MOST_LISTED]))
+        lost += f"; and {len(losses) - _MOST_LISTED:,} more" * (len(losses) > _MOST_LISTED)
         raise UsageError(
             f"{to} cannot hold all of {result.id}: {lost}",
             hint="without --strict it is written without these",
@@ -344,7 +348,7 @@ def _card(
             f"`{RECEIPT}` has the digests of the dataset and of all files."
         ),
         "Not in these files:" if result.losses else "These files have all of the dataset.",
-        "\n".join(f"- {loss}" for loss in result.losses),
+        "\n".join(f"- {plain(loss)}" for loss in result.losses),
     ]
     export = "\n" + "\n\n".join(line for line in lines if line) + "\n"
     return {**files, CARD: files[CARD] + export.encode()}

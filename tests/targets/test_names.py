@@ -106,3 +106,23 @@ def test_actions_of_text(to: str, taken: bool, tmp_path: Path) -> None:
         export(path, to)
     assert "parquet" in str(caught.value.hint)
     assert [one.name for one in tmp_path.iterdir()] == ["toy"]
+
+
+MARKUP = '"><img src=x>[a](b)`c`'
+
+
+def test_cards_escape_names_and_messages_shorten_them(tmp_path: Path) -> None:
+    long = "/".join(["x" * 200] * 3)
+    leaves: dict[Key, Any] = {(MARKUP,): FACTS, ("extra", *long.split("/")): STEPS}
+    done = export(write(leaves, tmp_path), "lerobot")
+    card = (done.path / "README.md").read_text()
+    (line,) = (line for line in card.splitlines() if line.startswith("- episodes/"))
+    assert "&lt;img src=x&gt;\\[a\\]\\(b\\)\\`c\\`" in line
+    with pytest.raises(UsageError, match="cannot hold all of") as caught:
+        offline_data.export(
+            tmp_path / "toy", tmp_path / "z", to="zarr", strict=True, progress=False
+        )
+    assert len(str(caught.value)) < 500
+    assert "extra/xxx" in str(caught.value)
+    assert any(loss.leaf == f"extra/{long}" for loss in offline_data.export(
+        tmp_path / "toy", tmp_path / "z", to="zarr", dry_run=True, progress=False).losses)  # fmt: skip
