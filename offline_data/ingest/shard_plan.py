@@ -45,6 +45,7 @@ class _ShardTable:
     files: tuple[str, ...]
     bytes: int | None
     episodes: int | None
+    transitions: int | None = None
 
 
 _File: TypeAlias = Annotated[RemoteFile, _FileTable, lambda table: RemoteFile(**vars(table))]

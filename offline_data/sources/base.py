@@ -174,6 +174,8 @@ class Shard:
     """Bytes of these files, if known."""
     episodes: int | None = None
     """Exact number of episodes, if known: any other number is an error."""
+    transitions: int | None = None
+    """Most rows, if known, so that ranks of a stream get equal numbers of batches."""
 
 
 @dataclass(frozen=True)

@@ -347,7 +347,7 @@ def test_whole_episodes_and_samples(stream: Stream) -> None:
 @here
 def test_ranks_divide_the_rows(stream: Stream) -> None:
     whole = sorted(codes(list(stream(4))))
-    parts = [codes(list(stream(4, rank=rank, world=3))) for rank in range(3)]
+    parts = [codes(list(stream(4, rank=rank, world=3, equal=False))) for rank in range(3)]
     assert sorted(code for part in parts for code in part) == whole
     assert all(parts)
     with pytest.raises(UsageError, match="6 shards, and 7 ranks"):
@@ -361,7 +361,8 @@ def test_ranks_of_a_launcher_divide_the_rows(
     """As torchrun sets them; `torch.distributed` comes first, and `ds.dataloader` does the same."""
     whole = sorted(codes(list(stream(4))))
     write_toy(tmp_path / "toy", [toy_batch([5, 4])])
-    ds, streams = BaseDatasetExperienceReplay(tmp_path / "toy"), [stream(4) for _ in range(3)]
+    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    streams = [stream(4, equal=False) for _ in range(3)]
     parts, rows, of_group = [], [], []
     monkeypatch.setenv("WORLD_SIZE", "3")
     for rank, one in enumerate(streams):
@@ -394,7 +395,7 @@ def test_surplus_workers_idle(stream: Stream, capfd: pytest.CaptureFixture[str])
     expected = sorted(codes(list(stream(4))))
     loaders = [
         DataLoader(
-            stream(4, rank=rank, world=2),
+            stream(4, rank=rank, world=2, equal=False),
             batch_size=None,
             num_workers=4,
             multiprocessing_context="fork",

@@ -150,6 +150,7 @@ def toy_files(name: str) -> dict[str, bytes]:
         one: dict[str, Any] = {"name": f"part {shard}", "file": shard_file(shard, toy.shards)}
         if "unknown" not in toy.words:
             one["episodes"] = 0 if toy.words.get("empty") == shard else toy.episodes
+            one["transitions"] = sum(map(toy_length, toy.episodes_of(shard)))
         if "hostile" in toy.words:
             one["name"] = f"../../../{shard}\x1b[31m\n"
         if shard in {toy.words.get("foreign"), toy.words.get("outside")}:
@@ -233,6 +234,7 @@ class ShardToy(Source):
                 one["name"],
                 tuple(each["file"] for each in listed[number : number + needed]),
                 episodes=one.get("episodes"),
+                transitions=one.get("transitions"),
             )
             for number, one in enumerate(listed)
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
 from offline_data.ahead import Ahead
@@ -25,8 +27,10 @@ from offline_data.buffers.streaming.windows import (
     BatchForm,
     Position,
     Window,
+    batches_of_reader,
     read_windows,
     shard_order,
+    share_of,
 )
 from offline_data.config import Settings, resolve_settings, user_path
 from offline_data.episodes import Skipped
@@ -71,7 +75,10 @@ class StreamingDataset(IterableDataset[Any]):
 
     In a `DataLoader` each worker reads its own shards, as does each of `world` ranks: together they
     read the same data as a single reader. Workers for which there is no shard return nothing, with
-    one warning; a rank without a shard is an error, since the others would wait for it. Every
+    one warning; a rank without a shard is an error, since the others would wait for it. All ranks get
+    as many batches as the one with most, if the source says how many rows (of slices: episodes)
+    its shards have: ranks that end early begin their shards again. Else a warning in a program of
+    `torch.distributed` says to set `batches_per_epoch`. Every
     iteration is the next epoch. `state_dict` after a batch and `load_state_dict` resume with exactly
     the following batch; torchdata's `StatefulDataLoader` saves the states of its workers.
 
@@ -95,6 +102,10 @@ class StreamingDataset(IterableDataset[Any]):
         seed: Seed of all orders; the same in all ranks.
         window_bytes: Size of the episodes shuffled together, in bytes.
         drop_last: Whether to drop the last batch of an epoch if it is not full.
+        batches_per_epoch: Number of batches of an epoch, of each rank: shards begin again, or the
+            epoch ends before all were read. None: see above.
+        equal: Whether all ranks have equal numbers of batches; False: those of their shards, each
+            row once.
         keys, decode, transform: See `load_dataset`.
         derived: Functions that add leaves computed from other rows of the same episode, as for
             `load_dataset`. `normalize` needs statistics, since a stream is read once: given, or of
@@ -133,6 +144,8 @@ class StreamingDataset(IterableDataset[Any]):
         seed: int = 0,
         window_bytes: int = WINDOW_BYTES,
         drop_last: bool = False,
+        batches_per_epoch: int | None = None,
+        equal: bool = True,
         keys: Iterable[KeyLike] | None = None,
         decode: bool = True,
         derived: Derived | Iterable[Derived] = (),
@@ -158,6 +171,9 @@ class StreamingDataset(IterableDataset[Any]):
         self.batch_size = batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.window_bytes = positive(window_bytes, "window_bytes")
+        if batches_per_epoch is not None:
+            positive(batches_per_epoch, "batches_per_epoch")
+        self.batches_per_epoch, self.equal = batches_per_epoch, equal
         self._ranks = Ranks(rank, world)
         self._keys = None if keys is None else as_keys(keys)
         self._decode, self._transform = decode, transform
@@ -180,6 +196,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._loaded: Position | None = None
         self._epochs = WorkerEpochs()
         self._open: set[_Windows] = set()
+        self._warned = False
         self._sampling: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -210,10 +227,42 @@ class StreamingDataset(IterableDataset[Any]):
                     stacklevel=2,
                 )
         self._position = begin
-        if worker >= used:
+        count = self._count_batches(begin.epoch, (rank, world), (worker, used))
+        if worker >= used or (count is not None and begin.batches >= count):
             self._position = Position(begin.epoch + 1)
             return iter(())
-        return self._batches(begin, rank * used + worker, world * used)
+        return self._batches(begin, rank * used + worker, world * used, count)
+
+    def _count_batches(
+        self, epoch: int, ranks: tuple[int, int], workers: tuple[int, int]
+    ) -> int | None:
+        """Return the number of batches of this reader in an epoch; None: those of its shards."""
+        if self.batches_per_epoch is not None:
+            return share_of(self.batches_per_epoch, *workers)
+        if not self.equal or ranks[1] == 1 or workers[0] >= workers[1]:
+            return None
+        shards, by_row = self.plan.shards, self._form.transitions
+        items = [shard.transitions if by_row else shard.episodes for shard in shards]
+        known = [count for count in items if count is not None]
+        if len(known) == len(items):
+            order = shard_order(len(items), self.seed, epoch, shuffle=self.shuffle)
+            return batches_of_reader(
+                [known[shard] for shard in order],
+                self._form.size[0],
+                drop_last=self.drop_last,
+                ranks=ranks,
+                workers=workers,
+            )
+        if distributed.is_available() and distributed.is_initialized() and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"How many {'rows' if by_row else 'episodes'} the shards of {self.plan.id} have is not "
+                f"known, so its {plural(ranks[1], 'rank')} may get different numbers of batches, and "
+                "those with more wait for the others until a time limit: set batches_per_epoch=… (of "
+                "each rank), or equal=False if they need not be equal",
+                stacklevel=3,
+            )
+        return None
 
     @property
     def rank(self) -> int:
@@ -260,6 +309,7 @@ class StreamingDataset(IterableDataset[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a position in the next iteration; raises `UsageError` for a different stream."""
         own, position = self._identity(), asdict(Position())
+        state = {"batches": 0, **state}  # of before it was counted
         if state.keys() != {*own, *position}:
             raise UsageError(f"A stream has no such state: {sorted(map(str, state))}")
         for name, value in own.items():
@@ -299,7 +349,29 @@ class StreamingDataset(IterableDataset[Any]):
             "reader": reader,
         }
 
-    def _batches(self, begin: Position, part: int, parts: int) -> Iterator[Any]:
+    def _batches(self, begin: Position, part: int, parts: int, count: int | None) -> Iterator[Any]:
+        """Yield the batches of a reader's shards, or `count` of them, for which shards begin again."""
+        epoch, done = begin.epoch, begin.batches
+        while True:
+            before = done
+            with closing(self._pass(begin, part, parts)) as batches:
+                for batch in batches:
+                    done += 1
+                    self._position = replace(self._position, batches=done)
+                    if done == count:
+                        self._position = Position(epoch + 1)
+                    yield batch
+                    if done == count:
+                        return
+            if count is None:
+                self._position = Position(epoch + 1)
+                return
+            if done == before and begin == Position(epoch, begin.window, batches=done):
+                raise NotFoundError(f"{self.plan.id} has no batch in an epoch")
+            begin = Position(epoch, self._position.window, batches=done)
+
+    def _pass(self, begin: Position, part: int, parts: int) -> Generator[Any]:
+        """Yield the batches of a reader's shards from a position on, once."""
         windows = _Windows(self, begin, part, parts)
         self._open.add(windows)
         left: deque[Window] = deque()
@@ -312,7 +384,6 @@ class StreamingDataset(IterableDataset[Any]):
                     yield self._batch(left)
             if not self.drop_last and any(left):
                 yield self._batch(left)
-            self._position = Position(begin.epoch + 1)
         finally:
             windows.close()
             self._open.discard(windows)

@@ -60,6 +60,8 @@ class Position:
     """… and number of preceding episodes in the next shard."""
     taken: int = 0
     """Number of rows, slices or episodes of the window already returned."""
+    batches: int = 0
+    """Number of batches of the epoch that were returned already."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ class Window:
     @property
     def position(self) -> Position:
         """The position in the stream."""
-        return replace(self._begin, taken=self._take_rows) if len(self) else self._end
+        return replace(self._begin, taken=self._take_rows, batches=0) if len(self) else self._end
 
     def gather(
         self, rows: NDArray[np.int64], keys: Sequence[Key], *, decode: bool
@@ -361,6 +363,59 @@ def read_windows(
             begin, size = end, 0
     if pieces:
         yield window()
+
+
+def batches_of_reader(
+    items: Sequence[int],
+    size: int,
+    *,
+    drop_last: bool,
+    ranks: tuple[int, int],
+    workers: tuple[int, int],
+) -> int:
+    """Return how many batches a reader makes of an epoch, so that all ranks have as many as the longest.
+
+    A rank has those of all its workers; what it lacks is divided among those that have any.
+
+    ```
+    rows of 4 shards, 2 ranks, batches of 2    rank 0: 9 + 1 -> 5    rank 1: 2 + 2 -> 2, and 3 again
+    ```
+
+    Args:
+        items: Number of items of each shard, in the order of the epoch.
+        size: Items in a batch.
+        drop_last: Whether a last batch that is not full is dropped.
+        ranks: Index of the rank, and number of ranks.
+        workers: Index of the worker, and number of those that read.
+
+    Example:
+        >>> [
+        ...     batches_of_reader(
+        ...         [9, 2, 1, 2], 2, drop_last=False, ranks=(rank, 2), workers=(worker, 2)
+        ...     )
+        ...     for rank in range(2)
+        ...     for worker in range(2)
+        ... ]
+        [5, 1, 3, 3]
+    """
+    (rank, world), (worker, used) = ranks, workers
+    rows = [sum(items[reader :: world * used]) for reader in range(world * used)]
+    counts = np.array([n // size if drop_last else -(-n // size) for n in rows])
+    counts = counts.reshape(world, used)
+    lacking, own = int(counts.sum(1).max() - counts[rank].sum()), counts[rank]
+    able = np.flatnonzero(own).tolist() or [*range(used)]
+    more = share_of(lacking, able.index(worker), len(able)) if worker in able else 0
+    return int(own[worker]) + more
+
+
+def share_of(count: int, worker: int, workers: int) -> int:
+    """Return the share of a worker in a number of batches.
+
+    Example:
+        >>> [share_of(5, worker, 3) for worker in range(3)]
+        [2, 2, 1]
+    """
+    return count // workers + (worker < count % workers)
 
 
 def shard_order(count: int, seed: int, epoch: int, *, shuffle: bool) -> list[int]:

@@ -195,7 +195,8 @@ class LeRobotDataset(RawDataset):
             if taken and (full or not files or number in (asked or ())):
                 name = "episodes {} to {}".format(*self._episodes.numbers[[first, number - 1]])
                 size = sum(taken.values()) or None
-                shard = Shard(name, tuple(taken), size, number - first)
+                rows = int(self._episodes.lengths[first:number].sum())
+                shard = Shard(name, tuple(taken), size, number - first, rows)
                 found[name] = shard, (first, number)
                 first, taken = number, {}
             taken |= {file: sizes.get(file) or 0 for file in files}

@@ -1,0 +1,185 @@
+"""Streams of several ranks: equal numbers of batches, whatever their shards, workers and form."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import chain, islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+
+from offline_data.buffers.streaming import StreamingDataset, dataset
+from offline_data.config import Settings
+from offline_data.errors import NotFoundError, UsageError
+from tests.ingest.here import convert_here
+from tests.toys.sharded import install, write_toy_shards
+
+FORMS: dict[str, dict[str, Any]] = {
+    "transitions": {"batch_size": 2},
+    "full batches": {"batch_size": 3, "drop_last": True},
+    "slices": {"batch_size": 4, "slice_len": 2, "strict_length": False},
+    "episodes": {},
+}
+NAME = "sharded-7x3"  # of 6 to 9 rows
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install(tmp_path / "plugin")
+    monkeypatch.syspath_prepend(str(folder))
+    convert_here(monkeypatch)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Callable[..., StreamingDataset]:
+    def make(name: str = NAME, **options: Any) -> StreamingDataset:
+        if not (tmp_path / name).exists():
+            write_toy_shards(tmp_path / name, name)
+        options = {"window_bytes": 300, "source": "shardtoy", **options}
+        return StreamingDataset(tmp_path / name, settings=Settings(tmp_path / "root"), **options)
+
+    return make
+
+
+def read(
+    make: Callable[..., StreamingDataset],
+    monkeypatch: pytest.MonkeyPatch,
+    world: int,
+    workers: int,
+    **options: Any,
+) -> list[list[list[int]]]:
+    """Return the rows of each batch of an epoch, for each rank, whose workers take turns."""
+    shares = []
+    for rank in range(world):
+        batches: list[list[int]] = []
+        for worker in range(max(workers, 1)):
+            info = SimpleNamespace(id=worker, num_workers=workers, seed=worker) if workers else None
+            monkeypatch.setattr(dataset, "get_worker_info", lambda info=info: info)
+            with make(rank=rank, world=world, **options) as one:
+                batches += [batch["index"].tolist() for batch in one]
+        shares.append(batches)
+    return shares
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.filterwarnings("ignore:.*the others have nothing to do")
+def test_all_ranks_have_as_many_batches_as_the_longest(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, form: str, workers: int, world: int
+) -> None:
+    options = {**FORMS[form], "shuffle": form != "transitions"}
+    alone = read(stream, monkeypatch, world, workers, equal=False, **options)
+    shares = read(stream, monkeypatch, world, workers, **options)
+    assert {len(share) for share in shares} == {max(map(len, alone))}
+    for own, share in zip(alone, shares, strict=True):
+        assert set(map(tuple, own)) <= set(map(tuple, share))  # each row once, then some again
+        assert set(chain(*share)) == set(chain(*own)) or form in {"slices", "full batches"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_batches_per_epoch(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, form: str, workers: int, count: int
+) -> None:
+    """Also where the rows of shards are not known, and of a single rank."""
+    for world in (1, 2):
+        options = {"name": f"{NAME}-unknown", "batches_per_epoch": count, **FORMS[form]}
+        shares = read(stream, monkeypatch, world, workers, **options)
+        assert [len(share) for share in shares] == [count] * world
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("counted", [{"rank": 1, "world": 3}, {"batches_per_epoch": 30}])
+def test_a_state_gives_the_same_rest(stream: Any, form: str, counted: dict[str, Any]) -> None:
+    options = {**FORMS[form], **counted, "seed": 4}
+    with stream(**options) as whole:
+        epochs = [[batch["index"].tolist() for batch in whole] for _ in range(2)]
+    for taken in range(len(epochs[0]) + 1):
+        with stream(**options) as first, stream(**options) as second:
+            assert [batch["index"].tolist() for batch in islice(first, taken)] == epochs[0][:taken]
+            second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))  # noqa: S301
+            rest = [epochs[0][taken:], epochs[1]][taken == len(epochs[0]) :]
+            assert [[batch["index"].tolist() for batch in second] for _ in rest] == rest
+    state = {name: value for name, value in whole.state_dict().items() if name != "batches"}
+    with stream(**options) as older:
+        older.load_state_dict(state)  # as saved by versions that did not count them
+
+
+def test_what_is_not_known_is_a_warning_under_ddp(
+    stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases: dict[bool, list[dict[str, Any]]] = {
+        True: [{"name": f"{NAME}-unknown"}, {"name": f"{NAME}-unknown", "slice_len": 1}],
+        False: [
+            {},
+            {"name": f"{NAME}-unknown", "batches_per_epoch": 3},
+            {"name": f"{NAME}-unknown", "equal": False},
+        ],
+    }
+    for initialized in (True, False):
+        monkeypatch.setattr(
+            distributed, "is_initialized", lambda initialized=initialized: initialized
+        )
+        for expected, several in cases.items():
+            for options in several:
+                one = stream(batch_size=2, rank=0, world=2, **options)
+                with one, warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    list(one), list(one)
+                said = [str(warning.message) for warning in caught]
+                assert len(said) == (expected and initialized)
+                assert all("set batches_per_epoch=" in text for text in said)
+
+
+def test_wrong_arguments_and_ranks_without_rows(stream: Any) -> None:
+    for wrong in (0, -1, 2.5):
+        with pytest.raises(UsageError, match="batches_per_epoch is"):
+            stream(batch_size=2, batches_per_epoch=wrong)
+    options = {"batch_size": 2, "shuffle": False, "rank": 0, "world": 2}
+    with (
+        stream("sharded-2x3-empty0", **options) as empty,
+        pytest.raises(NotFoundError, match="has no batch in an epoch"),
+    ):
+        next(iter(empty))
+    with stream("sharded-2x3-empty0", equal=False, **options) as empty:
+        assert list(empty) == []
+
+
+def train_in_rank(rank: int, store: str, one: StreamingDataset, found: Any) -> None:
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=30)
+    distributed.init_process_group("gloo", store, timeout=limit, rank=rank, world_size=2)
+    model, steps = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1)), 0
+    for _ in range(2):
+        for batch in one:
+            model(batch["action"]).square().mean().backward()
+            steps += 1
+    found.put(steps)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [{}, {"name": f"{NAME}-unknown", "batches_per_epoch": 7}])
+def test_two_ranks_of_ddp_end_together(stream: Any, tmp_path: Path, options: Any) -> None:
+    context = multiprocessing.get_context("fork")
+    found: Any = context.Queue()
+    one = stream(batch_size=2, **options)
+    arguments = f"file://{tmp_path / 'store'}", one, found
+    ranks = [context.Process(target=train_in_rank, args=(rank, *arguments)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    first, second = (found.get(timeout=60) for _ in ranks)
+    for process in ranks:
+        process.join()
+        assert process.exitcode == 0
+    assert first == second >= 14
