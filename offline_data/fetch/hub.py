@@ -29,6 +29,7 @@ from offline_data.errors import (
 )
 from offline_data.fetch.client import FROM_A_COPY
 from offline_data.fetch.files import RemoteFile, split_digest
+from offline_data.fetch.hub_session import LIBRARY, guard_session
 from offline_data.fetch.retry import (
     PASSING,
     FetchLimits,
@@ -46,6 +47,8 @@ _URL = re.compile(r"hf://datasets/(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<path>.
 _HEX = re.compile(r"[0-9a-f]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ALGORITHMS = {64: "sha256", 40: "git"}
+_ADVERT = re.compile(r"(?:For|for) more information check:? \S+ ?")
+"""Text that HTTP libraries add to each status."""
 _MOST_PAGES = 1_000
 """Pages of a listing, up to a thousand entries each: more than any dataset has."""
 _LOG_IN = (
@@ -90,7 +93,8 @@ def hub_headers(settings: Settings) -> dict[str, str]:
     """Return the headers that tell the hub who asks; they hold the token. No network."""
     from huggingface_hub.utils import build_hf_headers
 
-    return dict(build_hf_headers(token=settings.hub_token, library_name="offline-data"))
+    guard_session(settings)
+    return dict(build_hf_headers(token=settings.hub_token, library_name=LIBRARY))
 
 
 def with_facts(file: RemoteFile, url: str, settings: Settings) -> RemoteFile:
@@ -100,9 +104,9 @@ def with_facts(file: RemoteFile, url: str, settings: Settings) -> RemoteFile:
     """
     from huggingface_hub import get_hf_file_metadata
 
-    place, token, end = url_on_hub(url, settings), settings.hub_token, settings.hub_endpoint
+    place = url_on_hub(url, settings)
     with hub_errors(url):
-        found = get_hf_file_metadata(place, token=token, endpoint=end)
+        found = get_hf_file_metadata(place, headers=hub_headers(settings), token=False)
     size = found.size if file.size is None else file.size
     algorithm = _ALGORITHMS.get(len(found.etag or "")) if _HEX.fullmatch(found.etag or "") else None
     if algorithm is None or (algorithm == "git" and size is None):
@@ -239,23 +243,26 @@ def hub_api(settings: Settings) -> Any:
         )
     from huggingface_hub import HfApi
 
-    return HfApi(endpoint=settings.hub_endpoint, token=settings.hub_token)
+    guard_session(settings)
+    return HfApi(endpoint=settings.hub_endpoint, token=settings.hub_token, library_name=LIBRARY)
 
 
-def ask_hub(what: str, call: Callable[[], T], settings: Settings) -> T:
+def ask_hub(what: str, call: Callable[[], T], settings: Settings, *, once: bool = False) -> T:
     """Call the hub's API, again where that may help, and turn its errors into this package's.
 
     Args:
         what: Repository or account that messages name.
         call: For example a method of `hub_api`; an iterator must be used up inside.
         settings: How often a user wants to try.
+        once: Whether not to call it again.
     """
+    limits = FetchLimits().within(settings.transfer)
 
     def attempt() -> T:
         with hub_errors(what):
             return call()
 
-    return with_retries(attempt, FetchLimits().within(settings.transfer), time.sleep)
+    return with_retries(attempt, replace(limits, tries=1) if once else limits, time.sleep)
 
 
 def require_network() -> None:
@@ -313,7 +320,7 @@ def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineData
 
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
-    said = redact(" ".join(str(error).split()[:40]))
+    said = redact(_ADVERT.sub("", " ".join(str(error).split()[:40])))
     if isinstance(error, hub.OfflineModeIsEnabled):
         return OfflineError(f"{what} is not on this disk and the hub is offline: {said}")
     missing = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.EntryNotFoundError)

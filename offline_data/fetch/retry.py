@@ -17,7 +17,6 @@ from urllib.request import getproxies, proxy_bypass
 from offline_data.config import TransferLimits
 from offline_data.errors import NetworkError, NoNetworkError
 from offline_data.fetch.mirrors import host_of
-from offline_data.plurals import plural
 
 T = TypeVar("T")
 
@@ -149,9 +148,9 @@ def with_retries(
             if failures >= (min(2, limits.tries) if unseen else limits.tries):
                 if isinstance(error, NoNetworkError):
                     raise
-                attempts = plural(failures, "attempt", "attempts in a row")
+                attempts = f" (gave up after {failures} attempts in a row without progress)"
                 raise NetworkError(
-                    f"{error.message} (gave up after {attempts} without progress)",
+                    f"{error.message}{attempts if failures > 1 else ''}",
                     hint="run the same command again: it resumes where it stopped; "
                     "OFFLINE_DATA_MIRRORS names other hosts",
                 ) from error

@@ -8,9 +8,7 @@ repository has the dataset that it had before.
 from __future__ import annotations
 
 import hashlib
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from offline_data.config import Settings
 from offline_data.errors import IntegrityError, NetworkError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.hub import ask_hub, hub_api, hub_errors, list_hub
+from offline_data.fetch.hub_session import quiet_push
 from offline_data.progress import Progress
 from offline_data.store.layout import EPISODES, MANIFEST, OBSERVATIONS, STEPS, TED, TEXT
 from offline_data.store.library import Entry
@@ -102,13 +101,13 @@ class HubPush:
         if not self.exists:
             ask_hub(what, lambda: api.create_repo(**where, private=True, exist_ok=True), settings)
         added: list[Any] = []
-        with _quiet(), progress.task(f"push {self.repository}", self.size, "B") as bar:
+        with quiet_push(), progress.task(f"push {self.repository}", self.size, "B") as bar:
             for first in range(0, len(self.changed), _AT_ONCE):
                 names = self.changed[first : first + _AT_ONCE]
                 with hub_errors(what):
                     some = [CommitOperationAdd(name, self._content(name)) for name in names]
                 preupload = partial(api.preupload_lfs_files, additions=some, **where)
-                ask_hub(what, preupload, settings)
+                ask_hub(what, preupload, settings, once=True)  # it tries again by itself
                 for name, one in zip(names, some, strict=True):
                     if one.upload_info.sha256.hex() != self.digests[name][1]:
                         raise IntegrityError(f"{name} was changed while it was pushed")
@@ -162,23 +161,3 @@ def _is_same(there: RemoteFile, content: Path | bytes, size: int, sha256: str) -
     data = content if isinstance(content, bytes) else content.read_bytes()  # a small file
     header = f"blob {size}\0".encode()
     return hashlib.sha1(header + data, usedforsecurity=False).hexdigest() == value
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide progress bars and warnings of huggingface_hub in the block: `progress` shows a bar."""
-    from huggingface_hub.utils import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    hidden = are_progress_bars_disabled()
-    disable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        if not hidden:
-            enable_progress_bars()
