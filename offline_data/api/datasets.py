@@ -592,6 +592,9 @@ def stats(
 ) -> DatasetStats:
     """Return minimum, maximum, mean, quantiles and more of every leaf and of the episodes.
 
+    They are of the T rows of each episode; the observation after its last action counts in minima and
+    maxima alone.
+
     ```python
     found = offline_data.stats("local:arm", chunk=50, relative_to="observation/state", absolute=[6])
     found.actions.features.mean  # of each element of a relative action, over all chunks

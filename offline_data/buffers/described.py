@@ -163,8 +163,9 @@ class Described:
         found["observation"].features.mean, found.per_episode.returns.median
         ```
 
-        One pass over all data in bounded memory. Every observation that the source has counts once,
-        the last ones of episodes included. Whole episodes that a view cuts have their whole return.
+        One pass over all data in bounded memory. The T rows of an episode count; the observation after
+        its last action does in minima and maxima alone. Whole episodes that a view cuts have their whole
+        return.
 
         Args:
             chunk: Also describe action chunks; these three are documented at `offline_data.stats`.

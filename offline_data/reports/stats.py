@@ -1,4 +1,11 @@
-"""Statistics of a dataset: per leaf and per episode, in one pass with bounded memory."""
+"""Statistics of a dataset: per leaf and per episode, in one pass with bounded memory.
+
+```
+an episode    s0 a0   s1 a1   s2 a2   s3
+counted       x  x    x  x    x  x           the T rows that a policy sees
+minimum, maximum                      x      the observation after the last action, if it is known
+```
+"""
 
 from __future__ import annotations
 
@@ -45,7 +52,10 @@ _TITLES = ("MIN", "MAX", "MEAN", "STD", "NAN", "INF")
 
 @dataclass(frozen=True, eq=False)
 class FeatureStats:
-    """Figures of each number of a leaf's rows, over the finite values of it; arrays `[*shape]`."""
+    """Figures of each number of a leaf's rows, over the finite values of it; arrays `[*shape]`.
+
+    Final observations count in `min` and `max` alone, see `LeafStats`.
+    """
 
     count: NDArray[np.int64]
     """Finite values."""
@@ -56,7 +66,8 @@ class FeatureStats:
     std: NDArray[np.float64]
     """Standard deviation of the population."""
     quantiles: NDArray[np.float64]
-    """At the levels `QUANTILES`, `[*shape, levels]`. NaN where no value is finite."""
+    """At the levels `QUANTILES`, `[*shape, levels]`; levels 0 and 1 are `min` and `max`. NaN where no
+    value is finite."""
     rank_error: float
     """Bound of the distance between ranks of `quantiles` and the exact ones, as a share of the rows:
     0 where they are exact, as for fewer than 1,024 rows (8,192 of up to 32 numbers)."""
@@ -65,7 +76,11 @@ class FeatureStats:
 
 @dataclass(frozen=True, repr=False)
 class LeafStats:
-    """Statistics over the finite items of a numeric leaf; printed, those of each feature."""
+    """Statistics over the finite items of a numeric leaf; printed, those of each feature.
+
+    They are of the T rows of an episode that a policy sees. The observation after its last action, if it
+    is known, counts in `min` and `max` alone.
+    """
 
     key: str
     """TED key, parts joined by `/`."""
@@ -73,7 +88,7 @@ class LeafStats:
     shape: tuple[int, ...]
     """Shape of one row."""
     rows: int
-    """Number of rows: `N`, or for observations one more per episode whose last one is known."""
+    """Number of rows, without final observations: `N`."""
     min: Number | None
     """None for complex leaves and if no item is finite, like the next three."""
     max: Number | None
@@ -249,7 +264,7 @@ def dataset_stats(
     Args:
         reader: Of the dataset.
         pieces: First rows and lengths, int64 `[P]`, of the runs of rows to look at, each inside an
-            episode; the observation after its last row counts with each. None: all episodes.
+            episode; the observation after its last row counts in minima and maxima. None: all episodes.
         chunk: Length of the action chunks to describe in `actions`; None: 1 with `relative_to`.
         relative_to: Observation leaf to subtract from the actions of a chunk: its value before the
             first of them.
@@ -272,21 +287,24 @@ def dataset_stats(
     if not transitions:
         raise UsageError(f"There is nothing to describe: no row of {reader.manifest.id}")
     leaves = reader.step_leaves | reader.observation_leaves
-    rows = dict.fromkeys(sorted(leaves.keys() - {EPISODE}), 0)
-    measured = {key: _Figures(leaves[key]) for key in rows if not leaves[key].text}
-    counts = {key: np.zeros(1, np.int64) for key in rows if leaves[key].text}
+    keys = sorted(leaves.keys() - {EPISODE})
+    measured = {key: _Figures(leaves[key]) for key in keys if not leaves[key].text}
+    counts = {key: np.zeros(1, np.int64) for key in keys if leaves[key].text}
     of_steps = sum(leaf.nbytes for key, leaf in reader.step_leaves.items() if key != EPISODE)
-    of_observations = sum(leaf.nbytes for leaf in reader.observation_leaves.values())
-    size = of_steps * transitions + of_observations * (transitions + chosen.ends.rows)
+    seen = reader.observation_leaves.values()
+    size = (of_steps + sum(leaf.nbytes for leaf in seen)) * transitions
+    size += sum(leaf.nbytes for leaf in seen if not leaf.text) * chosen.ends.rows
     with progress.task("stats", size, "B") as task:
         for walk in (_step_chunks, _observation_chunks):
             for key, values in walk(reader, chosen, chunk_items):
-                rows[key] += len(values)
                 if key in counts:
                     counts[key] = counts[key] + _count_codes(reader, key, values)
                 else:
                     measured[key].add(np.asarray(values))
                 task.advance(values.nbytes)
+        for key, values in _final_chunks(reader, chosen, chunk_items):
+            measured[key].add_final(np.asarray(values))
+            task.advance(values.nbytes)
 
     def of_episodes(name: str) -> NDArray[np.generic]:
         return np.asarray(reader.episodes[(name,)])[chosen.numbers]
@@ -302,8 +320,8 @@ def dataset_stats(
         reader.manifest.id,
         transitions,
         count,
-        tuple(found.stats(rows[key]) for key, found in measured.items()),
-        tuple(_text_stats(reader, key, rows[key], found) for key, found in counts.items()),
+        tuple(found.stats(transitions) for found in measured.values()),
+        tuple(_text_stats(reader, key, transitions, found) for key, found in counts.items()),
         per_episode,
         actions=actions,
     )
@@ -392,14 +410,16 @@ class _Selection:
 
     ```
     steps           0  1  2 | 3  4         pieces inside of episodes
-    observations    0  1  2  3 | 4  5  6   theirs in the table of observations, the last ones included
+    observations    0  1  2  . | 4  5  .   those before the steps, in the table of observations
     ends                  2       4        step rows whose next observation is the last one of a piece
+    finals                   3        6    these observations
     ```
     """
 
     steps: _Pieces
     observations: _Pieces
     ends: _Pieces
+    finals: _Pieces
     numbers: NDArray[np.int64]
     """Episodes of the pieces, unique."""
     lengths: NDArray[np.int64]
@@ -411,17 +431,18 @@ class _Selection:
         reader: DatasetReader,
         pieces: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
     ) -> _Selection:
-        """Return the rows of `pieces` in both tables, without the repeated row at unknown ends."""
+        """Return the rows of `pieces` in both tables; final observations are those that are known."""
         first, lengths = (reader.starts, reader.lengths) if pieces is None else pieces
         episode = np.searchsorted(reader.starts, first, side="right") - 1
         inside = first + lengths < (reader.starts + reader.lengths)[episode]
         known = inside | np.asarray(reader.episodes[("final_observation",)], bool)[episode]
-        ends = (first + lengths - 1)[known]
+        ends, finals = (first + lengths - 1)[known], (first + episode + lengths)[known]
         numbers, place = np.unique(episode, return_inverse=True)
         return cls(
             _Pieces(first, lengths),
-            _Pieces(first + episode, lengths + known),
+            _Pieces(first + episode, lengths),
             _Pieces(ends, np.ones_like(ends)),
+            _Pieces(finals, np.ones_like(finals)),
             numbers,
             np.bincount(place, lengths, len(numbers)).astype(np.int64),
         )
@@ -432,6 +453,8 @@ class _Figures:
 
     def __init__(self, leaf: LeafSpec) -> None:
         self._leaf, self._seen, self._count = leaf, Moments(), prod(leaf.shape)
+        self._finals: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
+        """Minima and maxima of final observations."""
         self._histograms: Histograms | None = None
         if self._count <= MOST_FEATURES and "complex" not in leaf.dtype:
             self._histograms = Histograms(self._count, leaf.dtype)
@@ -453,13 +476,34 @@ class _Figures:
             self._seen = self._seen.merge(item_moments(rows.T))
             self._histograms.add(rows, self._sketch.low, self._sketch.high)
 
+    def add_final(self, values: NDArray[np.generic]) -> None:
+        """Extend minima and maxima by some final observations, at least one."""
+        if self._histograms is None:
+            found = moments_of(values)
+            limits = Moments(minimum=found.minimum, maximum=found.maximum)
+            self._seen = self._seen.merge(limits)
+            return
+        rows = values.reshape(len(values), self._count)
+        if rows.dtype.kind == "f":
+            rows = np.where(np.isfinite(rows), rows, np.nan)
+        elif rows.dtype.kind == "b":
+            rows = rows.view(np.uint8)
+        low, high = np.fmin.reduce(rows), np.fmax.reduce(rows)
+        for before in self._finals:
+            low, high = np.fmin(low, before[0]), np.fmax(high, before[1])
+        self._finals = [(low, high)]
+
     def stats(self, rows: int) -> LeafStats:
         """Return the statistics over `rows` rows."""
         leaf, seen, features = self._leaf, self._seen, None
         least, greatest = seen.minimum, seen.maximum
         if self._histograms is not None and rows:
             low, high = self._sketch.low, self._sketch.high
+            for first, last in self._finals:
+                low, high = np.fmin(low, first), np.fmax(high, last)
             count = np.asarray(seen.count)
+            quantiles = self._sketch.quantiles(QUANTILES)
+            quantiles[:, 0], quantiles[:, -1] = low, high
             means, stds = (np.where(count == 0, np.nan, one) for one in (seen.mean, seen.std))
             features = FeatureStats(
                 count.reshape(leaf.shape),
@@ -467,12 +511,12 @@ class _Figures:
                 high.astype(leaf.dtype).reshape(leaf.shape),
                 means.reshape(leaf.shape),
                 stds.reshape(leaf.shape),
-                self._sketch.quantiles(QUANTILES).reshape(*leaf.shape, len(QUANTILES)),
+                quantiles.reshape(*leaf.shape, len(QUANTILES)),
                 self._sketch.rank_error,
                 self._histograms.histogram(leaf.shape),
             )
             seen = seen.pool()
-            if seen.count:
+            if not np.isnan(low).all():
                 kind = float if leaf.dtype.startswith("float") else int
                 least = kind(np.fmin.reduce(low, None))
                 greatest = kind(np.fmax.reduce(high, None))
@@ -532,21 +576,22 @@ def _step_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Itera
 
 
 def _observation_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
-    """Yield each known observation once: before each action and after the last one.
-
-    The repeated row of an episode without a final observation is not counted.
-    """
-    if TED in reader.manifest.tables:
-        for key, leaf in reader.observation_leaves.items():
-            for rows in chosen.steps.chunks([leaf], items):
-                yield key, reader.leaf(TED, key)[rows]
-            for rows in chosen.ends.chunks([leaf], items):
-                yield key, reader.leaf(TED, next_of(key))[rows]
-        return
+    """Yield the observation before each action of every observation leaf."""
+    in_ted = TED in reader.manifest.tables
+    table, pieces = (TED, chosen.steps) if in_ted else (OBSERVATIONS, chosen.observations)
     for group in leaves_by_file(reader.observation_leaves):
-        for rows in chosen.observations.chunks(group.values(), items):
+        for rows in pieces.chunks(group.values(), items):
             for key in group:
-                yield key, reader.leaf(OBSERVATIONS, key)[rows]
+                yield key, reader.leaf(table, key)[rows]
+
+
+def _final_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
+    """Yield the observation after the last action of every numeric observation leaf, where it is known."""
+    in_ted = TED in reader.manifest.tables
+    table, pieces = (TED, chosen.ends) if in_ted else (OBSERVATIONS, chosen.finals)
+    for key, leaf in reader.observation_leaves.items():
+        for rows in () if leaf.text else pieces.chunks([leaf], items):
+            yield key, reader.leaf(table, next_of(key) if in_ted else key)[rows]
 
 
 def _format_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

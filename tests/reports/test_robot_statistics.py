@@ -176,7 +176,7 @@ def test_norm_stats_are_openpis(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     norm = json.loads(out.read_text())
     assert list(norm) == ["norm_stats"]
     assert list(norm["norm_stats"]) == ["state", "actions"]
-    known = np.concatenate([batch.observations["observation", "state"]])
+    known = batch.observations["observation", "state"][batch.root_rows]
     for name, values in (
         ("state", known),
         ("actions", oracle(batch, 4, relative=True, absolute=(2,))),
@@ -232,7 +232,7 @@ def test_the_step_normalizes_as_openpi(
     )
     reader = open_reader(tmp_path / "made")
     state = batch.observations["observation", "state"]
-    expected = openpis(state, state)
+    expected = openpis(state, state[batch.root_rows])
     found = np.asarray(reader.leaf("observations", ("observation", "state")))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-5)

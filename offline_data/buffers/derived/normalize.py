@@ -124,8 +124,9 @@ def normalize(
     ignoring non-finite values), in one pass; leaves under `next` use the same. They are those of
 
     - `statistics`, or of the data that `fit` is called with, if given;
-    - else all `valid_rows` of the first dataset that `derived=` gives this object to, whatever view,
-      split or loader of it is read first: validation rows count, too;
+    - else all rows of the first dataset that `derived=` gives this object to, whatever view, split or
+      loader of it is read first: validation rows count, too, and those that no sampler draws since their
+      next observation is unknown;
     - else, without any dataset, all rows of the first growing buffer that is sampled.
 
     They are computed when they are first needed, or before the object is pickled or a loader starts
@@ -280,7 +281,7 @@ class Normalizer(CachedLeaf):
         or of an earlier `fit`.
 
         Args:
-            data: Buffers, views, storages or mixtures: joint statistics of all their `valid_rows`,
+            data: Buffers, views, storages or mixtures: joint statistics of all their rows,
                 each once, whatever the weights of a mixture. Derived leaves and transforms are not
                 applied, and leaves not renamed.
 
@@ -363,7 +364,7 @@ class Normalizer(CachedLeaf):
         return batch
 
     def _scales(self, storages: Sequence[Storage]) -> dict[Key, Scale]:
-        """Compute joint statistics in one pass over all valid rows, with bounded memory."""
+        """Compute joint statistics in one pass over all rows, with bounded memory."""
         moments: dict[Key, Moments] = {}
         sketches: dict[Key, QuantileSketch] = {}
         shapes: dict[Key, Any] = {}
@@ -376,11 +377,11 @@ class Normalizer(CachedLeaf):
                     ", ".join(f"{join_key(k)} {[*n]}" for k, n in x.items()) for x in (shapes, own)
                 )
                 raise UsageError("Joint statistics need the same leaves: " + "; ".join(leaves))
-            stored, valid = storage.only(shapes), storage.rows(valid_only=True)
+            stored, every = storage.only(shapes), storage.rows(valid_only=False)
             step = max(1, CHUNK_ITEMS // max(1, sum(map(math.prod, shapes.values()))))
-            for begin in range(0, valid.count, step):
-                numbers = torch.arange(begin, min(begin + step, valid.count))
-                rows = stored.gather(valid.at(numbers))
+            for begin in range(0, every.count, step):
+                numbers = torch.arange(begin, min(begin + step, every.count))
+                rows = stored.gather(every.at(numbers))
                 for key, shape in shapes.items():
                     values = rows.get(key).cpu().double().numpy()
                     if self.kind is QuantileScale:

@@ -68,17 +68,16 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     the 1 % and 99 % quantiles, as openpi does; values beyond them are not clipped. They are exact
     for up to 4,096 rows and else of a `QuantileSketch`, whose rank error is in the manifest.
 
-    Mean and (population) standard deviation are computed elementwise in float64 over all rows. An
-    observation column counts each of the source's observations once, including the last one of an
-    episode; the repeated row of a missing one is ignored. Where `next` is stored apart, the rows
-    before actions count, and `next` is scaled by their statistics. NaN and infinite values are
+    Mean and (population) standard deviation are computed elementwise in float64 over the T rows of each
+    episode that a policy sees: the observation after the last action does not count, nor do those of
+    `next` where it is stored apart; they are scaled by the same statistics. NaN and infinite values are
     ignored and unchanged.
 
     Floating-point leaves keep their type, integers become float32. The computation is in float32,
     or in float64 for float64 and for integers of 32 bits or more.
 
-    The derived leaf `buffers.derived.normalize` has the same formula (and returns float32), but
-    counts each transition once; it accepts this step's statistics, from the manifest, as
+    The derived leaf `buffers.derived.normalize` has the same formula and the same statistics (and
+    returns float32); it also accepts this step's, from the manifest, as
     `statistics={key: (mean, std)}`.
 
     Raises:
@@ -130,9 +129,9 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     def measure(self, chunk: EpisodeChunk) -> dict[Key, Any]:
         """Return moments by leaf; by quantiles the shape of a row and a sketch."""
         batch = chunk.batch
-        known = np.ones(batch.transitions + len(batch.lengths), bool)
-        known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
-        counted = {key: known if key in batch.observations else None for key in self._meant(chunk)}
+        seen = np.zeros(batch.transitions + len(batch.lengths), bool)
+        seen[batch.root_rows] = True
+        counted = {key: seen if key in batch.observations else None for key in self._meant(chunk)}
         if self.by == "std":
             return {key: item_moments(column(chunk, key), mask) for key, mask in counted.items()}
         sketches = {}

@@ -62,7 +62,7 @@ def test_values_row_by_row(eps: float) -> None:
                 assert told is None
                 continue
             assert (found.dtype, found.shape) == (values.dtype, values.shape)
-            known = np.delete(values, 5, 0) if table == "observations" else values
+            known = values[chunk.batch.root_rows] if table == "observations" else values
             for item in np.ndindex(*values.shape[1:]):
                 place = (slice(None), *item)
                 mean, std = mean_and_std(known[place])
@@ -85,7 +85,7 @@ def test_values_row_by_row(eps: float) -> None:
 )
 def test_types(values: Any, becomes: str) -> None:
     found, _ = normalized(values)
-    mean, std = mean_and_std(np.ravel(values))
+    mean, std = mean_and_std(np.ravel(values)[:-1])
     assert (found.dtype, found.shape) == (np.dtype(becomes), values.shape)
     want = [(float(x) - mean) / std for x in np.ravel(values)]
     np.testing.assert_allclose(np.ravel(found), want, rtol=1e-3)
@@ -116,8 +116,8 @@ def test_next_of_another_shape_is_not_scaled_by_its_root() -> None:
 
 
 def test_without_the_standard_deviation() -> None:
-    found, _ = normalized(np.array([1.0, 2, 6]), "normalize:observation.x,std=false")
-    np.testing.assert_allclose(found, [-2, -1, 3])
+    found, _ = normalized(np.array([1.0, 2, 6, 9]), "normalize:observation.x,std=false")
+    np.testing.assert_allclose(found, [-2, -1, 3, 6])
 
 
 def test_a_number_that_never_changes_becomes_zero() -> None:
@@ -128,10 +128,10 @@ def test_a_number_that_never_changes_becomes_zero() -> None:
 
 
 def test_nan_and_infinite_values_do_not_count_and_stay() -> None:
-    values = np.array([[1.5, np.nan], [np.inf, 4.0], [2.5, -np.inf], [9.0, 5.5]])
+    values = np.array([[1.5, np.nan], [np.inf, 4.0], [2.5, -np.inf], [9.0, 5.5], [np.nan, 9.0]])
     found, step = normalized(values)
     for item in range(2):
-        mean, std = mean_and_std(values[:, item])
+        mean, std = mean_and_std(values[:-1, item])
         for new, old in zip(found[:, item], values[:, item], strict=True):
             want = (old - mean) / std if math.isfinite(old) else old
             assert new == pytest.approx(want, nan_ok=True)
