@@ -110,12 +110,15 @@ class EpisodeIndex:
             known for all.
         order: Order in which the rows of an episode are adjacent, if row numbers are not such an
             order; `starts` are then positions in it.
+        episode: Number of the episode that each run is a piece of, int64 `[E]`; None: each is of
+            another one.
     """
 
     starts: Tensor
     lengths: Tensor
     final: Tensor | None = None
     order: RowOrder | None = None
+    episode: Tensor | None = None
 
     def of(self, rows: Tensor) -> Tensor:
         """Return the number of the episode of each row (or position), int64 of the same shape."""

@@ -42,6 +42,47 @@ _STARTS = 1
 
 
 @dataclass(frozen=True)
+class EpisodePieces:
+    """The runs of a view of rows by the episode that they are pieces of.
+
+    ```
+    rows of the view      0 1 2 3 | 4 5 | 6 7 8      runs, of the episodes A, B and A
+    slices of 2 begin at  0 1 2     4     6 7        A: 3 + 2 starts, B: 1
+    ```
+    """
+
+    order: NDArray[np.int64]
+    """Runs by episode, those of one after another."""
+    ends: NDArray[np.int64]
+    """Number of starts in the runs of `order` up to each."""
+    counts: NDArray[np.int64]
+    """`[K]` number of starts in each episode, in order of first occurrence."""
+
+    @classmethod
+    def find(
+        cls, runs: EpisodeIndex, kept: NDArray[np.bool_], counts: NDArray[np.int64]
+    ) -> EpisodePieces | None:
+        """Return the pieces among the runs `kept`, which have `counts` starts; None: all are whole."""
+        if runs.episode is None:
+            return None
+        found = np.unique(runs.episode.numpy()[kept], return_index=True, return_inverse=True)
+        number = np.argsort(np.argsort(found[1]))[found[2]]
+        order = np.argsort(number, kind="stable")
+        own = np.bincount(number, weights=counts).astype(np.int64)
+        return cls(order, np.cumsum(counts[order]), own)
+
+    def at(
+        self, episodes: NDArray[np.int64], fractions: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the run, and the number of a start in it, of a fraction of each episode's starts."""
+        before = np.cumsum(self.counts) - self.counts
+        number = before[episodes] + (fractions * self.counts[episodes]).astype(np.int64)
+        place = np.searchsorted(self.ends, number, side="right")
+        first = np.concatenate([[0], self.ends])[place]
+        return self.order[place], number - first
+
+
+@dataclass(frozen=True)
 class SliceStarts:
     """Rows at which slices of one length may begin, in the `K` episodes that have any, ascending.
 
@@ -59,6 +100,8 @@ class SliceStarts:
     """See `EpisodeIndex.order`: numbers here are positions in it, converted to rows at the end."""
     span: tuple[int, NDArray[np.int64], int] | None = None
     """Steps before an episode at which slices may begin, episode lengths, and slice length."""
+    pieces: EpisodePieces | None = None
+    """Which of these are pieces of one episode, as in a view of rows; None: each is an episode."""
 
     @classmethod
     def find(
@@ -74,8 +117,8 @@ class SliceStarts:
         starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
         if not len(lengths):
             raise UsageError("There is no episode to take a slice from")
-        if strict:
-            starts, lengths = starts[lengths >= length], lengths[lengths >= length]
+        kept = lengths >= length if strict else np.ones(len(lengths), bool)
+        starts, lengths = starts[kept], lengths[kept]
         if not len(starts):
             raise UsageError(
                 f"No episode has {plural(length, 'transition')}; the longest of "
@@ -85,8 +128,9 @@ class SliceStarts:
                 "strict_length=False",
             )
         counts = np.maximum(lengths - length + 1, 1)
-        ends = np.cumsum(counts)
-        return cls(starts, counts, np.minimum(lengths, length), ends, episodes.order)
+        ends, pieces = np.cumsum(counts), EpisodePieces.find(episodes, kept, counts)
+        whole = np.minimum(lengths, length)
+        return cls(starts, counts, whole, ends, episodes.order, pieces=pieces)
 
     @classmethod
     def _spanning(
@@ -94,11 +138,18 @@ class SliceStarts:
     ) -> SliceStarts:
         starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
         counts = lengths - length + 1 + before + behind
-        starts, lengths, counts = (part[counts > 0] for part in (starts, lengths, counts))
+        kept = counts > 0
+        starts, lengths, counts = (part[kept] for part in (starts, lengths, counts))
         if not len(starts):
             raise UsageError(f"No episode has {plural(length - before - behind, 'transition')}")
         whole, ends = np.minimum(lengths, length), np.cumsum(counts)
-        return cls(starts, counts, whole, ends, episodes.order, (before, lengths, length))
+        pieces, span = EpisodePieces.find(episodes, kept, counts), (before, lengths, length)
+        return cls(starts, counts, whole, ends, episodes.order, span, pieces)
+
+    @property
+    def episodes(self) -> int:
+        """`K`, number of episodes in which a slice may begin."""
+        return len(self.starts) if self.pieces is None else len(self.pieces.counts)
 
     def _cut(
         self, episodes: NDArray[np.int64], after: NDArray[np.int64]
@@ -123,7 +174,7 @@ class SliceStarts:
         in it.
         """
         if over == "episodes":
-            return self.at((episode_fractions * len(self.starts)).astype(np.int64), start_fractions)
+            return self.at((episode_fractions * self.episodes).astype(np.int64), start_fractions)
         number = (episode_fractions * self.ends[-1]).astype(np.int64)
         episode = np.searchsorted(self.ends, number, side="right")
         return self._cut(episode, number - (self.ends[episode] - self.counts[episode]))
@@ -132,6 +183,8 @@ class SliceStarts:
         self, episodes: NDArray[np.int64], start_fractions: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return one slice of each of these episodes (numbers in `[0, K)`); see `draw`."""
+        if self.pieces is not None:
+            return self._cut(*self.pieces.at(episodes, start_fractions))
         return self._cut(episodes, (start_fractions * self.counts[episodes]).astype(np.int64))
 
     def lengths_from(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -168,7 +221,9 @@ class SliceSampler(Sampler):
 
     The default, `over="episodes"`, is TorchRL's distribution: an episode that is long enough
     uniformly, then a start in it uniformly, so a start in an episode of `T` rows has probability
-    `1 / (K · (T - length + 1))`. With `over="starts"` all starts of all episodes are equally likely.
+    `1 / (K · (T - length + 1))`. In a view of rows, where an episode may be in several runs, the
+    starts are those of all its runs. With `over="starts"` all starts of all episodes are equally
+    likely.
 
     In the last row of each slice `truncated_key` is set, and `done` next to it; `terminated` is
     unchanged. In the first row `init_key` is set if the dataset has such a leaf. Flags that are set
@@ -450,7 +505,7 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
         """
         count, length = self.slices_of(batch_size)
         starts_at = self.starts_in(storage, length)
-        episodes = len(starts_at.starts)
+        episodes = starts_at.episodes
         if self.drop_last and count > episodes:
             raise UsageError(
                 f"A batch of {plural(count, 'slice')} is more than the "
@@ -518,7 +573,9 @@ def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeInd
     starts, lengths = runs.starts.numpy(), runs.lengths.numpy()
     lengths = lengths - np.isin(starts + lengths - 1, left_out)
     kept = lengths > 0
-    return EpisodeIndex(torch.from_numpy(starts[kept]), torch.from_numpy(lengths[kept]))
+    episode = None if runs.episode is None else runs.episode[torch.from_numpy(kept)]
+    starts, lengths = starts[kept], lengths[kept]
+    return EpisodeIndex(torch.from_numpy(starts), torch.from_numpy(lengths), episode=episode)
 
 
 def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:

@@ -239,7 +239,10 @@ class SubsetStorage:
         of_whole = self.whole.runs()
         steps = isinstance(self.whole, DatasetStorage)
         pieces = self.transitions if steps else self.row_map.cut(of_whole)
-        return EpisodeIndex(pieces.starts[:-1], pieces.lengths, pieces.final(of_whole))
+        starts, final, run = pieces.starts[:-1], pieces.final(of_whole), of_whole.of(pieces.first)
+        # A whole episode that is in the view twice counts as two.
+        cut = bool((pieces.lengths < of_whole.lengths[run]).any()) and len(run.unique()) < len(run)
+        return EpisodeIndex(starts, pieces.lengths, final, episode=run if cut else None)
 
     def only(self, keys: Iterable[KeyLike]) -> SubsetStorage:
         """Return the same rows with only some leaves; see `Storage`."""
