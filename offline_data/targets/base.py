@@ -35,6 +35,8 @@ class Holds:
     flags: Flags
     nested: bool = True
     """Several leaves of observations and actions by name; else one of each."""
+    tuples: bool = False
+    """Several observations named `0`, `1`, … as a tuple, where `nested` is false."""
     rewards: Literal["optional", "required"] = "optional"
     """Whether files without rewards can be read by their loaders."""
     text: bool = True

@@ -197,6 +197,14 @@ class ExportedEpisodes:
             parts.append(member.reader.as_text(key, values, EPISODES))
         return np.concatenate(parts)
 
+    def last_flags(self, key: Key) -> NDArray[np.bool_]:
+        """Return a flag of the last row of each episode `[E]`."""
+        found = []
+        for member in self.members:
+            last = member.rows[np.cumsum(member.chosen.lengths) - 1]
+            found.append(np.asarray(member.reader.step(key)[last], bool)[:, 0])
+        return np.concatenate(found)
+
     def places(self) -> Iterator[tuple[ExportMember, int]]:
         """Yield the member and the number in it of each episode."""
         for member in self.members:

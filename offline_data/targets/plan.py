@@ -147,7 +147,7 @@ def _is_missing(texts: Any) -> NDArray[np.bool_]:
 
 
 def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: ExportOptions) -> Key:
-    """Return the only observation leaf, or the chosen one; raises `UsageError`."""
+    """Return the only observation leaf, the chosen one, or the root of a tuple; raises `UsageError`."""
     found = {}
     for root in ("observation", "action"):
         keys = [leaf.key for leaf in episodes.leaves if leaf.key[0] == root]
@@ -158,6 +158,8 @@ def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: Ex
                     f"There is no observation {shorten(join_key(options.observation))!r}; expected one of {named}"
                 )
             keys = [options.observation]
+        elif target.holds.tuples and {*keys} == {(root, str(n)) for n in range(len(keys))}:
+            keys = [(root,)] if root == "observation" else keys
         if not keys:
             raise _missing_root(root, episodes, target)
         if len(keys) != 1:

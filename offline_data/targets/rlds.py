@@ -4,6 +4,8 @@
 dataset_info.json, features.json          of TFDS
 offline_data.json                         the leaf of each feature, for the way back
 NAME-train.tfrecord-00000-of-00002        a record, which is a tf.train.Example, for each episode
+NAME-val.tfrecord-00000-of-00001          splits are those of the column `split`
+steps-NAME.labels.txt                     names of classes
 
 row of a record    o0 a0 r0   o1 a1 r1   o2 0  0      is_last; where the last observation is known
 row of a record    o0 a0 r0   o1 a1 r1                where it is not
@@ -18,7 +20,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,8 +32,9 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.readers.tfrecord import write_records
 from offline_data.sources.base import Release
-from offline_data.sources.openx.dataset import FEATURES, INFO
+from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS
 from offline_data.sources.openx.leaves import LEAVES
+from offline_data.sources.openx.splits import TRAIN
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import fits_encoding
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
@@ -87,31 +91,28 @@ class RldsTarget(ExportTarget):
         records = (
             write_example(_features_of(episode, places)) for episode in each_episode(batches)
         )
-        files: list[Path] = []
-        lengths: list[int] = []
-        while (first := next(records, None)) is not None:
-            files.append(path / f"{len(files)}.part")
-            lengths.append(0)
-            write_records(files[-1], _shard_of(first, records, lengths))
-        total = sum(file.stat().st_size for file in files)
-        for number, file in enumerate(files):
-            of = f"{number:05d}-of-{len(files):05d}"
-            file.rename(path / f"{name}-train.tfrecord-{of}")
-        about = job.episodes.reader.manifest.about.get("description")
-        split = {
-            "name": "train",
-            "numBytes": str(total),
-            "shardLengths": [str(length) for length in lengths],
-            "filepathTemplate": _TEMPLATE,
-        }
-        info = {
+        splits = [
+            _write_split(path, name, split, islice(records, count))
+            for split, count in _splits_of(job)
+        ]
+        manifest = job.episodes.reader.manifest
+        about = manifest.about
+        labels = about["labels"] if isinstance(about.get("labels"), Mapping) else {}
+        info: dict[str, Any] = {
             "name": name,
-            "version": "1.0.0",
-            "description": about if isinstance(about, str) else "",
+            "version": str(about.get("version")) if labels else "1.0.0",
+            "description": str(about.get("description") or ""),
+            "citation": manifest.citation or "",
             "fileFormat": "tfrecord",
-            "splits": [split],
+            "splits": splits,
         }
-        tree = _tree(places)
+        if manifest.licence:
+            info["redistributionInfo"] = {"license": manifest.licence}
+        labels = {n: words for n, words in labels.items() if n in places and _is_label(places[n])}
+        for feature, words in labels.items():
+            file = path / f"{feature.replace('/', '-')}{LABELS}"
+            file.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+        tree = _tree(places, labels)
         stored = {
             one.path: {"key": list(one.leaf.key), "table": one.leaf.table}
             for one in places.values()
@@ -122,6 +123,39 @@ class RldsTarget(ExportTarget):
     def read(self, path: Path, job: ExportJob) -> RawDataset:
         """Open the folder as a local one of RLDS."""
         return get_source("openx").open(Release(job.name, "1", local=path), path)
+
+
+def _splits_of(job: ExportJob) -> list[tuple[str, int]]:
+    """Return names of splits and their numbers of episodes, of the column `split` if it is in order."""
+    if not any(place.leaf.key == ("split",) and place.dtype == "text" for place in job.places):
+        return [(TRAIN, len(job.episodes.lengths))]
+    column = job.episodes.column(("split",)).tolist()
+    runs = [(str(name), len([*group])) for name, group in groupby(column)]
+    names = [name for name, _ in runs]
+    named = all(re.fullmatch(r"[\w-]+", name, re.ASCII) for name in names) and None not in column
+    if len({*names}) < len(names) or not named or TRAIN in names[1:]:  # which readers put first
+        return [(TRAIN, len(column))]
+    return runs
+
+
+def _write_split(path: Path, name: str, split: str, records: Iterator[bytes]) -> dict[str, Any]:
+    """Write the files of a split; return its entry in `dataset_info.json`."""
+    files: list[Path] = []
+    lengths: list[int] = []
+    while (first := next(records, None)) is not None:
+        files.append(path / f"{len(files)}.part")
+        lengths.append(0)
+        write_records(files[-1], _shard_of(first, records, lengths))
+    total = sum(file.stat().st_size for file in files)
+    for number, file in enumerate(files):
+        of = f"{number:05d}-of-{len(files):05d}"
+        file.rename(path / f"{name}-{split}.tfrecord-{of}")
+    return {
+        "name": split,
+        "numBytes": str(total),
+        "shardLengths": [str(length) for length in lengths],
+        "filepathTemplate": _TEMPLATE,
+    }
 
 
 def _shard_of(first: bytes, records: Iterator[bytes], lengths: list[int]) -> Iterator[bytes]:
@@ -191,9 +225,16 @@ def _values(leaf: Leaf, column: Any) -> list[bytes] | NDArray[Any]:
     return np.asarray(flat.astype(np.float32 if flat.dtype.kind == "f" else np.int64))
 
 
-def _tree(places: Mapping[str, LeafPlace]) -> dict[str, Any]:
-    """Return the content of `features.json`."""
+def _is_label(place: LeafPlace) -> bool:
+    return place.leaf.dtype == "int64" and not place.leaf.shape
+
+
+def _tree(places: Mapping[str, LeafPlace], labels: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the content of `features.json`; `labels` are the names of classes by feature."""
     leaves = {path: _feature(place.leaf) for path, place in places.items()}
+    for path, words in labels.items():
+        kind = f"{_CLASS}class_label_feature.ClassLabel"
+        leaves[path] = {"pythonClassName": kind, "classLabel": {"numClasses": str(len(words))}}
     for name in _FLAGS:
         leaves[f"{_STEPS}/{name}"] = _tensor("bool", ())
     leaves.setdefault(f"{_STEPS}/discount", _tensor("float32", ()))

@@ -41,7 +41,7 @@ _DEMO, _SUCCESS, _META, _WORDS = "demo", "success", "ep_meta", "language_instruc
 _TYPES = {"seed": "int64", _SUCCESS: "bool", _DEMO: "int64", "mask": "bool"} | dict.fromkeys(
     (_META, _WORDS, "model_file"), "text"
 )
-"""Dtypes of columns of episodes that are attributes, names and filter keys."""
+"""Dtypes of columns of episodes that are attributes (`@NAME` in places), names and filter keys."""
 
 
 class RobomimicTarget(ExportTarget):
@@ -85,7 +85,7 @@ class RobomimicTarget(ExportTarget):
             plain = key[0] not in _TYPES or (not leaf.shape and bool(key[1:]) == (key[0] == "mask"))
             if leaf.dtype != wanted or not plain:
                 return f"robomimic has {key[0]} of {wanted}"
-            path = join_key(key)
+            path = join_key(key) if key[0] in {"mask", "initial_state"} else f"@{key[0]}"
         elif key in known:
             path = known[key]
         elif key == ("state",):
@@ -114,7 +114,7 @@ class RobomimicTarget(ExportTarget):
             same = column[0] >= 0 and column[-1] < 10**9 and (np.diff(column) > 0).all()
             return "" if same else "demonstrations are numbered anew"
         if name == _SUCCESS:
-            same = np.array_equal(column, _last_flags(episodes))
+            same = np.array_equal(column, episodes.last_flags(TERMINATED))
             return "" if same else "success is whether the last row is terminated"
         if name == _META:
             same = all(_lang_of(text) is not None for text in column)
@@ -172,8 +172,8 @@ def _write_demo(group: Any, episode: EpisodeBatch, job: ExportJob, *, final: boo
             value = episode.episodes[place.leaf.key]
             if place.leaf.key[0] == "initial_state":
                 group.create_dataset(place.path, data=value)
-            elif place.path not in {_DEMO, _WORDS} and not place.path.startswith("mask/"):
-                group.attrs[place.path] = value[0]
+            elif place.leaf.key[0] not in {_DEMO, _WORDS, "mask"}:
+                group.attrs[place.leaf.key[0]] = value[0]
             continue
         if place.leaf.key in {TERMINATED, TRUNCATED}:
             continue
@@ -207,15 +207,6 @@ def _environment_of(job: ExportJob) -> Mapping[str, Any]:
         "type": 2,  # of Gym, in robomimic.envs.env_base.EnvType
         "env_kwargs": environment.get("env_kwargs", environment.get("kwargs")) or {},
     }
-
-
-def _last_flags(episodes: ExportedEpisodes) -> NDArray[np.bool_]:
-    """Return whether the last row of each episode is terminated `[E]`."""
-    found = []
-    for member in episodes.members:
-        last = member.rows[np.cumsum(member.chosen.lengths) - 1]
-        found.append(np.asarray(member.reader.step(TERMINATED)[last], bool)[:, 0])
-    return np.concatenate(found)
 
 
 def _lang_of(meta: Any) -> str | None:

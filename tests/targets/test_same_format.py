@@ -17,8 +17,12 @@ import offline_data
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.targets.base import TARGETS, get_target
 from offline_data.testing.toy import write_toy
+from tests.sources.test_d3rlpy import write_dump
 from tests.targets.conftest import flat_batch
+from tests.toys.d4rl import TOYS, ToyD4RL, write_d4rl_hdf5
+from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr
 from tests.toys.minari import box, discrete, toy_episode, write_minari
+from tests.toys.rlds import write_toy_rlds
 from tests.toys.robomimic import isaac_demo, libero_demo, toy_demo, write_demos
 
 
@@ -271,3 +275,72 @@ def test_namespaces_that_minari_has_marked(
     out = tmp_path / folder / "x-v0"
     offline_data.export(tmp_path / "toy", out, to="minari", root=tmp_path / "r", progress=False)
     assert json.loads((out / "data/metadata.json").read_text())["dataset_id"] == name
+
+
+D4RL = {name: toy for name, toy in TOYS.items() if name != "flow"}  # it marks no ends
+
+
+@pytest.mark.parametrize("name", D4RL)
+def test_d4rl(name: str, tmp_path: Path) -> None:
+    toy: ToyD4RL = D4RL[name]
+    path = write_d4rl_hdf5(tmp_path / "in.hdf5", toy)
+    out, losses, both = there_and_back(path, tmp_path, "d4rl", "out.hdf5")
+    assert losses == []
+    same_rows(both)
+    before, after = tree(path), tree(out)
+    before.pop("metadata/policy/fc0/weight", None)  # the weights of a policy are not read
+    assert after.keys() - before.keys() <= {"timeouts"}  # D4RL's scripts ask for it
+    np.testing.assert_equal(
+        {key: np.reshape(after[key], np.shape(values)) for key, values in before.items()}, before
+    )
+    kinds = {"terminals", "timeouts"} & before.keys()
+    assert {key: after[key].dtype for key in kinds} == {key: before[key].dtype for key in kinds}
+    assert both[1].manifest.about.get("metadata") == both[0].manifest.about.get("metadata")
+
+
+@pytest.mark.parametrize("chosen", [[0, 1], [2, 0]])
+def test_some_episodes_of_d4rl(chosen: list[int], tmp_path: Path) -> None:
+    """`timeouts` of an episode that the end of the file had ended now end it, unless it is last."""
+    path = write_d4rl_hdf5(tmp_path / "in.hdf5", TOYS["carla"])
+    out, losses, both = there_and_back(
+        path, tmp_path, "d4rl", "out.hdf5", lambda data: data.filter(lambda _: chosen)
+    )
+    assert losses == ["episodes/file_timeout: timeouts are where episodes are truncated"]
+    assert both[1].lengths.tolist() == [both[0].lengths[number] for number in chosen]
+    assert tree(out)["timeouts"].sum() == both[1].episodes["truncated",].sum()
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2, 11])
+def test_d3rlpy(parts: int, tmp_path: Path) -> None:
+    columns = {f"costs_{e}": np.full((n, 1), e + 0.5) for e, n in enumerate((4, 1, 6))}
+    names = [b"observations", b"actions", b"rewards", b"terminated", b"costs"]
+    path = write_dump(tmp_path / "in.h5", parts=parts, columns=names, **columns)
+    out, losses, both = there_and_back(path, tmp_path, "d3rlpy", "out.h5")
+    assert losses == []
+    same_rows(both)
+    np.testing.assert_equal(tree(out), tree(path))
+
+
+@pytest.mark.parametrize("arrays", [toy_arrays(), umi_arrays()], ids=["pusht", "umi"])
+def test_zarr(arrays: dict[str, Any], tmp_path: Path) -> None:
+    lengths = np.diff(arrays["meta/episode_ends"], prepend=0)
+    facts = {"meta/score": np.arange(len(lengths)) / 8, "meta/place": np.ones((len(lengths), 2))}
+    path = write_zarr(tmp_path / "in.zarr", arrays | facts)
+    _, losses, both = there_and_back(path, tmp_path, "zarr", "out.zarr")
+    assert losses == []
+    same_rows(both)
+
+
+@pytest.mark.parametrize("final_step", [False, True])
+@pytest.mark.parametrize("split", ["all", "train", "val"])
+def test_rlds(split: str, final_step: bool, tmp_path: Path) -> None:
+    path = write_toy_rlds(tmp_path / "in", final_step=final_step)
+    out, losses, both = there_and_back(path, tmp_path, "rlds", "out", split=split)
+    assert losses == []
+    first, second = (reader.manifest for reader in both)
+    assert second.counts == first.counts
+    same = ("version", "description", "labels")
+    assert {k: second.about[k] for k in same} == {k: first.about[k] for k in same}
+    assert second.citation == first.citation == "Nobody, 2024."
+    names = {file.name.partition(".")[0] for file in out.glob("*.tfrecord*")}
+    assert names == {f"out-{one}" for one in (("train", "val") if split == "all" else (split,))}
