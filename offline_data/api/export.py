@@ -44,7 +44,8 @@ def export(
 
     Before anything is written, `losses` of the result (with `dry_run`, without writing) lists all that
     the format cannot hold. What was written is read back by the reader that `convert` uses for this
-    format and compared with the dataset, value by value; then it is renamed to `dest`. A receipt
+    format and compared with the dataset, value by value: `losses` are the differences that were found.
+    One that was not expected is an error; else the files are renamed to `dest`. A receipt
     (`export.json` in a folder, `NAME.export.json` beside a file) has the content digest of the dataset,
     its history, the losses, and the SHA-256 of every file. An export of the same data to the same place
     is not repeated.
@@ -85,8 +86,10 @@ def export(
     Raises:
         UsageError: No such format, or an option that it does not have; a destination with other files,
             or in the root; leaves that the format cannot hold
-            at all; something would be lost and `strict` is set; members with different leaves.
-        IntegrityError: What was written is not what was read back. `dest` is unchanged.
+            at all, or whose names it gives to something else (rename them); something would be lost
+            and `strict` is set; members with different leaves.
+        IntegrityError: What was read back differs from the dataset, and `losses` does not say so.
+            `dest` is unchanged.
         MissingDependencyError: A package that the format needs; the hint says how to install it.
         NotFoundError, InvalidIdError, AccessError, NoSpaceError: Of the dataset, of the disk.
 

@@ -98,9 +98,9 @@ def _check_names(places: Sequence[LeafPlace], target: ExportTarget, dataset: str
         apart = target.columns_apart and leaf.table == "episodes"
         parts = path.split("/")
         above = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-        others = [taken[apart, name] for name in above if (apart, name) in taken]
+        others = [f"the name of {taken[apart, one]}" for one in above if (apart, one) in taken]
         others += [
-            f"{name} of the format itself"
+            f"a name that {target.name} uses itself"
             for name in {*above} & target.own.keys()
             if not any(leaf.key[: len(root)] == root for root in target.own[name])
         ]
@@ -109,7 +109,7 @@ def _check_names(places: Sequence[LeafPlace], target: ExportTarget, dataset: str
             column = leaf.table == "episodes"
             raise UsageError(
                 f"{shorten(leaf.label)} of {dataset} would be {shorten(path)} in {target.name}, "
-                f"where {shorten(others[0])} is",
+                f"{shorten(others[0])}",
                 hint="rename it in the source, or choose another format"
                 if column
                 else f"rename it: `{step}`",
