@@ -146,6 +146,7 @@ class SourceContract:
             assert_same_batch(_read(dataset, shard), batch)
             assert_same_batch(_read(copy, shard), batch)
             assert shard.episodes in {None, len(batch.lengths)}
+            assert shard.transitions is None or shard.transitions >= batch.transitions
         whole = concatenate(first)
         assert dataset.info.episodes in {None, len(whole.lengths)}
         assert dataset.info.transitions in {None, whole.transitions}

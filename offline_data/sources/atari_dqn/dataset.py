@@ -50,7 +50,9 @@ class ReplayLog(RawDataset):
                 numbers = [run.checkpoints[other].number for other in run.checkpoints_of(place)]
                 files = tuple(file_of(name, number) for number in numbers for name in COLUMNS)
                 first, stop = run.begin_in(place)
-                shards.append(Shard(f"checkpoint {checkpoint.number}", files, None, stop - first))
+                rows = int((run.stops - run.starts)[first:stop].sum())
+                name = f"checkpoint {checkpoint.number}"
+                shards.append(Shard(name, files, None, stop - first, rows))
         return tuple(shards)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
