@@ -32,7 +32,7 @@ from offline_data.sources.local import StoredEpisodes
 from offline_data.sources.minari.leaves import nothing
 from offline_data.sources.options import Options
 from offline_data.store.layout import EPISODE, EPISODES, LayoutName
-from offline_data.store.library import Entry, find
+from offline_data.store.library import Entry, find, remove, revisions
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 
@@ -52,20 +52,28 @@ _KINDS = {bool: "bool", int: "int64", float: "float64", str: "object"}
 
 def find_recorded(
     log: Path, dataset: DatasetId, settings: Settings, *, resume: bool, force: bool
-) -> tuple[LogContent | None, Entry | None]:
+) -> tuple[LogContent | None, Entry | None, str | None]:
     """Return the unfinished recording at `log` and the finished dataset that are continued.
 
-    A log whose dataset has been published is deleted, and with `force` any. Raises `UsageError` if
-    one of them exists and is neither to be continued nor replaced, or is not of a recording.
+    The third is the revision of the dataset that is replaced. A log whose dataset has been published
+    is not continued, and with `force` none. Raises `UsageError` if one of them exists and is neither to
+    be continued nor replaced, or is not of a recording.
     """
     entry = find(settings.root, dataset)
     recording = None if force else read_recording(log)
-    if recording is not None and entry and entry.manifest.about.get(ADAPTER) == recording.id:
-        recording = None  # killed between publishing and deleting
-    if recording is None:
-        log.unlink(missing_ok=True)
+    if recording is not None:
+        there, _ = revisions(settings.root / dataset.folder)
+        made = [one for one in there if one.manifest.about.get(ADAPTER) == recording.id]
+        before = [one for one in there if one.id.revision in {recording.base, recording.replaces}]
+        if made:  # killed between publishing and deleting
+            for old in before if resume else ():
+                remove(old)
+            recording, entry = None, made[0]
+    if recording is not None and not recording.episodes and not resume:
+        recording = None
+    found = None if entry is None else entry.id.revision
     if force:
-        return None, None
+        return None, None, found
     if entry is not None and not resume:
         raise UsageError(
             f"{dataset} already exists ({entry.path})",
@@ -77,21 +85,24 @@ def find_recorded(
                 f"{dataset} was not made by Recorder ({entry.path}): it cannot be continued",
                 hint="record under another name",
             )
-        return None, entry
+        return None, entry, None
     if not resume:
         raise UsageError(
             f"{dataset} has an unfinished recording of "
             f"{plural(len(recording.episodes), 'episode')} ({log})",
             hint="resume=True continues it, force=True deletes it",
         )
-    found = None if entry is None else entry.id.revision
+    if found is not None and found == recording.replaces:
+        return recording, None, found
     if found != recording.base:
+        begun = "continues" if recording.base else "begins"
+        other = f"found {dataset}@{found}" if found else "found no such dataset"
+        restore = f"restore it, or remove {log}" if recording.base else f"remove {dataset}@{found}"
         raise UsageError(
-            f"{log} continues {dataset}{f'@{recording.base}' if recording.base else ''}; found "
-            f"{f'{dataset}@{found}' if found else 'no such dataset'}",
-            hint="restore it, or record under another name",
+            f"{log} {begun} {dataset}{f'@{recording.base}' if recording.base else ''}; {other}",
+            hint=f"{restore}; force=True replaces both",
         )
-    return recording, entry
+    return recording, entry, None
 
 
 def check_same_environment(
@@ -288,7 +299,7 @@ def finish_recording(
     """Make the dataset of a log, publish it, and delete the log; None if it has no episode."""
     recording = read_recording(log)
     stored = None
-    if recording is not None:
+    if recording is not None and recording.episodes:
         raw = LogDataset(recording, base)
         options = Options(layout=layout, force=True)
         stored = convert_in_memory(raw, dataset, settings, options, progress, adapter=ADAPTER)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from offline_data.decode import Check, Count, at_least, decode
 from offline_data.episodes.fields import REWARD, Key, check_key, join_key, split_key
 from offline_data.errors import FormatError
-from offline_data.files import disk_errors, sync_folder
+from offline_data.files import disk_errors, sync_folder, write_durably
 from offline_data.store.layout import DTYPES
 from offline_data.strict_json import check_depth
 
@@ -49,7 +49,11 @@ Head: TypeAlias = Mapping[str, Any]
 """JSON object of a record; `kind` is `begin`, `schema`, `episode` or `change`."""
 
 
-class _BeginRecord(TypedDict):
+class _OptionalBegin(TypedDict, total=False):
+    replaces: str | None
+
+
+class _BeginRecord(_OptionalBegin):
     id: str
     base: str | None
 
@@ -163,6 +167,8 @@ class LogContent:
     id: str
     base: str | None
     """Revision of the dataset that it continues."""
+    replaces: str | None = None
+    """Revision of the dataset that it replaces."""
     schema: dict[str, Any] = field(default_factory=dict)
     """The last `schema` record: spaces, environment, leaves."""
     episodes: dict[int, LogEpisode] = field(default_factory=dict)
@@ -204,15 +210,7 @@ class RecordingLog:
 
     def append(self, head: Head, columns: Sequence[NDArray[Any]] = ()) -> None:
         """Append a record."""
-        parts: list[Any] = [json.dumps(head).encode() + b"\n"]
-        parts += [np.ascontiguousarray(c).reshape(-1).view(np.uint8) for c in columns if c.size]
-        size = sum(len(part) for part in parts)
-        if size < _SMALL:
-            parts = [b"".join(parts)]
-        crc = zlib.crc32(struct.pack("<Q", size))
-        for part in parts:
-            crc = zlib.crc32(part, crc)
-        parts[0] = _MAGIC + _HEAD.pack(crc, size) + parts[0]
+        parts = _record_of(head, columns)
         with self._lock, disk_errors(self.path):
             end = os.fstat(self._file.fileno()).st_size
             try:
@@ -244,8 +242,31 @@ class RecordingLog:
                 self._file.close()
 
 
+def begin_log(path: Path, head: Head) -> None:
+    """Write a log of one record, in place of another one; a kill leaves either.
+
+    Raises `NoSpaceError`, `AccessError`.
+    """
+    with disk_errors(path):
+        write_durably(path, b"".join(_record_of(head)))
+
+
+def _record_of(head: Head, columns: Sequence[NDArray[Any]] = ()) -> list[Any]:
+    """Return the bytes of a record, in parts."""
+    parts: list[Any] = [json.dumps(head).encode() + b"\n"]
+    parts += [np.ascontiguousarray(c).reshape(-1).view(np.uint8) for c in columns if c.size]
+    size = sum(len(part) for part in parts)
+    if size < _SMALL:
+        parts = [b"".join(parts)]
+    crc = zlib.crc32(struct.pack("<Q", size))
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    parts[0] = _MAGIC + _HEAD.pack(crc, size) + parts[0]
+    return parts
+
+
 def read_recording(path: Path) -> LogContent | None:
-    """Read a log; None if there is none, or nothing was recorded.
+    """Read a log; None if there is none, or it has no episode and replaces nothing.
 
     Raises `FormatError` if a record that is whole is not of the stated form, or an episode comes before
     the record that describes it.
@@ -272,7 +293,7 @@ def read_recording(path: Path) -> LogContent | None:
             said = error.message if isinstance(error, FormatError) else f"{where}: {error}"
             raise FormatError(said, hint=hint) from error
         if kind == "begin":
-            found = LogContent(head["id"], head["base"])
+            found = LogContent(head["id"], head["base"], head.get("replaces"))
             continue
         if found is None or (kind == "episode" and not leaves):
             raise FormatError(f"{where}: a record of its schema is missing", hint=hint)
@@ -289,7 +310,7 @@ def read_recording(path: Path) -> LogContent | None:
         found.dropped.update(dict.fromkeys(map(tuple, head.get("dropped", ()))))
     if found is not None:
         found.lost = len(data) - valid
-    return found if found is not None and found.episodes else None
+    return found if found is not None and (found.episodes or found.replaces) else None
 
 
 def _read_head(line: bytes, where: str) -> tuple[str, dict[str, Any]]:

@@ -48,7 +48,7 @@ from offline_data.record.dataset import (
     merge_kind,
     schema_of,
 )
-from offline_data.record.log import LogLeaf, RecordingLog, leaves_of
+from offline_data.record.log import LogLeaf, RecordingLog, begin_log, leaves_of
 from offline_data.sources.minari.metadata import DeclaredLeaf, space_leaves
 from offline_data.store.environments import import_gymnasium, space_to_json, spec_to_json
 from offline_data.store.layout import LayoutName
@@ -113,7 +113,8 @@ class Recorder:
         name: `NAME` or `local:NAME`.
         resume: Whether to append to a recording of this name, finished or not; its environment and
             spaces must be the same. Nothing needs to exist.
-        force: Whether to replace what exists under this name.
+        force: Whether to replace what exists under this name, on closing. After a kill, `resume=True`
+            alone continues the recording, which still replaces it.
         record_infos: Whether to record infos.
         layout: `compact` or `ted`; None: that of the continued recording, else `compact`.
         root: Folder of all datasets; None: the user's.
@@ -310,7 +311,7 @@ class Recorder:
         check_links(folder.parent, path, folder.parent / self._dataset.folder)
         with disk_errors(folder):
             held.enter_context(file_lock(path.with_suffix(".lock"), self._refuse_second))
-        found, self._base = find_recorded(
+        found, self._base, replaces = find_recorded(
             path, self._dataset, self._settings, resume=resume, force=force
         )
         self._kinds: dict[str, str] = {}
@@ -319,19 +320,20 @@ class Recorder:
             schema, self._kinds = schema_of(self._base), column_kinds(self._base.manifest)
             self._layout = self._layout or self._base.manifest.layout
         if found is not None:
-            schema = found.schema
+            schema = found.schema or None
             add_kinds(self._kinds, found)
         if schema is not None:
             check_same_environment(schema, self._schema, self._dataset)
             self._fix(leaves_of(schema))
+        if found is None:
+            revision = None if self._base is None else self._base.id.revision
+            about = {"id": secrets.token_hex(8), "base": revision, "replaces": replaces}
+            begin_log(path, {"kind": "begin", **about})
         self._log = RecordingLog(path)
         held.callback(self._log.close)
         self._serial = 0 if found is None else found.next_serial
         self._leaves: list[LogLeaf] = []
         """Those of the schema, once it is written."""
-        if found is None:
-            revision = None if self._base is None else self._base.id.revision
-            self._log.append({"kind": "begin", "id": secrets.token_hex(8), "base": revision})
 
     def _refuse_second(self) -> NoReturn:
         raise UsageError(

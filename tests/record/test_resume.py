@@ -132,6 +132,79 @@ def _record_forever(root: Path, counts: Any) -> None:
             env.reset()
 
 
+def record_again(root: Path, kind: Kind, at: int | None, counts: Any) -> None:
+    """Replace what is there, by another game; as `record`."""
+    fault = Fault(kind, at, root)
+    env = offline_data.Recorder(Game(first=70), "mine", root=root, progress=False, force=True)
+    counts[1] = 1
+    play(env, STEPS)
+    env.close()
+    counts[0] = fault.count
+    counts[2] = 1
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_fault_while_replacing(tmp_path: Path, finished: bool, unfinished: bool) -> None:
+    def prepared(name: str) -> Path:
+        root = tmp_path / name
+        if finished:
+            with offline_data.Recorder(Game(), "mine", root=root, progress=False) as env:
+                play(env, 5)
+        if unfinished:
+            env = offline_data.Recorder(Game(), "mine", root=root, resume=True, progress=False)
+            play(env, 9)
+            env._held.close()
+        return root
+
+    def run_again(root: Path, at: int | None) -> list[int]:
+        counts = FORKS.Array("i", [0, 0, 0], lock=False)
+        process = FORKS.Process(target=record_again, args=(root, "killed", at, counts))
+        process.start()
+        process.join(60)
+        return list(counts)
+
+    total = run_again(prepared("whole"), None)[0]
+    game = Game(first=70)
+    with offline_data.Recorder(game, "mine", root=tmp_path / "alone", progress=False) as env:
+        play(env, STEPS)
+    new = rewards_of(env.stored.path)
+    for at in range(1 + finished, total + 1, 4):
+        root = prepared(str(at))
+        begun = run_again(root, at)[1]
+        with offline_data.Recorder(
+            Game(first=70), "mine", root=root, resume=True, progress=False
+        ) as env:
+            play(env, 3)
+        kept = rewards_of(env.stored.path)
+        assert not begun or kept[:-1] == new[: len(kept) - 1], (at, kept)
+        assert not [*(root / ".recordings").glob("*.log")]
+        assert len([*(root / "local/mine").glob("*/manifest.json")]) == 1
+
+
+def rewards_of(path: Path) -> list[list[float]]:
+    reader = open_reader(path)
+    bounds = zip(reader.starts, reader.starts + reader.lengths, strict=True)
+    return [reader.step(("next", "reward"))[a:b, 0].tolist() for a, b in bounds]
+
+
+def test_a_dataset_that_came_while_a_recording_was_unfinished(tmp_path: Path) -> None:
+    root, other = tmp_path / "first", tmp_path / "second"
+    env = offline_data.Recorder(Game(), "mine", root=root, progress=False)
+    play(env, 5)
+    env._held.close()
+    with offline_data.Recorder(Game(first=9), "mine", root=other, progress=False) as env:
+        play(env, 5)
+    (other / "local").rename(root / "local")
+    with pytest.raises(UsageError, match="begins local:mine; found local:mine@") as error:
+        offline_data.Recorder(Game(), "mine", root=root, resume=True)
+    hint = str(error.value.shell_hint)
+    assert hint.startswith("remove local:mine@")
+    assert hint.endswith("force=True replaces both")
+    offline_data.remove("local:mine", root=root)
+    assert continue_it(root)[0].episodes == 3
+
+
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("layout", ["compact", "ted"])
 def test_continued_twice(tmp_path: Path, finished: bool, layout: Any) -> None:
