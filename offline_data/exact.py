@@ -88,3 +88,20 @@ def first_changed(values: Any, dtype: DTypeLike) -> Any:
         if wrong.any():
             return block[wrong][0].item()
     return None
+
+
+def rounded_integer(values: Any, array: NDArray[Any]) -> int | None:
+    """Return an integer of nested sequences that the array numpy made of them rounds; None: none.
+
+    Example:
+        >>> mixed = [2**53 + 1, 0.5]
+        >>> rounded_integer(mixed, np.asarray(mixed))
+        9007199254740993
+    """
+    if isinstance(values, np.ndarray) or array.dtype.kind not in "fc":
+        return None
+    if not (np.abs(array) >= 2.0**53).any():  # numpy makes smaller floats of no 64-bit integers
+        return None
+    pairs = zip(np.asarray(values, object).flat, array.real.flat, strict=True)
+    whole = (pair for pair in pairs if isinstance(pair[0], (int, np.integer)))
+    return next((int(given) for given, stored in whole if int(stored) != given), None)

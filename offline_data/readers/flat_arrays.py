@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError
+from offline_data.exact import rounded_integer
 from offline_data.readers.flat_hdf5 import FlatColumn, FlatFile, FlatFormat, check_next, unfit
 from offline_data.readers.npy import open_npz
 
@@ -126,10 +127,16 @@ def _flatten(given: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, N
 def array_of(value: Any, name: str) -> NDArray[Any]:
     """Return what a user gave as an array, without a copy where it is one.
 
-    Raises `FormatError`: rows of different lengths, a tensor of another device, ….
+    Raises `FormatError`: rows of different lengths, a tensor of another device, an integer that is
+    rounded beside floats, ….
     """
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         said = " ".join(str(error).split())[:200]
         raise FormatError(f"{name!r} cannot be made an array: {said}") from error
+    if isinstance(value, (list, tuple)) and (lost := rounded_integer(value, array)) is not None:
+        raise FormatError(
+            f"{name!r} has {lost} beside other numbers, which {array.dtype} does not hold"
+        )
+    return array

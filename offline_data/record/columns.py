@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, Key, check_key, join_key
 from offline_data.errors import FormatError
-from offline_data.exact import exact, first_changed
+from offline_data.exact import exact, first_changed, rounded_integer
 from offline_data.record.log import LogLeaf
 from offline_data.sources.minari.leaves import nothing
 from offline_data.sources.minari.metadata import DeclaredLeaf
@@ -192,10 +192,9 @@ def _stack(values: Sequence[Any]) -> NDArray[Any] | None:
         array = np.array(values)
     except ValueError:  # of several shapes
         return None
-    mixed = array.dtype.kind in "fc" and any(type(value) is not float for value in values)
-    if mixed and any(exact(np.asarray(value), array.dtype) is None for value in values):
+    if array.dtype.name not in DTYPES or rounded_integer(values, array) is not None:
         return None
-    return array if array.dtype.name in DTYPES else None
+    return array
 
 
 def flat_info(info: Mapping[Any, Any], path: Key = ()) -> dict[Key, Any]:

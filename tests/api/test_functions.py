@@ -332,6 +332,17 @@ BAD: dict[str, tuple[Any, str]] = {
         ],
         "episode 1: leaf 'observation' is float64",
     ),
+    "large beside floats": (
+        {**flat(), "rewards": [2**53 + 1, *[0.5] * 5]},
+        "'rewards' has 9007199254740993 beside other numbers, which float64 does not hold",
+    ),
+    "large and negative": (
+        [
+            {"observations": [[2**63, -1], [1, 2]], "actions": [1, 2], "terminals": True},
+            {"observations": [[2**64 - 1, -1], [1, 2]], "actions": [1, 2], "terminals": True},
+        ],
+        "episode 1: 'observation' has 18446744073709551615 beside other numbers",
+    ),
     "no flags": (
         [{"observations": [1, 2], "actions": [1], "rewards": [1]}],
         "episode 0: it has none of terminations",

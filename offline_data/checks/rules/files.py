@@ -178,8 +178,8 @@ class KnownDefect(Rule):
 class OutdatedConversion(Rule):
     """An earlier version of this package converted the dataset wrongly.
 
-    How some files are read was corrected since; the finding says what was wrong. Datasets on the disk
-    are never changed: convert the dataset again.
+    How some files are read, merged or labelled was corrected since; the finding says what was wrong.
+    Datasets on the disk are never changed: make the dataset again.
     """
 
     code = "RL009"
