@@ -20,7 +20,8 @@ from offline_data.episodes.fields import (
     join_key,
 )
 from offline_data.episodes.joining import BATCH_BYTES
-from offline_data.errors import UsageError
+from offline_data.errors import FormatError, UsageError
+from offline_data.exact import first_changed, rounded_integer
 from offline_data.ids import DatasetId
 from offline_data.ingest.in_memory import convert_in_memory
 from offline_data.ingest.options import Stored
@@ -187,6 +188,8 @@ def merge_kind(kinds: dict[str, str], name: str, value: Any) -> None:
     if kind == "int64" and not -(1 << 63) <= value < 1 << 63:
         kind = None
     before = kinds.get(name, kind)
+    if before == "float64" and isinstance(value, int) and float(value) != value:
+        kind = None  # it would be rounded
     if kind is None or (before != kind and {before, kind} != {"int64", "float64"}):
         raise UsageError(
             f"{name} is {value!r}; expected "
@@ -271,10 +274,19 @@ class LogDataset(RawDataset):
         for name, kind in self._kinds.items():
             fill = nothing(np.dtype(kind))
             marked = [one.head["marks"].get(name, fill) for one in episodes]
-            given[(name,)] = np.array(marked, kind)
+            given[(name,)] = column = np.array(marked, kind)
+            if (lost := rounded_integer(marked, column)) is not None:
+                raise _rounds(name, lost)
         return EpisodeBatch(
             lengths, tables["steps"], tables["observations"], np.ones(len(lengths), bool), given
         )
+
+
+def _rounds(name: str, value: int) -> FormatError:
+    return FormatError(
+        f"mark({name}=…) has {value} and floats, and float64 does not hold both",
+        hint="mark it with a text",
+    )
 
 
 def _with_columns(batch: EpisodeBatch, kinds: Mapping[str, str]) -> EpisodeBatch:
@@ -282,7 +294,10 @@ def _with_columns(batch: EpisodeBatch, kinds: Mapping[str, str]) -> EpisodeBatch
     columns = dict(batch.episodes)
     for name, kind in kinds.items():
         fill = np.full(len(batch.lengths), nothing(np.dtype(kind)), kind)
-        columns[(name,)] = columns[(name,)].astype(kind) if (name,) in columns else fill
+        before = columns.get((name,), fill)
+        if before.dtype != kind and (lost := first_changed(before, kind)) is not None:
+            raise _rounds(name, lost)
+        columns[(name,)] = before.astype(kind, copy=False)
     return EpisodeBatch(
         batch.lengths, batch.steps, batch.observations, batch.final_observation, columns
     )

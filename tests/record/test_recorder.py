@@ -172,6 +172,27 @@ def test_integers_of_earlier_steps_become_floats(tmp_path: Path, large: int) -> 
     env._held.close()
 
 
+@pytest.mark.parametrize("first", [2**53 + 1, 0.5])
+@pytest.mark.parametrize("resume", [False, True])
+def test_marks_of_integers_and_floats(tmp_path: Path, first: float, *, resume: bool) -> None:
+    env = offline_data.Recorder(Game(), "mine", root=tmp_path)
+    play(env, 1)
+    env.mark(score=first)
+    if resume:
+        env.close()
+        env = offline_data.Recorder(Game(), "mine", root=tmp_path, resume=True)
+        play(env, 1)
+    if first == 0.5:
+        with pytest.raises(UsageError, match="score is 9007199254740993; expected float64"):
+            env.mark(score=2**53 + 1)
+        env.mark(score=float("nan"))
+        return
+    env.mark(score=0.5) if resume else play(env, 9)
+    env.mark(score=0.5)
+    with pytest.raises(FormatError, match="9007199254740993 and floats, and float64 does not hold"):
+        env.close()
+
+
 @pytest.mark.parametrize("large", [2**53, 2**53 + 1])
 def test_infos_of_integers_and_floats(tmp_path: Path, large: int) -> None:
     class Mixed(Game):

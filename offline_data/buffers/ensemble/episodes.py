@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offline_data.buffers.ensemble.leaves import cast_exactly
 from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.specs import common_dtype
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.episodes.fields import Key, join_key
 from offline_data.episodes.split import in_pairs, split_episodes
@@ -115,7 +117,8 @@ class MixtureEpisodes(EpisodeTable):
         shapes = {getattr(part, "shape", None) and tuple(part.shape[1:]) for part in parts}
         if len(shapes) > 1:
             raise UsageError(f"The column {join_key(key)!r} of members differs in kind or shape")
-        return torch.cat(parts)
+        dtype = common_dtype(key, (part.dtype for part in parts))
+        return torch.cat([cast_exactly(key, part, dtype, m) for m, part in enumerate(parts)])
 
 
 def split_members(

@@ -74,14 +74,10 @@ class Agreement:
         rows = [_row_of(*column, cast=cast) for column in zip(self.keys, columns, strict=True)]
         self._shapes, self.dtypes = zip(*rows, strict=True)
         self.members: dict[int, MemberLeaves] = {}
-        self._rounding: dict[int, list[int]] = {}
-        """Leaves of a member, by their number, whose dtype has values that the mixture's has not."""
         for m, (own, leaves) in found.items():
             positions = tuple(names[m][key] for key in self.keys)
             dtypes = tuple(leaves[position].dtype for position in positions)
             self.members[m] = MemberLeaves(own, positions, dtypes)
-            pairs = enumerate(zip(dtypes, self.dtypes, strict=True))
-            self._rounding[m] = [n for n, pair in pairs if _may_round(*pair)]
         dims = {tuple(batch.batch_size[1:]) for batch in probes.values()}
         self._dims = dims.pop() if len(dims) == 1 else ()
         devices = {m: leaf.device for m, leaf in columns[0].items()}
@@ -118,10 +114,10 @@ class Agreement:
     def _cast_leaves(self, leaves: list[Tensor], number: int, inner: Tensor | int) -> list[Tensor]:
         """Return leaves in the mixture's dtypes, with their source if mixtures are nested."""
         if self.members[number].dtypes != self.dtypes:
-            given = leaves
-            leaves = [leaf.to(dtype) for leaf, dtype in zip(given, self.dtypes, strict=True)]
-            for place in self._rounding[number]:
-                _check_exact(self.keys[place], given[place], leaves[place], number)
+            leaves = [
+                leaf if leaf.dtype is dtype else cast_exactly(key, leaf, dtype, number)
+                for key, leaf, dtype in zip(self.keys, leaves, self.dtypes, strict=True)
+            ]
         if self.nested:
             zeros = torch.zeros(len(leaves[0]), dtype=torch.int64, device=leaves[0].device)
             leaves.append(zeros + self._firsts[number] + inner)
@@ -242,25 +238,26 @@ def _row_of(
     return next(iter(shapes.values())), dtype
 
 
-def _may_round(dtype: torch.dtype, common: torch.dtype) -> bool:
-    """Return True for integers that become floats of fewer digits; promotion keeps all others."""
-    if dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
-        return False
-    inexact = common.is_floating_point or common.is_complex
-    return inexact and torch.iinfo(dtype).max > 2 / torch.finfo(common).eps
+def cast_exactly(key: Key, leaf: Tensor, dtype: torch.dtype, member: int) -> Tensor:
+    """Return a leaf of a member in the mixture's dtype, a promotion of its own.
 
-
-def _check_exact(key: Key, leaf: Tensor, cast: Tensor, member: int) -> None:
-    """Raise `UsageError` for integers that a floating-point dtype does not hold."""
-    wide = torch.complex128 if cast.is_complex() else torch.float64
+    Raises `UsageError` for an integer that a floating-point dtype does not hold.
+    """
+    cast = leaf.to(dtype)
+    whole = not (leaf.dtype is torch.bool or leaf.is_floating_point() or leaf.is_complex())
+    floats = dtype.is_floating_point or dtype.is_complex
+    if not whole or not floats or torch.iinfo(leaf.dtype).max <= 2 / torch.finfo(dtype).eps:
+        return cast
+    wide = torch.complex128 if dtype.is_complex else torch.float64
     wrong = changes(leaf.numpy(force=True), cast.to(wide).numpy(force=True))
     if wrong.any():
         value = leaf.cpu()[torch.from_numpy(wrong)][0].item()
         raise UsageError(
             f"The leaf {join_key(key)!r} is {str(leaf.dtype)[6:]} in member {member} and "
-            f"{str(cast.dtype)[6:]} in the mixture, which does not hold {value}",
+            f"{str(dtype)[6:]} in the mixture, which does not hold {value}",
             hint="leave it out by keys=[…], or cast it by a member's transform",
         )
+    return cast
 
 
 def words_of(member: Any, rename: Rename | None, number: int) -> dict[Key, list[str]]:

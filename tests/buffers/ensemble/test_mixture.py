@@ -516,6 +516,31 @@ def test_a_common_dtype_that_does_not_hold_a_value(
     )
 
 
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ((np.int64(2**53 + 1), np.float64(0.5)), "'score' is int64 in member 0 and float64"),
+        ((np.float32(0.5), np.int64(2**24 + 1)), "'score' is int64 in member 1 and float32"),
+        ((np.uint64(1), np.int64(1)), "'score' is uint64 and int64 in different members"),
+        ((np.int64(2**53), np.float64(0.5)), ""),
+        ((np.int32(2**31 - 1), np.float64(0.5)), ""),
+    ],
+)
+def test_columns_of_episodes_of_several_dtypes(columns: Any, found: str, tmp_path: Path) -> None:
+    members = []
+    for number, value in enumerate(columns):
+        toy = toy_batch([3])
+        facts = {**toy.episodes, ("score",): np.array([value])}
+        write_toy(tmp_path / str(number), [replace(toy, episodes=facts)])
+        members.append(Dataset(tmp_path / str(number)))
+    episodes = DatasetMixture(*members).episodes
+    if found:
+        with pytest.raises(UsageError, match=found):
+            episodes["score"]
+    else:
+        assert episodes["score"].tolist() == [float(value) for value in columns]
+
+
 def test_dtypes_without_a_common_one(tmp_path: Path) -> None:
     members, toy = [], toy_batch([3])
     for dtype in ("uint64", "int64"):
