@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import prod
 from typing import Any, Literal, TypeAlias
 
@@ -318,9 +319,11 @@ def _pair_series(first: _Columns, second: _Columns, group: _Group) -> Series:
 
 def _thumbnails(key: Key, group: _Group) -> Array:
     """Reduce the images of a camera to grey values of 16 × 16 blocks, `[N, 256]`."""
-    images = np.asarray(group.reader.observations_at(key, group.rows, after=False))
-    if images.ndim == 3:
-        images = images[..., None]
-    grey = images.sum(axis=1 + int(np.argmin(images.shape[1:])), dtype=np.float64)
-    rows, columns = (np.arange(SIDE) * size // SIDE for size in grey.shape[1:])
-    return _as_table(np.add.reduceat(np.add.reduceat(grey, rows, axis=1), columns, axis=2))
+    reduced = []
+    for image in chain.from_iterable(group.reader.decoded_at(key, group.rows)):
+        image = image[..., None] if image.ndim == 2 else image
+        grey = image.sum(axis=int(np.argmin(image.shape)), dtype=np.uint32)
+        rows, columns = (np.arange(SIDE) * size // SIDE for size in grey.shape)
+        across = np.add.reduceat(grey, rows, axis=0, dtype=np.float64)
+        reduced.append(np.add.reduceat(across, columns, axis=1))
+    return _as_table(np.stack(reduced))

@@ -161,6 +161,8 @@ def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()
 
 def concatenate_columns(columns: list[Any]) -> Any:
     """Return the rows of columns of one kind, arrays or encoded images, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
     join = getattr(columns[0], "joined_with", None)  # an `EncodedColumn`
     return np.concatenate(columns) if join is None else join(columns[1:])
 

@@ -322,6 +322,8 @@ def decode_images(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:
     """
     import numpy as np
 
+    from offline_data.store.encoded import as_encoded, pixels_of
+
     for batch in batches:
         row = sum(prod(c.shape[1:]) * c.dtype.itemsize for c in batch.observations.values())
         most = max(1, PART_BYTES // max(1, row))
@@ -330,8 +332,10 @@ def decode_images(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:
             rows = np.cumsum(batch.lengths[begin:])
             stop = begin + max(1, int(np.searchsorted(rows, most, "right")))
             piece = episodes_between(batch, begin, stop)
-            pixels = {k: np.asarray(column) for k, column in piece.observations.items()}
-            steps = {k: np.asarray(column) for k, column in piece.steps.items()}
+            pixels, steps = (
+                {k: c if as_encoded(c) is None else pixels_of(c) for k, c in columns.items()}
+                for columns in (piece.observations, piece.steps)
+            )
             skipped = () if begin else batch.skipped
             yield replace(piece, steps=steps, observations=pixels, skipped=skipped)
             begin = stop

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.errors import FormatError, MissingDependencyError
+from offline_data.readers.pixels import check_pixels
 
 _START = b"\xff\xd8\xff"
 _END = b"\xff\xd9"
-_MOST_PIXELS = 1 << 26  # 200 MB of one frame
 _MOST_SEGMENTS = 512  # before the header of a JPEG image: more than profiles and comments take
 _UNREADABLE = (
     OSError, ValueError, SyntaxError, ArithmeticError, LookupError, TypeError, EOFError,
@@ -49,15 +49,14 @@ def decode_jpeg(data: bytes, where: str) -> NDArray[np.uint8]:
     """Decode one JPEG image to uint8 `[height, width, 3]`, or `[height, width]` where it is grey.
 
     Raises:
-        FormatError: It is not a JPEG image, is cut short, or has more than 2**26 pixels.
+        FormatError: It is not a JPEG image, is cut short, or takes more than `pixels.HELD` bytes.
         MissingDependencyError: Pillow is not installed.
     """
     plugin = _pillow()
     try:
         # Not Image.open: that warns of large images on the screen, by a limit of the process.
         with plugin.JpegImageFile(io.BytesIO(data)) as image:
-            if image.width * image.height > _MOST_PIXELS:
-                raise FormatError(f"{where} is an image of {image.width} x {image.height} pixels")
+            check_pixels((image.height, image.width, len(image.getbands())), 1, where)
             return np.array(image, dtype=np.uint8)
     except _UNREADABLE as error:
         raise FormatError(f"{where} is not a JPEG image that can be decoded: {error}") from error
@@ -91,8 +90,8 @@ def decode_tiff(data: bytes, shape: tuple[int, ...], where: str) -> NDArray[Any]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damaged tags, before the error
             with TiffImagePlugin.TiffImageFile(io.BytesIO(data)) as image:
-                fits = image.size == (shape[1], shape[0]) and shape[0] * shape[1] <= _MOST_PIXELS
-                if image.mode not in {"L", "I;16", "F"} or not fits:
+                check_pixels((image.height, image.width), 4 if image.mode == "F" else 2, where)
+                if image.mode not in {"L", "I;16", "F"} or image.size != (shape[1], shape[0]):
                     raise FormatError(
                         f"{where} is an image of {image.width} x {image.height} pixels of mode "
                         f"{image.mode}; expected a grey one of {shape[1]} x {shape[0]}"

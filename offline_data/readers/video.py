@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from offline_data.config import silence_encoder
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.files import LFS, LFS_PULL, describe_head, read_head
 from offline_data.readers.nal import begins
+from offline_data.readers.pixels import at_once, check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_MOST_PIXELS = 1 << 26  # 200 MB of one frame
 _RUN = 8
 """Frames from which on a request is a run that the next request may continue."""
 _PROBED = 16
@@ -76,14 +78,17 @@ class VideoFile:
             self._codec = self._stream.codec_context
             if self._codec is None:
                 raise FormatError(f"{path} has a video of an unknown codec")
-            if threads:
+            height, width = self._codec.height, self._codec.width
+            if not height * width:
+                raise FormatError(f"{path} has frames without pixels")
+            deep = _is_deep(self._codec.pix_fmt or "")
+            check_pixels((height, width, 1 if deep else 3), 1 + deep, str(path))
+            if threads:  # each holds a frame
                 self._codec.thread_type = "AUTO"
+                most = at_once(height * width * 3)
+                self._codec.thread_count = min(most, os.cpu_count() or 1)
             else:
                 self._codec.thread_count = 1
-            height, width = self._codec.height, self._codec.width
-            if not 0 < height * width <= _MOST_PIXELS:
-                raise FormatError(f"{path} has frames of {width} x {height} pixels")
-            deep = _is_deep(self._codec.pix_fmt or "")
             # No frame refers to those that are skipped; frame by frame in this decoder only.
             self._can_skip = self._codec.name == "h264" and not threads
             self.marks, self._doubtful = np.zeros(0, bool), list[int]()
@@ -105,7 +110,13 @@ class VideoFile:
 
     def close(self) -> None:
         """Close the file."""
+        self._frames = iter(())  # else its frames would stay until the next garbage collection
         self._container.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a decoded frame."""
+        return np.dtype(self.dtype).itemsize * prod(self.shape)
 
     def read(self, numbers: NDArray[np.integer[Any]]) -> Iterator[NDArray[Any]]:
         """Yield frames by their numbers, which do not descend."""

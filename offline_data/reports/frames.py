@@ -18,7 +18,6 @@ from offline_data.store.reader import DatasetReader
 SMALLEST = 8
 """Least height and width of an image."""
 _MOST_STACKED = 16
-_CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,21 +142,11 @@ def _has_final(reader: DatasetReader, key: Key, episode: int) -> bool:
 
 
 def _chunks(reader: DatasetReader, leaf: LeafSpec, episode: int) -> Iterator[NDArray[Any]]:
-    """Yield the images of an episode `[n, *shape]` in order, decoded, a few MB at a time."""
+    """Yield the images of an episode `[n, *shape]` in order, decoded, a few at a time."""
     begin, stop = episode_span(reader, episode)
-    step = max(_CHUNK_BYTES // max(leaf.nbytes, 1), 1)
-    observed = leaf.key in reader.observation_leaves
-    for first in range(begin, stop, step):
-        rows = np.arange(first, min(first + step, stop))
-        values = (
-            reader.observations_at(leaf.key, rows, after=False)
-            if observed
-            else reader.step(leaf.key)[rows]
-        )
-        yield np.asarray(values)
+    yield from reader.decoded_at(leaf.key, np.arange(begin, stop))
     if _has_final(reader, leaf.key, episode):
-        last = np.array([stop - 1])
-        yield np.asarray(reader.observations_at(leaf.key, last, after=True))
+        yield from reader.decoded_at(leaf.key, np.array([stop - 1]), after=True)
 
 
 def _to_eight_bits(image: NDArray[Any], low: int, high: int) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import AuditError
 from offline_data.plurals import plural
+from offline_data.readers.pixels import at_once
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import (
     AUDITED_SHARE,
@@ -57,17 +59,11 @@ class Audit:
         if self.mode == "none":
             return
         chosen = self.choose(batch)
-        found = reader.transitions_at(chosen + first_row)
-        for key, values in expected_columns(batch, chosen, first_episode).items():
-            column = reader.as_text(key, found.pop(key))
-            _compare(key, values, column, batch, chosen)
-            images = as_encoded(column)
-            if images is not None:
-                step = len(chosen) / (self._share * batch.transitions)
-                images.check_decoding(max(1, int(step)))
-        if found:
-            names = ", ".join(sorted(map(join_key, found)))
-            raise AuditError(f"The new files have leaves that the source lacks: {names}")
+        step = max(1, int(len(chosen) / (self._share * batch.transitions or 1)))
+        most = at_once(_row_bytes(batch), copies=4)
+        for begin in range(0, len(chosen), most):
+            some = chosen[begin : begin + most]
+            _check_rows(batch, reader, some, first_row, first_episode, step)
         self.seen += batch.nbytes
         self.rows += len(chosen)
         self.episodes += len(batch.lengths)
@@ -103,6 +99,40 @@ class Audit:
             "episodes": self.episodes,
             "differences": 0,
         }
+
+
+def _row_bytes(batch: EpisodeBatch) -> int:
+    """Bytes of a row of the batch in TED, without those of encoded images, which stay encoded."""
+    steps, observations = (
+        sum(
+            c.dtype.itemsize * math.prod(c.shape[1:])
+            for c in columns.values()
+            if as_encoded(c) is None
+        )
+        for columns in (batch.steps, batch.observations)
+    )
+    return steps + 2 * observations
+
+
+def _check_rows(
+    batch: EpisodeBatch,
+    reader: DatasetReader,
+    rows: NDArray[np.int64],
+    first_row: int,
+    first_episode: int,
+    step: int,
+) -> None:
+    """Compare rows of a batch with those on disk, and decode every `step`-th image."""
+    found = reader.transitions_at(rows + first_row)
+    for key, values in expected_columns(batch, rows, first_episode).items():
+        column = reader.as_text(key, found.pop(key))
+        _compare(key, values, column, batch, rows)
+        images = as_encoded(column)
+        if images is not None:
+            images.check_decoding(step)
+    if found:
+        names = ", ".join(sorted(map(join_key, found)))
+        raise AuditError(f"The new files have leaves that the source lacks: {names}")
 
 
 def expected_columns(

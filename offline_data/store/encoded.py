@@ -21,6 +21,7 @@ import numpy as np
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.images import decode_into, header_shapes, image_head, is_jpeg
+from offline_data.readers.pixels import at_once, check_pixels, fits
 from offline_data.store.layout import fits_encoding
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     """Encoding, and the dtype and shape of one decoded row."""
 
 _HEADERS, _DECODED = 1 << 16, 32
-"""Rows whose headers are checked at once, and rows that are decoded at once for checking."""
+"""Rows whose headers are checked at once, and rows that are decoded at once where few are needed."""
 
 _pools: dict[int, ThreadPoolExecutor] = {}
 """Thread pool by process id: a forked process has none of its parent's threads."""
@@ -88,6 +89,7 @@ class EncodedColumn:
         self.encoding, self.dtype = kind[0], np.dtype(kind[1])
         self.shape = (len(self._rows), *kind[2])
         self.ndim, self.size = len(self.shape), prod(self.shape)
+        check_pixels(kind[2], self.dtype.itemsize, where)
 
     @classmethod
     def of(cls, images: Sequence[bytes], kind: Kind, where: str = "a column") -> Any:
@@ -178,12 +180,27 @@ class EncodedColumn:
             for other in same[1:]:
                 np.copyto(places[other], places[same[0]])
 
-        in_threads(decode_group, len(numbers), threads)
+        in_threads(decode_group, len(numbers), self._threads(threads))
+
+    def _threads(self, threads: int | None) -> int | None:
+        """Return how many threads may decode: each holds copies of an image."""
+        most = at_once(self._row_bytes, copies=3)
+        return most if threads is None else min(threads, most)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.dtype.itemsize * prod(self.shape[1:])
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield all rows decoded, `[k, *shape]`, a few at a time; see `readers.pixels`."""
+        rows = min(_DECODED, at_once(self._row_bytes))
+        for begin in range(0, len(self), rows):
+            yield np.asarray(self[begin : begin + rows])
 
     def check_decoding(self, step: int) -> None:
-        """Decode every `step`-th row, a few at a time, to check them; raises `FormatError`."""
-        for begin in range(0, len(self), step * _DECODED):
-            np.asarray(self[begin : begin + step * _DECODED : step])
+        """Decode every `step`-th row, to check them; raises `FormatError`."""
+        for _ in self[::step].blocks():
+            pass
 
     def check_headers(self) -> None:
         """Raise `FormatError` unless every row has the header of an image of its shape."""
@@ -234,6 +251,57 @@ class EncodedColumn:
 
     def _name_row(self, row: int) -> str:
         return f"{self._where}, row {self._rows[row]},"
+
+
+class PixelColumn:
+    """The pixels of an encoded column, decoded where they are used: `numpy.asarray` of some rows."""
+
+    def __init__(self, column: EncodedColumn) -> None:
+        self._column = column
+        self.dtype, self.shape, self.ndim, self.size = (
+            column.dtype,
+            column.shape,
+            column.ndim,
+            column.size,
+        )
+        self.nbytes = self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._column)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one decoded row for an int, else a column of the indexed rows."""
+        found = self._column[index]
+        return PixelColumn(found) if isinstance(found, EncodedColumn) else found
+
+    def joined_with(self, others: Sequence[Any]) -> Any:
+        """Return these rows followed by those of others: decoded, if some of them are."""
+        if not all(isinstance(other, PixelColumn) for other in others):
+            return np.concatenate([np.asarray(each) for each in (self, *others)])
+        return PixelColumn(self._column.joined_with([other._column for other in others]))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Decode all rows."""
+        return self._column.__array__(dtype, copy)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield all rows, `[k, *shape]`, a few at a time."""
+        return self._column.blocks()
+
+
+def pixels_of(column: Any) -> Any:
+    """Return the pixels of an encoded column: an array, or a `PixelColumn` if that were too large."""
+    lazy = PixelColumn(column)
+    return np.asarray(column) if fits(lazy.nbytes) else lazy
+
+
+def blocks_of(values: Any) -> Iterator[NDArray[Any]]:
+    """Yield the rows of an array, an encoded column or its pixels, decoded a few at a time."""
+    if isinstance(values, (EncodedColumn, PixelColumn)):
+        yield from values.blocks()
+    elif len(values):
+        yield values
 
 
 def image_kind(data: bytes) -> Kind | None:

@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
@@ -34,7 +34,8 @@ from offline_data.errors import (
 )
 from offline_data.files import map_privately
 from offline_data.plurals import plural
-from offline_data.store.encoded import EncodedColumn
+from offline_data.readers.pixels import at_once
+from offline_data.store.encoded import EncodedColumn, blocks_of
 from offline_data.store.layout import (
     EPISODE,
     EPISODES,
@@ -208,6 +209,22 @@ class DatasetReader:
                 self.path, OBSERVATIONS, "a step row names an episode that is not there"
             )
         return values[found]
+
+    def decoded_at(
+        self, key: Key, rows: NDArray[np.int64], *, after: bool = False
+    ) -> Iterator[NDArray[Any]]:
+        """Yield rows of a leaf, `[k, …]` each, of observations before (or after) the action.
+
+        Images are decoded, a few at a time; see `readers.pixels`.
+        """
+        observed = self.observation_leaves.get(key)
+        leaf = observed or self.step_leaves[key]
+        most = max(1, len(rows)) if leaf.encoding else at_once(leaf.nbytes, copies=8)
+        for begin in range(0, len(rows), most):
+            some = rows[begin : begin + most]
+            yield from blocks_of(
+                self.observations_at(key, some, after=after) if observed else self.step(key)[some]
+            )
 
     def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
         """Gather whole transitions as TED, root flags and `next/done` included.

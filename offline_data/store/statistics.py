@@ -15,6 +15,8 @@ Number: TypeAlias = "int | float"
 BLOCK_ITEMS = 1 << 16
 """Numbers that `item_moments` measures at once: their float64 copy fits the cache."""
 
+_ITEMS = 1 << 24
+"""Numbers that `moments_of` measures at once."""
 _LEAST_ROWS = 16
 _NARROW = 64
 
@@ -91,6 +93,10 @@ def moments_of(values: NDArray[np.generic]) -> Moments:
 
     For complex numbers only non-finite values are counted.
     """
+    if values.size > _ITEMS:  # a large image: as float64 it is eight times larger
+        flat = values.reshape(-1)
+        parts = (flat[begin : begin + _ITEMS] for begin in range(0, len(flat), _ITEMS))
+        return reduce(Moments.merge, map(moments_of, parts))
     nan = inf = 0
     if values.dtype.kind in "fc" and not (finite := np.isfinite(values)).all():
         nan = int(np.isnan(values).sum())

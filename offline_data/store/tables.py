@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import FormatError
 from offline_data.exact import exact
-from offline_data.store.encoded import EncodedWriter
+from offline_data.store.encoded import EncodedWriter, PixelColumn
 from offline_data.store.layout import (
     BIG_LEAF,
     BYTES,
@@ -357,6 +357,12 @@ class TableWriter:
         for writer in self._encoded:
             writer.append(columns[writer.leaf.key](slice(0, rows)))
         for file, (dtype, leaves) in self._records.items():
+            of = columns[leaves[0].key]
+            if len(leaves) == 1 and isinstance(of(slice(0, 1)), PixelColumn):
+                pixels: Any = of(slice(0, rows))
+                for block in pixels.blocks():
+                    self._sink.append(file, block)
+                continue
             step = max(1, CHUNK // dtype.itemsize)
             for begin in range(0, rows, step):
                 part = slice(begin, min(begin + step, rows))
@@ -437,6 +443,6 @@ def _take_rows(column: Rows, index: NDArray[np.int64]) -> Rows:
         wanted = index[part]
         first = int(wanted[0])
         run = column(slice(first, int(wanted[-1]) + 1))
-        return np.asarray(run[wanted - first])
+        return run[wanted - first]
 
     return rows

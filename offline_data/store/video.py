@@ -7,8 +7,8 @@ row of the table               0      1      2      3      4
 <leaf>.video/000001.mp4        …
 ```
 
-Rows are decoded file by file, each run from a key frame to the next once. Containers stay open, at
-most `_OPEN` in a process that no thread is using.
+Rows are decoded file by file, each run from a key frame to the next once. Decoders that no thread is
+using stay open, at most `_OPEN` in a process, and fewer of large frames.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from offline_data.errors import FormatError, MissingDependencyError
+from offline_data.readers.pixels import at_once
 from offline_data.readers.video import VideoFile
 from offline_data.store.encoded import EncodedColumn, in_threads
 from offline_data.store.layout import LeafSpec, video_name
 
-_OPEN = 64
-"""Containers that stay open though no thread reads them; each takes about 4.4 MiB at 480 x 640."""
-_CHECKED = 32
-"""Frames that are decoded at once for checking."""
+_OPEN, _COPIES = 64, 5
+"""Most decoders that stay open though no thread reads them, and frames' worth of memory of each: 4.4 MiB
+at 480 x 640."""
+_FEW = 8
+"""Frames held at once below which they are decoded one after another, not in threads."""
 _VERIFY = "`offline-data check --files ID` names every damaged file of a dataset"
 
 _idle: dict[int, list[tuple[str, VideoFile]]] = {}
@@ -80,7 +82,8 @@ class StoredVideo:
         yield file  # after an error it is not used again
         with _lock:
             idle.append((name, file))
-            closing = [idle.pop(0)[1] for _ in range(len(idle) - _OPEN)]
+            most = min(_OPEN, at_once(max(each.nbytes for _, each in idle), copies=_COPIES))
+            closing = [idle.pop(0)[1] for _ in range(len(idle) - most)]
         for old in closing:
             old.close()
 
@@ -215,19 +218,23 @@ class VideoColumn(EncodedColumn):
 
         def decode_run(number: int) -> None:
             first, stop = runs[number]
-            file = self._files[codes[first] >> 32]
-            with file.decoder() as decoder:
-                if (decoder.dtype, decoder.shape) != self._kind[1:]:
-                    raise FormatError(
-                        f"{file.path} has frames of {decoder.dtype} {list(decoder.shape)}, and "
-                        f"{self._where} of {self._kind[1]} {list(self._kind[2])}"
-                    )
+            with self._decoder(self._files[codes[first] >> 32]) as decoder:
                 frames = decoder.read(codes[first:stop] & 0xFFFFFFFF)
                 for code, pixels in enumerate(frames, first):
                     for place in order[stops[code - 1] if code else 0 : stops[code]].tolist():
                         np.copyto(places[place], pixels)
 
-        in_threads(decode_run, len(runs), threads)
+        in_threads(decode_run, len(runs), self._threads(threads))
+
+    @contextmanager
+    def _decoder(self, file: StoredVideo) -> Iterator[VideoFile]:
+        with file.decoder() as decoder:
+            if (decoder.dtype, decoder.shape) != self._kind[1:]:
+                raise FormatError(
+                    f"{file.path} has frames of {decoder.dtype} {list(decoder.shape)}, and "
+                    f"{self._where} of {self._kind[1]} {list(self._kind[2])}"
+                )
+            yield decoder
 
     def _runs_of(self, codes: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Cut ascending `file << 32 | frame` into runs that are decoded from the same key frame."""
@@ -253,8 +260,20 @@ class VideoColumn(EncodedColumn):
         pairs = self.pairs().astype(np.int64)
         codes, first = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_index=True)
         for begin, stop in self._runs_of(codes)[::step]:
-            for at in range(begin, stop, _CHECKED):
-                np.asarray(self[first[at : min(at + _CHECKED, stop)]])
+            for _ in self[first[begin:stop]].blocks():
+                pass
+
+    @override
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        if at_once(self._row_bytes) >= _FEW:
+            yield from super().blocks()
+            return
+        pairs = self.pairs().astype(np.int64)
+        back = np.flatnonzero((np.diff(pairs[:, 0]) != 0) | (np.diff(pairs[:, 1]) < 0)) + 1
+        for frames in np.split(pairs, back) if len(pairs) else ():
+            with self._decoder(self._files[frames[0, 0]]) as decoder:
+                for pixels in decoder.read(frames[:, 1]):
+                    yield pixels[None]
 
     def problem(self) -> str | None:
         """Return what is wrong with a whole leaf of a dataset, or None; decodes nothing.

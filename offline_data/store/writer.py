@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 
+_LARGE = 16 << 20
+"""Bytes of an append that is queued alone."""
 _IN_FLIGHT = 3
 """Maximum number of queued appends."""
 _SYNC = 32 << 20
@@ -125,6 +127,8 @@ class Sink:
                 self._files[name] = HashedFile(self.folder / name)
             self._files[name].append(view)
 
+        if view.nbytes > _LARGE:
+            self.drain()
         self.run(write)
 
     def link(self, name: str, source: Path, digest: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from PIL import Image, ImageSequence
 
 from offline_data import api
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.reports import frames
+from offline_data.readers import pixels
 from offline_data.reports.frames import Film, film, image_layout, image_leaves
 from offline_data.reports.video import open_rerun, write_film
 from offline_data.store.reader import DatasetReader, open_reader
@@ -85,7 +85,7 @@ def _expected(name: str, episode: int) -> list[NDArray[Any]]:
 def test_frames_of_every_shape(
     reader: DatasetReader, name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(pixels, "HELD", chunk)
     found = film(reader, 1, f"observation/{name}")
     expected = _expected(name, 1)
     images = list(found.frames)

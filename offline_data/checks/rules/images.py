@@ -6,6 +6,7 @@ Encoded images are not all decoded: at most 256 frames of a leaf are, spread ove
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -25,9 +26,6 @@ _CHANNELS = (1, 3, 4)
 
 _SMALLEST = 16
 """Number of the smallest encoded frames to decode, one per file size."""
-
-_FRAMES = 32
-"""Frames that are compared at once."""
 
 _ROWS = 1024
 """Encoded frames of one size that are compared at once."""
@@ -84,7 +82,7 @@ class BlackImages(Rule):
         column, known = encoded_rows(reader, key)
         if column.encoding == VIDEO:
             looked = known[spread(len(known), self.limits["sample"])]
-            rows = looked[~_decode(column[looked]).any(axis=1)]
+            rows = looked[~_any(column[looked])]
             place = encoded_place(reader, key, int(rows[0])) if len(rows) else None
             return Tally(number=len(rows), rows=len(looked), place=place)
         begins, ends = column.bounds()
@@ -92,7 +90,7 @@ class BlackImages(Rule):
         smallest = np.unique(sizes, return_index=True)[1][:_SMALLEST]
         looked = np.union1d(spread(len(known), self.limits["sample"]), smallest)
         black = np.zeros(len(known), bool)
-        for at in looked[~_decode(column[known[looked]]).any(axis=1)].tolist():
+        for at in looked[~_any(column[known[looked]])].tolist():
             if not black[at]:
                 same = np.flatnonzero(sizes == sizes[at])
                 (data,) = column[known[at : at + 1]].images()
@@ -151,20 +149,22 @@ class FrozenImages(Rule):
 
     def _one_colour(self, reader: DatasetReader, key: Key, leaf: LeafSpec) -> Iterator[Finding]:
         rows = spread(reader.transitions, self.limits["sample"])
-        frames = _decode(_frames(reader, key, rows)).reshape(len(rows), *leaf.shape)
-        if leaf.shape[-1] not in _CHANNELS and leaf.shape[0] in _CHANNELS:
-            frames = np.moveaxis(frames, 1, -1)
-        coloured = frames.reshape(len(rows), -1, frames.shape[-1] if frames.ndim > 3 else 1)
-        flat = (coloured == coloured[:, :1]).all((1, 2)) & coloured.any((1, 2))
+        first = leaf.shape[-1] not in _CHANNELS and leaf.shape[0] in _CHANNELS
+        flat = np.concatenate(
+            [
+                _of_one_colour(np.moveaxis(frames, 1, -1) if first else frames)
+                for frames in reader.decoded_at(key, rows)
+            ]
+        )
         if flat.sum() > self.limits["colour_share"] * len(rows):
-            first = int(rows[flat.argmax()])
+            row = int(rows[flat.argmax()])
             yield self.finding(
                 reader,
                 plural_of(int(flat.sum()), len(rows), "examined frame", "has", "have")
                 + " one colour",
                 leaf=join_key(key),
-                episode=_episode(reader, first),
-                row=first,
+                episode=_episode(reader, row),
+                row=row,
                 count=int(flat.sum()),
                 about="one colour",
             )
@@ -243,34 +243,38 @@ def spread(count: int, most: float) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(count, max(1, int(most))), dtype=np.int64))
 
 
-def _frames(
-    reader: DatasetReader, key: Key, rows: NDArray[np.int64]
-) -> NDArray[Any] | EncodedColumn:
-    """Return frames at transitions, before the action; encoded ones stay so."""
+def _frames(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> Any:
+    """Return encoded frames at transitions, before the action."""
     if key in reader.observation_leaves:
         return reader.observations_at(key, rows, after=False)
     return reader.step(key)[rows]
 
 
-def _decode(frames: NDArray[Any] | EncodedColumn) -> NDArray[Any]:
-    """Return decoded frames as rows of pixels, `[n, pixels]`."""
-    return np.asarray(frames).reshape(len(frames), -1)
+def _any(frames: EncodedColumn) -> NDArray[np.bool_]:
+    """Return which frames are not black, `[n]`."""
+    return np.array([frame.any() for block in frames.blocks() for frame in block], bool)
+
+
+def _of_one_colour(frames: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which frames, channels last, have one colour that is not black, `[n]`."""
+    coloured = frames.reshape(len(frames), -1, frames.shape[-1] if frames.ndim > 3 else 1)
+    return np.array([(one == one[:1]).all() and one.any() for one in coloured], bool)
 
 
 def _is_frozen(reader: DatasetReader, key: Key, episode: int) -> bool:
     """Return True if all frames of an episode are equal, and not black; reads five if they differ."""
     begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
+    leaf = reader.observation_leaves.get(key) or reader.step_leaves[key]
     for rows in (np.linspace(0, length - 1, 5, dtype=np.int64), np.arange(length)):
-        frames = _frames(reader, key, begin + rows)
-        if isinstance(frames, EncodedColumn) and frames.encoding != VIDEO:
-            if len(set(frames.images())) > 1:
+        if leaf.encoding not in {None, VIDEO}:
+            if len(set(_frames(reader, key, begin + rows).images())) > 1:
                 return False
         else:
-            first = np.asarray(frames[:1])
-            for at in range(0, len(frames), _FRAMES):
-                if (np.asarray(frames[at : at + _FRAMES]) != first).any():
-                    return False
-    return bool(_decode(frames[:1]).any())
+            decoded = chain.from_iterable(reader.decoded_at(key, begin + rows))
+            first = next(decoded)
+            if not all(np.array_equal(frame, first) for frame in decoded):
+                return False
+    return any(frame.any() for frame in reader.decoded_at(key, np.array([begin])))
 
 
 def encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArray[np.int64]]:

@@ -26,6 +26,7 @@ from offline_data.episodes.joining import concatenate_columns, join_episodes
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
 from offline_data.readers.arrow import iter_ranges, read_table, table_leaves
+from offline_data.readers.pixels import at_once, fits
 from offline_data.readers.video import VideoFile
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.sources.lerobot.features import (
@@ -45,8 +46,8 @@ from offline_data.sources.lerobot.metadata import (
     read_tasks,
 )
 from offline_data.sources.lerobot.rows import DataFiles, image_files, integers, read_rows
-from offline_data.sources.lerobot.video import as_column, frames_of_rows
-from offline_data.store.encoded import as_encoded
+from offline_data.sources.lerobot.video import AT_ONCE, as_pixels, as_png, frames_of_rows
+from offline_data.store.encoded import PixelColumn, as_encoded
 from offline_data.store.video import StoredVideo, VideoColumn, hash_file
 
 if TYPE_CHECKING:
@@ -150,7 +151,9 @@ class LeRobotDataset(RawDataset):
                     f"Frames of videos are stored as {how}, about {size}; --video keep stores the "
                     "mp4 files."
                 )
-        widths = {"image": _IMAGE, "video": 2 if self._video == "keep" else _IMAGE}
+        widths = {"image": _IMAGE}
+        if self._video != "raw":  # pixels are in memory
+            widths["video"] = 2 if self._video == "keep" else _IMAGE
         self._width = sum(widths.get(one.kind, prod(one.shape)) for one in self._features)
         self._shards = self._cut_shards(sizes, release.episodes)
         self.info = SourceInfo(
@@ -204,7 +207,9 @@ class LeRobotDataset(RawDataset):
 
     def _readings(self, bounds: tuple[int, int]) -> Iterator[tuple[str, Reading]]:
         first, stop = bounds
-        with closing(_Films(self._folder, self._episodes.videos, self._video)) as films:
+        with closing(
+            _Films(self._folder, self._episodes.videos, self._video, decode=self._skip_bad)
+        ) as films:
             for file, run in groupby(range(first, stop), self._data.of):
                 yield from self._of_file(file, np.array(list(run)), films)
 
@@ -333,10 +338,16 @@ class LeRobotDataset(RawDataset):
 
 
 class _Films:
-    """The video of each camera that is being read; `how` is the option `video`."""
+    """The video of each camera that is being read.
 
-    def __init__(self, folder: Path, videos: Mapping[str, Video], how: str) -> None:
-        self._folder, self._videos, self._how = folder, videos, how
+    `how` is the option `video`; `decode`: whether pixels that are decoded later are decoded here, too,
+    so that damage is found where an episode can be skipped.
+    """
+
+    def __init__(
+        self, folder: Path, videos: Mapping[str, Video], how: str, *, decode: bool
+    ) -> None:
+        self._folder, self._videos, self._how, self._decode = folder, videos, how, decode
         self._open: dict[str, tuple[str, VideoFile]] = {}
         self._kept: dict[str, StoredVideo] = {}
 
@@ -366,14 +377,20 @@ class _Films:
             frames, apart, more = frames_of_rows(film.times, video.bounds[place], rows, fps)
         except FormatError as error:
             raise FormatError(f"{file}: {error.message}") from None
-        if self._how == "keep":
-            pairs = np.zeros((len(frames) + 1, 2), np.int32)
-            pairs[:, 1] = [*frames, frames[-1]]
-            kept = [self._kept[camera]]
-            column: Any = VideoColumn(kept, pairs, ("video", film.dtype, film.shape), camera)
-        else:
-            column = as_column(film.read(frames), camera, raw=self._how == "raw")
-        return column, apart, more
+        large = self._how == "raw" and not fits(max(len(frames) + 1, AT_ONCE) * film.nbytes)
+        if self._how != "keep" and not large:
+            images = film.read(frames)
+            if self._how == "raw":
+                return as_pixels(images, (len(frames) + 1, *film.shape), film.dtype), apart, more
+            return as_png(images, camera, min(AT_ONCE, at_once(film.nbytes, copies=3))), apart, more
+        pairs = np.zeros((len(frames) + 1, 2), np.int32)
+        pairs[:, 1] = [*frames, frames[-1]]
+        path = self._folder / file
+        kept = StoredVideo(path, 0, str(path), known=film.index) if large else self._kept[camera]
+        column = VideoColumn([kept], pairs, ("video", film.dtype, film.shape), camera)
+        for _ in column.blocks() if large and self._decode else ():
+            pass
+        return PixelColumn(column) if large else column, apart, more
 
 
 def _refuse(problem: str) -> EpisodeBatch:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _LEAST = 0.75
 """Part of `1 / fps` below which frames are those of another rate."""
-_AT_ONCE = 8
-"""Frames that are encoded at once, in threads."""
+AT_ONCE = 8
+"""Most frames that are encoded at once, in threads."""
 
 
 def frames_of_rows(
@@ -87,20 +87,26 @@ def frames_of_rows(
     return near, float(apart.max()), max(0, stop - first - len(rows))
 
 
-def as_column(frames: Iterator[NDArray[Any]], name: str, *, raw: bool) -> Any:
-    """Return frames as PNG images, or as pixels, with the last one twice."""
-    images: list[Any] = []
-    while some := list(islice(frames, _AT_ONCE)):
-        first = some[0]
-        files: list[Any] = list(some)
+def as_pixels(frames: Iterator[NDArray[Any]], shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """Return frames as an array `[T + 1, …]`, the last one twice."""
+    out = np.empty(shape, dtype)
+    for row, frame in enumerate(frames):
+        out[row] = frame
+    out[-1] = out[-2]
+    return out
 
-        def encode(n: int, some: list[Any] = some, files: list[Any] = files) -> None:
+
+def as_png(frames: Iterator[NDArray[Any]], name: str, at_once: int) -> Any:
+    """Return frames as PNG images, the last one twice; some at once are encoded, in threads."""
+    images: list[bytes] = []
+    while some := list(islice(frames, at_once)):
+        first = some[0]
+        files = [b""] * len(some)
+
+        def encode(n: int, some: list[Any] = some, files: list[bytes] = files) -> None:
             files[n] = encode_image(some[n], "png", compress_level=1)
 
-        if not raw:
-            in_threads(encode, len(some))
+        in_threads(encode, len(some))
         images += files
     images.append(images[-1])
-    if raw:
-        return np.stack(images)
     return EncodedColumn.of(images, ("png", first.dtype.name, first.shape), name)

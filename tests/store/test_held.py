@@ -1,0 +1,175 @@
+"""Memory of decoded images: a few frames at once, in everything that decodes; pixels stay the same."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offline_data
+from offline_data.errors import FormatError
+from offline_data.ids import parse_id
+from offline_data.ingest.build import BuildJob, DatasetBuild, decode_images
+from offline_data.pages.episodes import read_pictures
+from offline_data.readers import pixels
+from offline_data.readers.images import decode_jpeg, decode_tiff, encode_image
+from offline_data.readers.video import VideoFile
+from offline_data.reports.frames import film
+from offline_data.sources.lerobot import LeRobot
+from offline_data.sources.options import Options
+from offline_data.store.encoded import EncodedColumn, PixelColumn, pixels_of
+from offline_data.store.reader import DatasetReader
+from offline_data.store.video import StoredVideo, VideoColumn, hash_file
+from offline_data.testing.toy import toy_batch, write_toy
+from tests.pictures import written
+from tests.toys.lerobot import write_lerobot, write_video
+
+KEY = ("observation", "film")
+ROWS, SHAPE = 161, (240, 320, 3)
+FRAME = 240 * 320 * 3
+HELD = 8 * FRAME
+MOST = 40 * FRAME
+"""Peak that is allowed: a quarter of the frames, for copies and what else a page needs."""
+WAYS: dict[str, Callable[[DatasetReader], object]] = {
+    "view": lambda reader: [frame.max() for frame in film(reader, 0).frames],
+    "report": lambda reader: read_pictures(reader, KEY, np.arange(0, 160, 2), 64),
+    "black": lambda reader: offline_data.check(reader.path, select=["RL050"], progress=False),
+    "frozen": lambda reader: offline_data.check(reader.path, select=["RL051"], progress=False),
+    "camera": lambda reader: offline_data.check(reader.path, select=["RL055"], progress=False),
+    "stats": lambda reader: offline_data.stats(reader.path, progress=False),
+}
+
+
+def picture(number: int) -> Any:
+    """Return a grey frame; those of the film are alike but for their brightness."""
+    return np.full(SHAPE, 20 + number, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def columns(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The frames of one episode in each kind of column."""
+    path = tmp_path_factory.mktemp("film") / "film.mp4"
+    write_video(path, [picture(n) for n in range(ROWS)])
+    stored = StoredVideo(path, *hash_file(path), known=VideoFile(path).index)
+    pairs = np.array([(0, n) for n in range(ROWS)], np.int32)
+    found: dict[str, Any] = {"video": VideoColumn([stored], pairs, ("video", "uint8", SHAPE))}
+    for kind in ("png", "jpeg"):
+        images = [written(picture(n), kind) for n in range(ROWS)]
+        found[kind] = EncodedColumn.of(images, (kind, "uint8", SHAPE))
+    return found
+
+
+def batch_of(column: Any) -> Any:
+    batch = toy_batch([ROWS - 1])
+    return replace(batch, observations={**batch.observations, KEY: column})
+
+
+@pytest.fixture(scope="module")
+def datasets(columns: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("datasets")
+    for kind, column in {**columns, "raw": np.asarray(columns["png"])}.items():
+        write_toy(folder / kind, [batch_of(column)])
+    return {kind: folder / kind for kind in (*columns, "raw")}
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["video", "png", "jpeg", "raw"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_few_frames_at_once(
+    datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, way: str, kind: str
+) -> None:
+    monkeypatch.setattr(pixels, "HELD", HELD)
+    reader = DatasetReader(datasets[kind])
+    WAYS[way](reader)  # imports, and what is kept
+    assert peak_of(lambda: WAYS[way](reader)) < MOST < ROWS * FRAME / 4
+
+
+@pytest.mark.parametrize("layout", ["compact", "ted"])
+@pytest.mark.parametrize("kind", ["video", "png", "jpeg"])
+def test_pixels_are_written_and_audited_a_few_at_once(
+    columns: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, layout: Any
+) -> None:
+    whole = np.asarray(columns[kind])
+    monkeypatch.setattr(pixels, "HELD", HELD)
+    (batch,) = decode_images(iter([batch_of(columns[kind])]))
+    assert isinstance(batch.observations[KEY], PixelColumn)
+    assert peak_of(lambda: write_toy(tmp_path / "d", [batch], layout=layout)) < MOST
+    reader = DatasetReader(tmp_path / "d")
+    assert reader.manifest.audit["rows"] == ROWS - 1
+    rows = np.arange(ROWS - 1)
+    for after in (False, True):
+        found = reader.observations_at(KEY, rows, after=after)
+        np.testing.assert_array_equal(found, whole[rows + after])
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("how", ["raw", "png", "keep"])
+def test_lerobot_videos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any, skip: bool
+) -> None:
+    raw = write_lerobot(tmp_path / "raw", "v3.0", (90, 1, 4), images=False, videos=())
+    release = replace(LeRobot().release_of(raw, "x"), video=how, skip_bad_episodes=skip)
+    frame = 32 * 48 * 3
+    job = BuildJob(parse_id("local:x@1"), "lerobot", "compact", tmp_path)
+
+    def build(name: str) -> DatasetReader:
+        dataset = LeRobot().open(release, raw)
+        options = Options(video=how, audit="all", skip_bad_episodes=skip)
+        with DatasetBuild(dataset, job, options, 1, tmp_path / name) as steps:
+            while steps.step():
+                pass
+        return DatasetReader(tmp_path / name)
+
+    expected = build("whole")
+    monkeypatch.setattr(pixels, "HELD", 16 * frame)
+    found = build("few")
+    key, rows = ("observation", "images", "vid"), np.arange(95)
+    assert expected.manifest.audit["rows"] == 95
+    assert list(found.observation_leaves) == list(expected.observation_leaves)
+    for after in (False, True):
+        np.testing.assert_array_equal(
+            found.observations_at(key, rows, after=after),
+            expected.observations_at(key, rows, after=after),
+        )
+
+
+def test_a_frame_that_is_larger_than_the_limit(
+    columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, path = picture(0), columns["video"]._files[0].path
+    jpeg, tiff = encode_image(image, "jpeg"), encode_image(image[..., 0].astype("u2"), "tiff")
+    monkeypatch.setattr(pixels, "HELD", FRAME)
+    decode_jpeg(jpeg, "x")
+    monkeypatch.setattr(pixels, "HELD", FRAME // 4)
+    size = r"\[240, 320(, [13])?\], \d+\.\d KiB decoded; expected at most 56\.2 KiB"
+    for read in (
+        lambda: VideoFile(path),
+        lambda: decode_jpeg(jpeg, "x"),
+        lambda: decode_tiff(tiff, (240, 320), "x"),
+        lambda: EncodedColumn.of([jpeg], ("jpeg", "uint8", SHAPE)),
+        lambda: columns["png"][:1],
+    ):
+        with pytest.raises(FormatError, match=f"has images of {size}"):
+            read()
+
+
+def test_pixels_of_a_small_column_are_an_array(columns: dict[str, Any]) -> None:
+    found = pixels_of(columns["png"][:3])
+    assert isinstance(found, np.ndarray)
+    lazy = PixelColumn(columns["png"])
+    np.testing.assert_array_equal(lazy[3], picture(3))
+    both = lazy[[1, 2]].joined_with([lazy[5:6]])
+    np.testing.assert_array_equal(np.asarray(both), np.asarray(columns["png"][[1, 2, 5]]))
