@@ -65,6 +65,7 @@ from offline_data.targets.lerobot_stats import (
     stats_of_images,
     stats_of_rows,
 )
+from offline_data.targets.plan import place_at
 from offline_data.targets.tables import arrow, image_files
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ _TASKS = ("task", "language_instruction", "natural_language_instruction", "instr
 """Last parts of names of texts that are the task; the first of these that is there."""
 _TASK_TABLE = "meta/tasks"
 """Place of the leaf that is the task; a name that no column has."""
-_TIME = ("timestamp",)
+_TIME: Key = ("timestamp",)
+_NUMBER: Key = ("episode_index",)
 _TOLERANCE = 1e-4
 """Seconds by which LeRobot allows a timestamp to differ from `frame_index / fps`."""
 _SMALLEST = 32
@@ -114,7 +116,7 @@ class LeRobotTarget(ExportTarget):
     holds = Holds(
         final_observation=False,
         flags="rows",
-        episodes=frozenset(_TASKS),
+        episodes=frozenset({*_TASKS, *_NUMBER}),
         encoded=True,
         dtypes={"float16": "float32", "complex64": None, "complex128": None},
     )
@@ -182,6 +184,8 @@ class LeRobotTarget(ExportTarget):
         options = cast("_Choices", options)
         if leaf.key == options.task:
             return LeafPlace(leaf, _TASK_TABLE, "text", ("task",), "steps")
+        if leaf.key == _NUMBER and leaf.table == "episodes":
+            return place_at(leaf, f"@{leaf.key[0]}", self.holds)
         if leaf.table == "episodes":
             return "there is no place for columns of episodes"
         name = _feature_name(leaf, options)
@@ -194,6 +198,13 @@ class LeRobotTarget(ExportTarget):
         lossy = f"encoded as {options.video}, lossy" if _is_video(leaf, options) else ""
         apart = leaf.table == "observations" != table and leaf.key not in options.followed
         return LeafPlace(leaf, name, dtype, key, table, lossy, f"next.{name}" * apart)
+
+    def differs(self, leaf: Leaf, episodes: ExportedEpisodes) -> str:
+        """Return why the numbers of episodes are not those that they get."""
+        if leaf.key != _NUMBER:
+            return ""
+        same = np.array_equal(episodes.column(_NUMBER), np.arange(len(episodes.lengths)))
+        return "" if same else "episodes are numbered anew"
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
         """Write data and videos episode by episode, then the metadata of all."""
@@ -349,7 +360,11 @@ class _LeRobotWriter:
         self._total: dict[str, Stats] = {}
         self._sketches: dict[str, QuantileSketch] = {}
         self._count = self._rows = 0
-        self._places = {one.path: one for one in job.places if one.path != _TASK_TABLE}
+        self._places = {
+            one.path: one
+            for one in job.places
+            if one.path != _TASK_TABLE and one.leaf.key != _NUMBER
+        }
         self._after = {one.after: one for one in job.places if one.after}
         self._features = _features(self._places.values(), options, job.episodes.reader.manifest)
         self._schema = _schema(self._features)
