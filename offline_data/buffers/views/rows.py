@@ -241,7 +241,9 @@ class SubsetStorage:
         pieces = self.transitions if steps else self.row_map.cut(of_whole)
         starts, final, run = pieces.starts[:-1], pieces.final(of_whole), of_whole.of(pieces.first)
         # A whole episode that is in the view twice counts as two.
-        cut = bool((pieces.lengths < of_whole.lengths[run]).any()) and len(run.unique()) < len(run)
+        cut = bool((pieces.lengths < of_whole.lengths[run]).any()) and len(torch.unique(run)) < len(
+            run
+        )
         return EpisodeIndex(starts, pieces.lengths, final, episode=run if cut else None)
 
     def only(self, keys: Iterable[KeyLike]) -> SubsetStorage:

@@ -258,7 +258,8 @@ def test_episodes_of_a_view_of_rows_are_drawn_alike(
     if span and not strict:
         pytest.skip("span leaves out short episodes by itself")
     ds = BaseDatasetExperienceReplay(toys([10, 10, 10], unknown_final=[1, 2]))
-    view, options = ds.subset(ROWS[rows]), {"strict_length": strict, "valid_only": valid_only}
+    view = ds.subset(ROWS[rows])
+    options: dict[str, Any] = {"strict_length": strict, "valid_only": valid_only}
     sampler = SliceSampler(slice_len=2, span=span, seed=1, **options)
     drawn, leaves = sampler.sample(view.storage, 12_000)
     first = drawn[leaves["is_init"][:, 0]]
@@ -282,4 +283,5 @@ def test_episodes_of_a_view_of_rows_are_drawn_alike(
 
 def drawn_lengths(leaves: dict[Any, Any]) -> list[int]:
     begins = leaves["is_init"][:, 0].nonzero()[:, 0]
-    return np.diff([*begins.tolist(), len(leaves["is_init"])]).tolist()
+    lengths: list[int] = np.diff([*begins.tolist(), len(leaves["is_init"])]).tolist()
+    return lengths
