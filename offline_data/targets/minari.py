@@ -242,7 +242,8 @@ def _space_of(job: ExportJob, root: str) -> Any:
     if root in reader.manifest.spaces:
         return space
     leaves = [p.leaf for p in job.places if p.leaf.key[0] == root and p.leaf.table != "episodes"]
-    if len(leaves) == 1 and not leaves[0].shape and leaves[0].dtype in {"int32", "int64"}:
+    integer = bool(leaves) and not leaves[0].shape and leaves[0].dtype in {"int32", "int64"}
+    if integer and leaves[0].key == (root,):
         column = [getattr(b, leaves[0].table)[leaves[0].key] for b in job.episodes.batches()]
         low, high = min(int(c.min()) for c in column), max(int(c.max()) for c in column)
         return spaces.Discrete(high - low + 1, start=low)

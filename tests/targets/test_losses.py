@@ -208,3 +208,13 @@ def test_text_and_truncation_of_a_flag_are_counted(tmp_path: Path) -> None:
         "episodes/name/v2.0": 1,
         "episodes/split": 1,
     }
+
+
+@pytest.mark.parametrize("to", [to for to in TARGETS if get_target(to).holds.nested])
+def test_a_single_named_integer(to: str, tmp_path: Path) -> None:
+    """It is a group of one leaf, not a leaf: Minari's space was that of the integer."""
+    batch = flat_batch()
+    seen = np.arange(batch.transitions + len(LENGTHS))
+    steps = {**batch.steps, ("action",): np.arange(batch.transitions)}
+    export = write(replace(batch, steps=steps, observations={("observation", "n"): seen}), tmp_path, to)  # fmt: skip
+    assert {"action", "observation/n"}.isdisjoint(loss.leaf for loss in export().losses)
