@@ -19,13 +19,24 @@ if sys.platform == "win32":
         "(https://learn.microsoft.com/windows/wsl/install)"
     )
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 if find_spec("torchrl") is None:
     for _name in (
         *("Trajectory", "TrajectoryPredicate", "filter_trajectories", "find_start_stop_traj"),
         *("iter_trajectories", "traj"),
     ):
         __all__.remove(_name)  # TorchRL's own
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a module; raises `AttributeError` with similar names."""
+    if name.startswith("_") or name in __all__ or find_spec(f"{__name__}.{name}"):
+        return _import(name)
+    from offline_data.ids import did_you_mean
+
+    near = did_you_mean(name, __all__, shown=f"{__name__}.{{}}".format)
+    hint = f"; {near}" if near else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 class _OnImport:

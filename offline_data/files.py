@@ -180,12 +180,13 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def write_user_file(path: Path, content: bytes) -> None:
-    """Write a file that the user has named; raises `AccessError`, `NoSpaceError`.
+    """Write a file that the user has named, creating its folder; raises `AccessError`, `NoSpaceError`.
 
     Atomically, unless it is a link or no plain file (`/dev/stdout`), which a rename would replace.
     """
     try:
         with disk_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_symlink() or (path.exists() and not is_file(path)):
                 path.write_bytes(content)
             else:

@@ -39,6 +39,8 @@ _TEXT = {
     "tokenizer-revision": "tokenizer_revision",
 }
 """Options of text with a value, and the field of `TextOptions` that each is."""
+_CHOICES = frozenset({"alignment", "autoreset", "images", "layout", "video"})
+"""Options with one of a few words, and their arguments."""
 _VALUES = {
     **{
         name: name
@@ -51,7 +53,7 @@ _VALUES = {
 
 _COMMAND = re.compile(rf"`offline-data ({'|'.join(FUNCTIONS)})\b([^`]*)`")
 _OPTION = re.compile(
-    rf"`[^`]*`|(?<!\S)--(?:({'|'.join(_FLAGS)})|({'|'.join(_VALUES)})(?: ([A-Z\d:]+(?![a-z])))?"
+    rf"`[^`]*`|(?<!\S)--(?:({'|'.join(_FLAGS)})|({'|'.join(_CHOICES)}) ([a-z]\w*)|({'|'.join(_VALUES)})(?: ([A-Z\d:]+(?![a-z])))?"
     r"|(?:step|fn) ('[^']*'|\S*[^\s;,?.]))(?![\w-])"
 )
 _TEXT_OPTIONS = re.compile(
@@ -126,9 +128,11 @@ def _text_options(words: list[str]) -> str:
 
 
 def _argument(option: re.Match[str]) -> str:
-    flag, name, value, step = option.groups()
-    if not any((flag, name, step)):  # a command
+    flag, choice, word, name, value, step = option.groups()
+    if not any((flag, choice, name, step)):  # a command
         return option[0]
+    if choice:
+        return f"{choice}={word!r}"
     if flag:
         return f"{flag.replace('-', '_')}=True"
     if name:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
+from offline_data.hints import in_python
 
 DELAY = 2.0
 """Seconds after which a bar is drawn."""
@@ -73,11 +74,11 @@ SILENT = SilentProgress()
 
 
 class LoggedNotes(SilentProgress):
-    """Passes notes to the logger `offline_data`, as warnings, and draws nothing."""
+    """Passes notes to the logger `offline_data`, as warnings in the words of Python; draws nothing."""
 
     def note(self, message: str) -> None:
         """Log it."""
-        _log.warning("%s", message)
+        _log.warning("%s", in_python(message))
 
 
 class ProgressBars(LoggedNotes):

@@ -91,7 +91,7 @@ def test_the_terminal_shows_the_commands() -> None:
         words = re.sub(r"&#160;|\s+", " ", re.sub(r"<[^>]+>", " ", drawn))
         for command in terminal.COMMANDS:
             assert f"offline-data {command}" in words
-        assert "no findings" in words
+        assert re.search(rf"no findings in 1 dataset, by \d+ of {len(all_rules())} rules", words)
         assert "1 error, 1 warning" in words
         assert not re.search(r"@font-face|url\(\"?http", drawn)
 

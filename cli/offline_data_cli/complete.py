@@ -114,11 +114,18 @@ def _rules(_settings: Settings) -> Iterable[tuple[str, str]]:
     return [(text.code, text.summary) for text in rule_texts().values()]
 
 
+def _targets(_settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.targets.base import TARGETS
+
+    return [(name, "") for name in TARGETS]
+
+
 ids_here = _offers(_local_ids)
 all_ids = _offers(_all_ids)
 sources = _offers(_sources)
 steps = _offers(_steps)
 rules = _offers(_rules)
+targets = _offers(_targets)
 explained = _offers(lambda settings: [*_rules(settings), *_steps(settings)])
 kinds = _offers(_kinds)
 config_keys = _offers(lambda _: [(key, "") for key in CONFIG_KEYS])

@@ -322,6 +322,14 @@ def describe(param: Any, ctx: Any) -> tuple[str, str]:
 class Verb(_Help, TyperCommand):
     """A verb whose help ends with a summary of the global options."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse arguments; `--output`, as other programs have it, is `--out`."""
+        names = {name for parameter in self.params for name in parameter.opts}
+        if "--out" in names and "--output" not in names:
+            end = args.index("--") if "--" in args else len(args)
+            args = [re.sub(r"\A--output(?==|\Z)", "--out", arg) for arg in args[:end]] + args[end:]
+        return super().parse_args(ctx, args)
+
 
 class Verbs(_Help, TyperGroup):
     """A group of verbs that also accepts their names in other programs."""

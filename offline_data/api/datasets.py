@@ -184,7 +184,8 @@ def convert(
     - An iterable of episodes, mappings or objects (Minari's, d3rlpy's, `ds.iter_episodes()`):
       `observations` `[T + 1, …]`, or `[T, …]` if the last one is unknown, `actions` `[T, …]`,
       `rewards` `[T]` (optional), `terminations` and `truncations` `[T]` or one bool for the last row (also
-      called `terminals` and `timeouts`, or `terminated` and `truncated`), and optionally `infos`,
+      called `terminals` and `timeouts`, or `terminated` and `truncated`; one of the two is enough, as
+      the last row ends the episode), and optionally `infos`,
       `id` and `seed`. Observations, actions and infos may be nested mappings. A generator is
       consumed with a few episodes in memory.
     - A replay buffer of Stable-Baselines3, of TorchRL (its storage holds TED tensordicts) or of d3rlpy, in

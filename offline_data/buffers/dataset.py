@@ -297,7 +297,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
 
     def split(
         self,
-        *,
+        *unnamed: float,
         seed: int = 0,
         sampler: Callable[[], Sampler] | None = None,
         batch_size: int | None = None,
@@ -316,8 +316,14 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             **shares: Fraction of the episodes by view name; they sum to at most 1.
 
         Raises:
-            UsageError: Invalid shares, a share without any episode, or one sampler for all views.
+            UsageError: Invalid shares or shares without a name, a share without any episode, or one
+                sampler for all views.
         """
+        if unnamed:
+            named = ", ".join(f"{k}={v!r}" for k, v in zip(("train", "val", "test"), unnamed))  # noqa: B905
+            raise UsageError(
+                "The parts of a split have names", hint=f"ds.split({named}, …) returns them by name"
+            )
         if isinstance(sampler, Sampler):
             raise UsageError(
                 f"{sampler!r} was given for all views of a split, and a sampler belongs to one buffer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -18,7 +19,7 @@ from offline_data.buffers.views.saved import dataset_beside, read_view
 from offline_data.buffers.writers import Writer
 from offline_data.config import resolve_settings
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.ids import DatasetId, looks_like_path, parse_id
+from offline_data.ids import DatasetId, did_you_mean, looks_like_path, parse_id
 from offline_data.progress import Progress, progress_of
 from offline_data.reports.dataset_names import resolve_name
 from offline_data.store.layout import MANIFEST, LayoutName
@@ -31,6 +32,21 @@ if TYPE_CHECKING:
 
 Download: TypeAlias = Literal["force"] | bool
 """Whether to download and convert missing datasets; `"force"`: also replace existing ones."""
+
+_SAMPLER = "write sampler=offline_data.{}".format
+_INSTEAD = {
+    "seed": _SAMPLER("RandomSampler(seed=0)"),
+    "shuffle": _SAMPLER("SamplerWithoutReplacement(shuffle=…)"),
+    "drop_last": _SAMPLER("SamplerWithoutReplacement(drop_last=…)"),
+    "num_slices": _SAMPLER("SliceSampler(num_slices=…)"),
+    "slice_len": _SAMPLER("SliceSampler(slice_len=…)"),
+    "split": "load the dataset, then ds.split(train=0.9, val=0.1)",
+    "num_workers": "load the dataset, then ds.dataloader(batch_size, num_workers=…)",
+    "streaming": "offline_data.StreamingDataset(id) reads without a copy on disk",
+    "episodes": "load the dataset, then ds.episodes_at([0, 1])",
+    "settings": "write root=",
+}
+"""Advice for arguments that other functions, of this package or others, have."""
 
 Factory: TypeAlias = "Callable[..., Any]"
 """Called as `factory(name, **options)` for the id `prefix:name`; returns a buffer."""
@@ -55,6 +71,7 @@ def open_dataset(
 
 def _with_registered_prefixes(load: Loader) -> Loader:
     """Decorate `load(id, …)` to first look up the prefix of `id` in the registered functions."""
+    known = inspect.signature(load).parameters
 
     @functools.wraps(load)
     def loads(id: Any = None, *args: Any, dataset_id: Any = None, **options: Any) -> Any:
@@ -64,6 +81,7 @@ def _with_registered_prefixes(load: Loader) -> Loader:
         prefix, colon, name = id.partition(":") if isinstance(id, str) else ("", "", "")
         factory = _FACTORIES.get(prefix.strip().lower()) if colon else None
         if factory is None or looks_like_path(id):
+            _check_options(options, known)
             return load(id, *args, **options)
         if isinstance(factory, str):
             module, _, attribute = factory.partition(":")
@@ -76,6 +94,15 @@ def _with_registered_prefixes(load: Loader) -> Loader:
         return factory(name, *args, **options)
 
     return cast("Loader", loads)
+
+
+def _check_options(options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `TypeError`, as for any function, with what to write in place of an unknown argument."""
+    for name in options:
+        if name not in known:
+            instead = _INSTEAD.get(name) or did_you_mean(name, known, shown="{}=".format)
+            hint = f"; {instead}" if instead else ""
+            raise TypeError(f"load_dataset() got an unexpected keyword argument {name!r}{hint}")
 
 
 @_with_registered_prefixes

@@ -24,6 +24,7 @@ from offline_data.checks.baseline import Comparison
 from offline_data.checks.config import FailOn, Format
 from offline_data.checks.finding import SEVERITIES, CheckReport, Finding, Severity
 from offline_data.checks.reference import RuleText, rule_texts
+from offline_data.checks.registry import all_rules
 from offline_data.checks.run import DAMAGED, RULE_FAILED
 from offline_data.plurals import plural
 from offline_data.store.layout import MANIFEST
@@ -79,7 +80,8 @@ class CheckOutcome:
         some = f"{having} of " if 0 < having < total else ""
         text = f"{count_findings(self.findings)} in {some}{plural(total, 'dataset')}"
         if not self.findings:
-            text += f", by {plural(len(self.report.rules), 'rule')}"
+            ran, known = len(self.report.rules), len(all_rules())
+            text += f", by {f'{ran} of ' if ran < known else ''}{plural(known, 'rule')}"
         if self.baseline is not None and self.baseline.known:
             text += f"; {self.baseline.known} in the baseline"
         return text

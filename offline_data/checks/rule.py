@@ -142,6 +142,7 @@ class Rule(ABC):
         count: int = 1,
         about: str | None = None,
         severity: Severity | None = None,
+        hint: str | None = None,
     ) -> Finding:
         """Make a finding of this rule; `place` sets leaf, episode and row unless these are given."""
         if place is not None:
@@ -158,7 +159,7 @@ class Rule(ABC):
             row,
             count,
             about,
-            self.hint or None,
+            hint or self.hint or None,
         )
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,12 @@ from offline_data.progress import SILENT, Progress
 from offline_data.sources.corrections import defects_of
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.options import Options
-from offline_data.sources.registry import check_plain, get_source, source_names
+from offline_data.sources.registry import (
+    FolderOfDatasetsError,
+    check_plain,
+    get_source,
+    source_names,
+)
 from offline_data.store.copies import write_copy
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
 from offline_data.store.manifest import Manifest
@@ -180,7 +185,8 @@ def _resolve(
 ) -> Iterator[tuple[ConversionProcess, Build]]:
     """Yield a process for a path, and the build of the dataset that it makes of it.
 
-    `copies`: whether a dataset of which nothing changes keeps revision and layout.
+    The only dataset in a folder stands for it. `copies`: whether a dataset of which nothing changes
+    keeps revision and layout.
     """
     dataset = new_id(name)
     check_plain(path)
@@ -195,8 +201,16 @@ def _resolve(
         source = "files"
     elif source is None and options.text is not None and not has_manifest(path):
         source = "text"
-    with ConversionProcess(path) as process:
-        adapter, release = process.describe(source, dataset.name)
+    with ExitStack() as stack:
+        process = stack.enter_context(ConversionProcess(path))
+        try:
+            adapter, release = process.describe(source, dataset.name)
+        except FolderOfDatasetsError as error:
+            if len(error.found) > 1:
+                raise
+            ((path, source),) = error.found.items()
+            process = stack.enter_context(ConversionProcess(path))
+            adapter, release = process.describe(source, dataset.name)
         if options.mapping is None:
             options = replace(options, mapping=release.mapping)
         release = apply_options(options, release, adapter)

@@ -167,11 +167,15 @@ def batch_of(episode: Any) -> EpisodeBatch:
     count = len(next(iter(actions.values()), ()))
     terminated = _flags(fields, _TERMINATED, count)
     truncated = _flags(fields, _TRUNCATED, count)
+    if terminated is None and truncated is None:
+        raise FormatError(f"it has none of {', '.join((*_TERMINATED, *_TRUNCATED))}")
+    # the last step ends the episode: in the way that is not given if not in the one that is
     if terminated is None:
-        raise FormatError(f"it has none of {', '.join(_TERMINATED)}")
+        terminated = np.zeros((count, 1), bool)
+        terminated[-1:] = truncated is not None and ~truncated[-1:]
     if truncated is None:
         truncated = np.zeros((count, 1), bool)
-    truncated[-1:] |= ~terminated[-1:]  # the last step ends the episode
+    truncated[-1:] |= ~terminated[-1:]
     steps: dict[Key, NDArray[Any]] = {
         **actions,
         TERMINATED: terminated,

@@ -24,6 +24,7 @@ from offline_data.sources.registry import get_source
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry
 from offline_data.store.manifest import Manifest
+from offline_data.store.tokenizers import remember_tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,9 +107,15 @@ def _check_split(release: Release, source: str, split: str | None) -> None:
 def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:
     """Return options of text with the digest of their tokenizer, which then may not change.
 
-    Raises as `offline_data.text.tokenizer.load_tokenizer`.
+    The place of one on this machine is remembered. Raises as
+    `offline_data.text.tokenizer.load_tokenizer`.
     """
-    return get_source("text").pin_text(text, offline=settings.offline) if text else None
+    if text is None:
+        return None
+    pinned = get_source("text").pin_text(text, offline=settings.offline)
+    if pinned.from_path and pinned.tokenizer_sha256:
+        remember_tokenizer(settings.root, pinned.tokenizer_sha256, pinned.tokenizer)
+    return pinned
 
 
 @dataclass(frozen=True)

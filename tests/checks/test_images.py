@@ -68,6 +68,16 @@ def test_black_frames(write: Write, encoding: str | None, layout: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", [None, "png"])
+def test_a_camera_that_is_always_black_is_to_be_dropped(write: Write, encoding: str | None) -> None:
+    for black, always in (([15, 16, 33], False), (slice(None), True)):
+        frames = clean_frames()
+        frames[black] = 0
+        (one,) = found(write(with_pixels(frames, encoding)), "RL050")
+        said = f"`offline-data preprocess {one.dataset} --step exclude:observation --out NAME`"
+        assert (one.severity == "error", said in str(one.hint)) == (always, always)
+
+
+@pytest.mark.parametrize("encoding", [None, "png"])
 def test_a_black_frame_after_the_last_action(write: Write, encoding: str | None) -> None:
     frames = clean_frames()
     frames[12] = 0

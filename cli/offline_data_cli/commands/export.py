@@ -7,6 +7,7 @@ from typing import Annotated
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.plurals import plural
+from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, DryRun, argument, option
 from offline_data_cli.result import Result, card, table
@@ -40,6 +41,7 @@ def export(
             "Format to write. minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, d3rlpy "
             "or ted.",
             metavar="FORMAT",
+            autocompletion=complete.targets,
         ),
     ],
     out: Annotated[

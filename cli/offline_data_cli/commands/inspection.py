@@ -6,27 +6,30 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.files import human_bytes
-from offline_data.plurals import plural
+from offline_data.plurals import plural, shorten
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
 from offline_data_cli.render import format_nested, is_empty, number
 from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
 
 if TYPE_CHECKING:
+    from offline_data.pages.texts import Decode
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.reports.info import DatasetInfo
     from offline_data.reports.stats import DatasetStats
     from offline_data.store.library import Entry
+    from offline_data.store.reader import DatasetReader
 
 _MOST_FILES, _MOST_ITEMS = 8, 6
 """Maximum number of files, and of array items, in the output; `--json` has them all."""
 _MOST = 1 << 24
 """Maximum batch size in transitions."""
-_LONGEST = 60
-"""Maximum length of a parameter's value in characters; `--json` has statistics in full."""
+_LONGEST, _LONGEST_TEXT = 60, 200
+"""Maximum length of a parameter's value, and of decoded tokens, in characters; `--json` has all."""
 
 Rows = Annotated[int, count("Number of transitions.", "-n")]
 Seed = Annotated[int | None, option("Seed of the random rows.", metavar="N", min=0)]
@@ -297,6 +300,7 @@ def head(
     from offline_data.reports.info import first_transitions, last_transitions, transitions_of
     from offline_data.reports.sample import random_rows
     from offline_data.store.reader import open_reader
+    from offline_data_cli.commands.pages import find_decoder
 
     if random is not None and (tail or episode is not None):
         raise UsageError("--random draws from the whole dataset; remove --tail or --episode")
@@ -307,9 +311,13 @@ def head(
     else:
         read = last_transitions if tail else first_transitions
         transitions = read(reader, rows, episode)
+    words = partial(words_of, find_decoder(context.settings.root, entry.manifest), reader)
     blocks = [
         Fields(
-            *(Field(key, brief(value)) for key, value in transition["values"].items()),
+            *(
+                Field(key, words(key, value) or brief(value))
+                for key, value in transition["values"].items()
+            ),
             title="episode {episode}, step {step}, index {index}".format(**transition),
         )
         for transition in transitions
@@ -325,6 +333,18 @@ def tail(
 ) -> Result:
     """Show the last transitions of a dataset or of one episode."""
     return head(context, dataset, rows, episode, tail=True)
+
+
+def words_of(decode: "Decode | None", reader: "DatasetReader", key: str, value: Any) -> str | None:
+    """Return the text of a leaf of tokens, shortened; None: another leaf, or nothing decodes it."""
+    from offline_data.checks.tokens import token_leaves
+    from offline_data.episodes.fields import split_key
+
+    if decode is None or split_key(key) not in token_leaves(reader):
+        return None
+    import numpy as np
+
+    return repr(shorten(decode(np.asarray(value).ravel().tolist()), _LONGEST_TEXT))
 
 
 def brief(value: Any) -> str:

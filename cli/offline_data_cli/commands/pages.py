@@ -1,14 +1,16 @@
 """`report` and `browse`: HTML pages and cards about datasets."""
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.config import user_path
 from offline_data.errors import OfflineDataError, UsageError
-from offline_data.files import disk_errors, write_durably
+from offline_data.files import write_user_file
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
 from offline_data_cli.render import say, stderr_is_terminal
@@ -82,7 +84,7 @@ def report(
         if episode is not None:
             content = episode_page(entries[0], episode)
         else:
-            decode = find_decoder(entries[0].manifest, tokenizer)
+            decode = find_decoder(context.settings.root, entries[0].manifest, tokenizer)
             content = report_page(
                 entries[0], workers=workers, progress=context.progress, decode=decode
             )
@@ -136,7 +138,8 @@ def browse(
 
     from offline_data.pages.browse import DatasetServer
 
-    with DatasetServer(context.settings, port, find_decoder) as server, suppress(KeyboardInterrupt):
+    decoder_of = partial(find_decoder, context.settings.root)
+    with DatasetServer(context.settings, port, decoder_of) as server, suppress(KeyboardInterrupt):
         say(f"Datasets of {context.settings.root}: {server.url}")
         say("Ctrl-C stops the server.")
         if not no_open and stderr_is_terminal():
@@ -146,15 +149,21 @@ def browse(
     return Result({"stopped": True}, ("The server stopped.",))
 
 
-def find_decoder(manifest: "Manifest", named: str | None = None) -> "Decode | None":
+def find_decoder(root: Path, manifest: "Manifest", named: str | None = None) -> "Decode | None":
     """Return what turns the tokens of a dataset into text; None: no tokens, or none on this disk.
+
+    A tokenizer that was a file is where it was when a dataset under `root` was made with it.
 
     Raises `NotFoundError` and others of `load_tokenizer` if the tokenizer is `named`.
     """
     about = manifest.about.get("tokenizer")
     known: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
     name, revision = named or known.get("name"), None if named else known.get("revision")
-    if not known or not isinstance(name, str) or not (named or revision):
+    if not named and not revision:
+        from offline_data.store.tokenizers import find_tokenizer
+
+        name = find_tokenizer(root, known.get("sha256"))
+    if not known or not isinstance(name, str):
         return None
     from offline_data.text.tokenizer import load_tokenizer
 
@@ -179,8 +188,9 @@ def new_file(out: str, force: bool, name: str = "--out") -> Path:
     if out == "-":
         raise UsageError(f"{name} is '-', standard output; expected a file", hint=f"{name} FILE")
     path = user_path(out, name)
-    if path.is_dir() or not path.parent.is_dir():
-        wrong = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+    above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if path.is_dir() or not above.is_dir():
+        wrong = "is a folder" if path.is_dir() else f"{above} is not a folder"
         raise UsageError(f"{path} cannot be written: {wrong}", hint=f"{name} FILE")
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="choose another name, or replace it with --force")
@@ -204,6 +214,5 @@ def new_figure(out: str | None, force: bool) -> Path | None:
 
 def write_page(name: str | list[str], path: Path, content: bytes) -> Result:
     """Write a file about one dataset or several, by id, and return its path as a result."""
-    with disk_errors(path.parent):
-        write_durably(path, content)
+    write_user_file(path, content)
     return Result({"id": name, "path": path, "bytes": len(content)}, (str(path),), (str(path),))

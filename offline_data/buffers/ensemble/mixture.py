@@ -96,6 +96,11 @@ class RowMixture(Saves):
     ) -> None:
         if not members:
             raise UsageError("A mixture needs at least one member")
+        if len(members) == 1 and isinstance(members[0], list | tuple):
+            raise UsageError(
+                f"The members of a mixture are arguments of their own, not a {type(members[0]).__name__}",
+                hint=f"{type(self).__name__}(a, b), or {type(self).__name__}(*members)",
+            )
         for number, member in enumerate(members):
             if not isinstance(member, ReplayBuffer | RowMixture):
                 raise UsageError(

@@ -68,14 +68,17 @@ class BlackImages(Rule):
         for key, leaf in image_leaves(reader).items():
             if leaf.encoding is not None:
                 leaves[key] = self._measure_sample(reader, key)
-        for found in leaves.values():
+        for key, found in leaves.items():
             if found.number > self.limits["share"] * found.rows:
+                always = found.number == found.rows
+                drop = f"`offline-data preprocess {reader.manifest.id} --step exclude:{join_key(key)} --out NAME`"
                 yield self.finding(
                     reader,
                     f"{plural_of(found.number, found.rows, 'frame', 'is', 'are')} black",
                     found.place,
                     count=found.number,
-                    severity="error" if found.number == found.rows else None,
+                    severity="error" if always else None,
+                    hint=f"drop the camera: {drop}" if always else None,
                 )
 
     def _measure_sample(self, reader: DatasetReader, key: Key) -> Tally:
