@@ -260,8 +260,9 @@ def test_a_video_of_another_rate(rate: int, seconds: str, episode: int, tmp_path
     )
     with pytest.raises(
         FormatError, match=r"it has [0-9.]+ frames per second; meta/info\.json says 10"
-    ):
+    ) as caught:
         read(folder)
+    assert "--video skip; --skip-bad-episodes leaves it out" in str(caught.value.shell_hint)
     kept = read(folder, skip_bad_episodes=True)
     assert kept.episodes["episode_index",].tolist() == [n for n in range(3) if n != episode]
 

@@ -376,7 +376,7 @@ class _Films:
         try:
             frames, apart, more = frames_of_rows(film.times, video.bounds[place], rows, fps)
         except FormatError as error:
-            raise FormatError(f"{file}: {error.message}") from None
+            raise FormatError(f"{file}: {error.message}", hint=error.shell_hint) from None
         large = self._how == "raw" and not fits(max(len(frames) + 1, AT_ONCE) * film.nbytes)
         if self._how != "keep" and not large:
             images = film.read(frames)

@@ -54,6 +54,7 @@ class DataFiles:
         self.shared = len(self.listed) < len(episodes.files)
         """Whether a file has several episodes."""
         self._inside: dict[str, frozenset[int]] = {}
+        self._columns: dict[str, bool] = {}
 
     def of(self, place: int) -> str:
         """Return the file with the rows of an episode, by its place in the list.
@@ -94,8 +95,10 @@ class DataFiles:
 
     def has_column(self, name: str) -> bool:
         """Return True if any of the files that are here has a column."""
-        here = (self._folder / path for path in self._paths)
-        return any(name in read_schema(path).names for path in here if is_file(path))
+        if name not in self._columns:
+            here = (self._folder / path for path in self._paths)
+            self._columns[name] = any(name in read_schema(p).names for p in here if is_file(p))
+        return self._columns[name]
 
     def images(self, files: ArrowLeaf | None, paths: ArrowLeaf | None) -> ArrowLeaf | None:
         """Return a column of image files, those without content read from their paths.

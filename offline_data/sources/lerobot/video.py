@@ -66,11 +66,12 @@ def frames_of_rows(
             return np.arange(first, stop), float(abs(apart).max()), 0
     if stop <= first:
         raise FormatError(f"there is no frame for its {plural(len(rows), 'row')}")
-    between = float(np.median(np.diff(times[first:stop]))) if stop - first > 1 else 1 / fps
+    between = float(np.median(np.diff(times[first:stop]))) if stop - first > 2 else 1 / fps
     if between * fps < _LEAST:
         raise FormatError(
             f"it has {1 / between:.3g} frames per second; meta/info.json says {fps:g} "
-            f"({plural(stop - first, 'frame')}, {plural(len(rows), 'row')})"
+            f"({plural(stop - first, 'frame')}, {plural(len(rows), 'row')})",
+            hint="correct fps if it is wrong, or leave videos out: --video skip",
         )
     after = np.searchsorted(times[first:stop], wanted).clip(1, max(1, stop - first - 1)) + first
     before = after - 1
