@@ -26,6 +26,7 @@ from offline_data.errors import (
 )
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MEMORY, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Error numbers of a disk, quota or limit of the system that has no room for more."""
 _HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
@@ -57,14 +58,13 @@ def require_bytes(folder: Path, needed: int, what: str) -> None:
 def free_memory() -> int | None:
     """Return the bytes of memory that programs can still take here; None: unknown (not on Linux)."""
     try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        lines = _MEMORY.read_text("ascii").splitlines()
         free = 1024 * int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0])
     except (OSError, ValueError, KeyError):
         return None
     try:  # of a container: pages of files that it has read can be taken back
-        group = Path("/sys/fs/cgroup")
-        used, most = (int((group / f"memory.{name}").read_text()) for name in ("current", "max"))
-        pages = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used, most = (int((_GROUP / f"memory.{name}").read_text()) for name in ("current", "max"))
+        pages = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
         return min(free, max(0, most - used + int(pages["inactive_file"])))
     except (OSError, ValueError, KeyError):  # no limit
         return free
