@@ -313,7 +313,7 @@ class DatasetLoader(DataLoader[Any]):
         **options: Any,
     ) -> None:
         self._position, self._buffer = (0, 0), buffer
-        self._device = None if device is None else as_device(device)
+        self.device = None if device is None else as_device(device)
         if taken := {"batch_sampler", "sampler"} & options.keys():
             raise UsageError(
                 f"dataloader(…) has a sampler of its own; found {taken.pop()}=…",
@@ -346,7 +346,7 @@ class DatasetLoader(DataLoader[Any]):
         self._position = (epoch, begin)
         for number, batch in enumerate(super().__iter__(), begin + 1):
             self._position = (epoch, number) if number < count else (epoch + 1, 0)
-            yield batch if self._device is None else _move(batch, self._device)
+            yield batch if self.device is None else _move(batch, self.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch returned, as JSON values."""
