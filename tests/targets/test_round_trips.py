@@ -46,7 +46,8 @@ def export_and_convert(path: Path, folder: Path, to: str) -> DatasetReader | str
     if to in ONE_WAY:
         return None
     source = SOURCES.get(to, to)
-    stored = offline_data.convert(dest, "back", source=source, force=True, **options)
+    split = "all" if to == "rlds" else None  # a dataset of several splits is exported as such
+    stored = offline_data.convert(dest, "back", source=source, split=split, force=True, **options)
     return open_reader(entry_at(stored.path).path)
 
 
