@@ -453,9 +453,8 @@ _NUMBERED = re.compile(r"(.*?[^/])(_[0-9]{1,9})")
 _BYTES = "has rows of bytes that are neither JPEG nor PNG images"
 _CSV = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)]
 _TEXT = 3
-_PADDED = re.compile(r"^[ \t]*[+-]?0[0-9]+[ \t]*$|[0-9]_[0-9]", re.MULTILINE)
-_FRACTION = re.compile(r"[.eE]")
-_LARGE = re.compile(r"^[ \t]*[+-]?[0-9]{16,}[ \t]*$", re.MULTILINE)
+_PADDED = re.compile(r"^[ \t]*[+-]?0[0-9]", re.MULTILINE)
+_LARGE = re.compile(r"\s*[+-]?[0-9]{16,}\s*")
 
 
 class _Cells:
@@ -471,18 +470,21 @@ class _Cells:
 
     def add(self, cells: Sequence[str]) -> None:
         """Take note of more cells."""
-        self._kind = _csv_kind(cells, self._kind)
-        if self._kind == _TEXT:
+        self._kind, values = _csv_kind(cells, self._kind)
+        if values is None:
             return
         lines = "\n".join(cells)
-        self._padded = self._padded or _PADDED.search(lines) is not None
-        self._whole = self._whole and _FRACTION.search(lines) is None
-        for match in _LARGE.finditer(lines):
-            number = int(match[0])
+        self._whole = self._whole and not any(sign in lines for sign in ".eE")
+        if self._whole and not self._padded:
+            self._padded = "_" in lines or _PADDED.search(lines) is not None
+        if not (np.abs(values.astype(np.float64)) >= 2.0**53).any():
+            return
+        for cell in filter(_LARGE.fullmatch, cells):
+            number = int(cell)
             if not -(1 << 63) <= number < 1 << 63:
-                self._beyond = self._beyond or match[0].strip()
+                self._beyond = self._beyond or cell.strip()
             if int(float(number)) != number:
-                self._inexact = self._inexact or match[0].strip()
+                self._inexact = self._inexact or cell.strip()
 
     def describe(self, rows: int) -> NamedArray:
         """Return the column of all cells."""
@@ -495,18 +497,17 @@ class _Cells:
         return NamedArray((rows,), _CSV[kind], problem)
 
 
-def _csv_kind(cells: Sequence[str], least: int) -> int:
-    """Return the first of `_CSV`, from number `least` on, that has all cells as values."""
+def _csv_kind(cells: Sequence[str], least: int) -> tuple[int, NDArray[Any] | None]:
+    """Return the first of `_CSV`, from number `least` on, that has all cells as values, and numbers."""
     text = np.array([cell if cell.strip() else "nan" for cell in cells], np.str_)
     if least == 0 and set(np.char.lower(np.char.strip(text)).tolist()) <= {"true", "false"}:
-        return 0
+        return 0, None
     for kind in range(max(1, least), _TEXT):
         try:
-            text.astype(_CSV[kind])
+            return kind, text.astype(_CSV[kind])
         except (ValueError, OverflowError):
             continue
-        return kind
-    return _TEXT
+    return _TEXT, None
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -75,9 +76,13 @@ class JoinedArrays(Arrays):
             inside = ranges[at:after]
             if inside:
                 local = [(max(a, begin) - begin, min(b, end) - begin) for a, b in inside]
-                with self._whole.below(part) as opened:
-                    found = zip(inside, opened.blocks(names, local), strict=True)
-                    for (_, stop), block in found:
+                with (
+                    self._whole.below(part) as opened,
+                    closing(
+                        cast("Any", opened.blocks(names, local))
+                    ) as reading,  # after an error, too
+                ):
+                    for (_, stop), block in zip(inside, reading, strict=True):
                         for name, pieces in waiting.items():
                             pieces.append(self._cast(name, block[name], part))
                         if stop <= end:
@@ -88,15 +93,15 @@ class JoinedArrays(Arrays):
 
     def _cast(self, name: str, values: Any, part: str) -> Any:
         dtype = self.columns[name].dtype
-        cast = values if values.dtype == dtype else exact(values, dtype)
-        if cast is None:
+        found = values if values.dtype == dtype else exact(values, dtype)
+        if found is None:
             types = sorted({str(columns[name].dtype) for columns in self._columns_of})
             raise FormatError(
                 f"{self.path}, {part}: {name!r} is {values.dtype} here, and {' or '.join(types)} in "
                 f"all parts: {dtype} does not hold {first_changed(values, dtype)}",
                 hint="write it with one dtype in all files",
             )
-        return cast
+        return found
 
 
 class OrderedArrays(Arrays):
