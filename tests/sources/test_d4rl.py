@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+import offline_data
 from offline_data.config import Settings
 from offline_data.episodes.fields import TERMINATED
 from offline_data.errors import FormatError, NotFoundError
@@ -272,3 +273,32 @@ def test_toys_of_every_family(tmp_path: Path, family: str) -> None:
     published = read_table()[TOYS[family].dataset]
     assert D4RL().accepts(path)
     assert assert_explained(path, published, tmp_path / "raw") == EXPECTED[family]
+
+
+@pytest.mark.parametrize(
+    ("name", "transitions", "episodes"),
+    [
+        ("halfcheetah-medium-v2", 1_000_000, 1_000),
+        ("halfcheetah-medium-replay-v2", 202_000, 202),
+        ("hopper-medium-replay-v2", 402_000, 2_041),
+        ("hopper-medium-v2", None, 2_187),
+        ("pen-human-v1", 5_000, 25),
+        ("door-expert-v1", None, 5_000),
+        ("maze2d-umaze-v1", None, None),
+    ],
+)
+def test_search_knows_steps_and_episodes_that_are_published(
+    name: str, transitions: int | None, episodes: int | None
+) -> None:
+    (found,) = (one for one in offline_data.search(name) if one.name == name)
+    assert (found.transitions, found.episodes) == (transitions, episodes)
+
+
+def test_published_counts_agree() -> None:
+    """A halfcheetah never falls: all its episodes have 1,000 steps."""
+    for name, published in read_table().items():
+        if published.transitions is not None and published.episodes is not None:
+            assert published.episodes <= published.transitions
+            assert published.transitions <= published.episodes * (published.rule.horizon or 0) * 2
+        if name.startswith("halfcheetah") and published.transitions is not None:
+            assert published.transitions == 1_000 * (published.episodes or 0)

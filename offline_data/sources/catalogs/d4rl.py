@@ -68,7 +68,7 @@ class PublishedD4RL:
     """One published dataset; its name is also the id of its environment.
 
     `ref_min` and `ref_max` are the returns of a random and an expert policy, for D4RL's score;
-    `bytes` is the size of the file, None if unpublished.
+    `bytes` is the size of the file, None if unpublished; so are the next two.
     """
 
     name: str
@@ -77,6 +77,8 @@ class PublishedD4RL:
     ref_max: float | None
     rule: EndRule
     bytes: int | None
+    transitions: int | None
+    episodes: int | None
     notes: tuple[str, ...]
 
     @property
@@ -122,11 +124,17 @@ def read_table() -> dict[str, PublishedD4RL]:
             float(row["ref_min"]) if row["ref_min"] else None,
             float(row["ref_max"]) if row["ref_max"] else None,
             EndRule(row["ends"], int(row["horizon"])),
-            int(row["bytes"]) if row["bytes"] else None,
+            _count(row["bytes"]),
+            _count(row["transitions"]),
+            _count(row["episodes"]),
             tuple(NOTES[code] for code in row["notes"].split()),
         )
         for row in read_catalog("d4rl")
     }
+
+
+def _count(cell: str) -> int | None:
+    return int(cell) if cell else None
 
 
 class D4RLCatalog(Catalog):
@@ -143,6 +151,8 @@ class D4RLCatalog(Catalog):
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the published datasets, with sizes if known; the list is final."""
         return [
-            CatalogEntry(x.name, bytes=x.bytes, summary=x.summary, notes=x.notes, action=x.action)
+            CatalogEntry(
+                x.name, x.transitions, x.episodes, x.bytes, x.summary, x.notes, action=x.action
+            )
             for x in read_table().values()
         ]
