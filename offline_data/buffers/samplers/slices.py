@@ -101,7 +101,7 @@ class SliceStarts:
     span: tuple[int, NDArray[np.int64], int] | None = None
     """Steps before an episode at which slices may begin, episode lengths, and slice length."""
     pieces: EpisodePieces | None = None
-    """Which of these are pieces of one episode, as in a view of rows; None: each is an episode."""
+    """Those that are pieces of one episode, as in a view of rows; None: each is an episode."""
 
     @classmethod
     def find(
