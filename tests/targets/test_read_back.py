@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -151,3 +152,26 @@ def test_a_file_of_rows_that_no_episode_has(settings: Settings, tmp_path: Path) 
     pq.write_table(pq.read_table(file), file.with_name("train-00001-of-00002.parquet"))
     with pytest.raises(FormatError, match="more row groups than the table of episodes"):
         convert(out, "back", settings, Options())
+
+
+LEAVES: dict[str, tuple[Any, str]] = {
+    "no such feature": ({"steps/x": {"key": ["x"], "table": "steps"}}, "not among the features"),
+    "another table": ({"steps/observation": {"key": ["observation"], "table": "steps"}}, "it is in observations"),
+    "no action": ({"steps/action": {"key": ["action"], "table": "observations"}}, "'action'"),
+    "a reserved name": ({"steps/action": {"key": ["..", "x"], "table": "steps"}}, "cannot be a file name"),
+    "a flag": ({"steps/action": {"key": ["done"], "table": "steps"}}, "action"),
+    "one leaf twice": ({"steps/action": {"key": ["a"], "table": "steps"}, "steps/reward": {"key": ["a"], "table": "steps"}}, "twice"),
+    "no table": ({"steps/action": {"key": ["action"]}}, "table"),
+    "a list": ([], "expected"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_damaged_leaves_of_rlds(name: str, settings: Settings, tmp_path: Path) -> None:
+    leaves, message = LEAVES[name]
+    write_toy(path := tmp_path / "flat", [flat_batch()], dataset="local:flat@1")
+    export(path, out := tmp_path / "out", to="rlds", settings=settings, progress=False)
+    (out / "offline_data.json").write_text(json.dumps({"leaves": leaves}))
+    with pytest.raises(FormatError, match=message):
+        convert(out, "back", settings, Options())
+    assert not list((settings.root / "local").glob("back/*"))

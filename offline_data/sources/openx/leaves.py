@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from offline_data.decode import decode
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key, join_key
 from offline_data.errors import FormatError
 from offline_data.files import is_file
 from offline_data.sources.openx.episodes import NOTE_REWARD, key_of
@@ -60,7 +60,11 @@ class StoredLeaves:
         for table, found in columns.items():
             for key, column in getattr(batch, table).items():
                 leaf = self.leaves.get((table != "episodes", key))
-                if leaf is not None and leaf.table == table:
+                if leaf is not None and leaf.table != table:
+                    raise FormatError(
+                        f"{LEAVES} has {join_key(key)} among {leaf.table}; it is in {table}"
+                    )
+                if leaf is not None:
                     found[check_key(leaf.key)] = column
         flags = {key: batch.steps[key] for key in (TERMINATED, TRUNCATED)}
         return replace(
@@ -81,6 +85,8 @@ def read_leaves(folder: Path, features: Sequence[Feature]) -> StoredLeaves | Non
     known = {feature.name: feature for feature in features}
     if missing := stated.keys() - known.keys():
         raise FormatError(f"{path} names {min(missing)!r}, which is not among the features")
+    if len({(leaf.table, leaf.key) for leaf in stated.values()}) < len(stated):
+        raise FormatError(f"{path} names a leaf twice")
     keys = {
         name: REWARD if one.path == _REWARD else key_of(one.path, in_steps=one.in_steps)
         for name, one in known.items()
