@@ -17,6 +17,7 @@ import offline_data
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.targets.base import TARGETS, get_target
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.ingest.here import convert_here
 from tests.sources.test_d3rlpy import write_dump
 from tests.targets.conftest import flat_batch
 from tests.toys.d4rl import TOYS, ToyD4RL, write_d4rl_hdf5
@@ -29,7 +30,8 @@ from tests.toys.robomimic import isaac_demo, libero_demo, toy_demo, write_demos
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write in this process."""
+    """Convert and write in this process."""
+    convert_here(monkeypatch)
     for name in TARGETS:
         monkeypatch.setattr(type(get_target(name)), "contained", False)
 
