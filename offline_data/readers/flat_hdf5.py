@@ -394,6 +394,8 @@ class NextColumn:
 
     jumps: NDArray[np.bool_]
     """`[N]` rows inside episodes whose next observation is not the following row."""
+    inside: int
+    """Number of rows inside episodes: all but the last of each."""
     final: NDArray[Any] | None
     """`[E, …]` its rows at the ends of episodes; None where they are more than `KEPT` bytes."""
     explicit: bool
@@ -408,7 +410,8 @@ class NextColumn:
             note = f"Every next observation is that of {name}."
             done = "the episodes are kept, and both are stored."
         count = int(np.count_nonzero(self.jumps))
-        said = f"In {plural(count, 'row')} inside episodes, {name} is not the next row's observation: {done}"
+        rows = f"{count:,} of {plural(self.inside, 'row')}"
+        said = f"In {rows} inside episodes, {name} is not the next row's observation: {done}"
         return note, (said,) if count else ()
 
 
@@ -455,7 +458,8 @@ def compare_next(
         kept += nbytes * np.count_nonzero(last)
         final = None if final is None or kept > KEPT else [*final, after[last]]
     joined = None if final is None else np.concatenate(final)
-    return NextColumn(jumps, joined, keep_episodes and bool(jumps.any()))
+    inside = flat.rows - int(np.count_nonzero(ends[:-1])) - (flat.rows > 0)
+    return NextColumn(jumps, inside, joined, keep_episodes and bool(jumps.any()))
 
 
 def differing_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:

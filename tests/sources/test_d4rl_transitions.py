@@ -185,7 +185,7 @@ def test_layouts_keep_every_transition(
     assert first.manifest.tables == third.manifest.tables
 
 
-JUMPS = "In 2 rows inside episodes, next_observations is not the next row's observation: "
+JUMPS = "In 2 of 54 rows inside episodes, next_observations is not the next row's observation: "
 
 
 def test_a_kept_episode_is_whole_and_holds_both(tmp_path: Path, settings: Settings) -> None:
