@@ -159,7 +159,7 @@ class _Hdf5(Arrays):
         self.path, self._group, self._find = path, group, found
 
     @cached_property
-    def _datasets(self) -> tuple[dict[str, Any], Mapping[str, str]]:
+    def _datasets(self) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         with name_hdf5_damage(self.path):
             return self._find()
 
@@ -239,7 +239,7 @@ class _Hdf5(Arrays):
             yield _Below(self, "", group)
             return
 
-        def find() -> tuple[dict[str, Any], Mapping[str, str]]:
+        def find() -> tuple[Mapping[str, Any], Mapping[str, str]]:
             found = hdf5_tree.walk(opened)
             return {"/".join(place): h5().Dataset(one) for place, one in found}, {}
 

@@ -111,11 +111,14 @@ def _forget_metadata(file: Any) -> None:
     """Keep HDF5's cache of object headers at 2 MiB instead of up to 32.
 
     Files of many small objects are read once, from first to last: with the default, 20,000 episodes
-    cost 0.4 GB of memory, and a seventh more time.
+    cost 0.4 GB of memory, and a seventh more time. All names of a group are one object, which has to
+    fit: else it is read again for each name.
     """
     config = file.id.get_mdc_config()
     config.set_initial_size = True
-    config.initial_size, config.min_size, config.max_size = 1 << 20, 1 << 20, 2 << 20
+    names = 64 * int(file["/"].id.get_num_objs())
+    least = (1 << 20) + min(names, 64 << 20)
+    config.initial_size, config.min_size, config.max_size = least, least, least + (1 << 20)
     file.id.set_mdc_config(config)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.errors import FormatError
+from offline_data.files import human_bytes
 from offline_data.readers.hdf5 import (
     ELSEWHERE,
     FEW,
@@ -31,8 +32,13 @@ from offline_data.readers.hdf5_headers import KnownHeaders
 from offline_data.readers.images import is_jpeg
 from offline_data.readers.inflate import check_chunks, read_rows
 
-MOST_NODES = 10_000
-"""Groups and leaves of one episode or flat file; most have about ten."""
+NAMES = 1 << 27
+"""Bytes of memory for the names of a file: those of some 700,000 datasets."""
+
+OPEN = 1 << 30
+"""Bytes of memory for the open groups and leaves of one episode: some 65,000; most have about ten."""
+_NAME, _NODE = 128, 16 << 10
+"""Bytes of a name in addition to its letters, and of an open group or leaf."""
 
 DEEPEST = 32
 """Groups within groups."""
@@ -57,14 +63,17 @@ class TreeLeaf:
 def walk(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield names and low-level dataset of every leaf below a low-level group, in order of names.
 
-    Raises `FormatError` for a link that is not a plain (hard) one, a name that is not UTF-8, and more
-    than `MOST_NODES` groups and leaves or `DEEPEST` levels; `OSError` where something is damaged.
+    Raises `FormatError` for a link that is not a plain (hard) one, a name that is not UTF-8, more than
+    `DEEPEST` levels, and leaves that would take more than `OPEN` bytes; `OSError` where something is
+    damaged.
     """
     waiting: list[tuple[tuple[str, ...], Any]] = [((), group)]
-    for _ in range(MOST_NODES):
-        if not waiting:
-            return
-        place, node = waiting.pop()
+    count = 0
+    while waiting:
+        place, parent = waiting.pop()
+        node = _child(parent, place[-1], place[-1]) if place else group
+        count += 1
+        check_open(count, group)
         if isinstance(node, h5().h5d.DatasetID):
             yield place, node
             continue
@@ -73,47 +82,85 @@ def walk(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         if len(place) > DEEPEST:
             raise FormatError(f"{place_of(node)} is more than {DEEPEST} groups deep")
         links = members(node)
-        for name, target in links[: MOST_NODES + 1]:
+        for name, target in links:
             if target is not None:
                 raise _link_error(node, name, target)
-        waiting += [((*place, n), _child(node, n, n)) for n, _ in reversed(links[:MOST_NODES])]
-    raise FormatError(f"{place_of(group)} has more than {MOST_NODES:,} groups and leaves")
+        waiting += [((*place, name), node) for name, _ in reversed(links)]
 
 
-def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
+def check_open(count: int, group: Any) -> None:
+    """Raise `FormatError` if so many groups and leaves of a low-level group may not be open at once."""
+    if count * _NODE > OPEN:
+        raise FormatError(
+            f"{place_of(group)} has groups and leaves that take more than {human_bytes(OPEN)} of memory"
+        )
+
+
+class Datasets(Mapping[str, Any]):
+    """Datasets of an open `h5py.File` by name, each opened when it is accessed."""
+
+    def __init__(self, root: Any, names: Iterable[str]) -> None:
+        self._root, self._names = root, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Any:
+        """Open a dataset; raises `OSError` where it is damaged."""
+        if name not in self._names:
+            raise KeyError(name)
+        return h5().Dataset(_child(self._root, name, name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def datasets_in(file: Any) -> tuple[Datasets, dict[str, str]]:
     """Find every dataset of an open `h5py.File` by name, in the order of names, and every other link.
 
     No link but a plain (hard) one is followed; groups are entered once, under the first of their
-    names. Raises as `walk` does.
+    names. Raises as `walk` does, and `FormatError` for names that take more than `NAMES` bytes.
     """
-    h5d, h5g = h5().h5d, h5().h5g
-    found: dict[str, Any] = {}
+    h5o = h5().h5o
+    root, size = file["/"].id, 0
+    names: list[str] = []
     links: dict[str, str] = {}
-    root = file["/"].id
-    seen, waiting = {root}, [("", root)]
+    whole = h5o.get_info(root)
+    seen, waiting = {(whole.fileno, whole.addr)}, [("", True)]
     while waiting:
-        prefix, node = waiting.pop()
-        if isinstance(node, h5d.DatasetID):
-            found[prefix] = h5().Dataset(node)
+        prefix, is_group = waiting.pop()
+        if not is_group:
+            names.append(prefix)
             continue
         if prefix.count("/") >= DEEPEST:
-            raise FormatError(f"{place_of(node)} is more than {DEEPEST} groups deep")
+            raise FormatError(f"{place_of(root)} is more than {DEEPEST} groups deep")
+        node = _child(root, prefix, prefix) if prefix else root
         below = []
         for name, target in members(node):
             path = f"{prefix}/{name}" if prefix else name
+            size += len(path) + _NAME
+            if size > NAMES:
+                raise FormatError(
+                    f"{place_of(root)} has names that take more than {human_bytes(NAMES)} of memory"
+                )
             if target is not None:
                 links[path] = target
                 continue
-            child = _child(node, name, path)
-            if isinstance(child, h5d.DatasetID):
-                below.append((path, child))
-            elif isinstance(child, h5g.GroupID) and child not in seen:
-                seen.add(child)
-                below.append((path, child))
-            if len(found) + len(links) + len(waiting) + len(below) > MOST_NODES:
-                raise FormatError(f"{place_of(root)} has more than {MOST_NODES:,} datasets")
+            try:
+                found = h5o.get_info(node, name.encode())
+            except (KeyError, RuntimeError, ValueError) as error:
+                raise OSError(f"{path!r} exists but cannot be opened: {error}") from error
+            place = (found.fileno, found.addr)
+            if found.type == h5o.TYPE_DATASET or (
+                found.type == h5o.TYPE_GROUP and place not in seen
+            ):
+                seen.add(place)
+                below.append((path, found.type == h5o.TYPE_GROUP))
         waiting += reversed(below)
-    return found, links
+    return Datasets(root, names), links
 
 
 def lies_elsewhere(dataset: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.files import human_bytes
 from offline_data.readers.archive import name_damage
 from offline_data.readers.hdf5 import LARGEST_RATIO, UNWRITTEN
 from offline_data.readers.npy import NpyHeader, NpyRows
@@ -35,7 +36,8 @@ _ITEMS = {
 _PICKLE = "data.pkl"
 _LARGEST = 16 << 20
 """Bytes of the pickle, which has no values."""
-_MOST, _DEEPEST = 100_000, 32
+_NAMES, _DEEPEST = 1 << 27, 32
+"""Bytes of memory for the names of the values, and lists within lists."""
 
 
 class TorchTensor(NamedTuple):
@@ -85,7 +87,7 @@ class TorchTensors:
         if self._bytes_of("byteorder", b"little") != b"little":
             raise FormatError(f"{path} is of a big-endian machine; expected little-endian values")
         self.found: dict[str, Any] = {}
-        self._visited = 0
+        self._names = 0
         try:
             value = _TensorUnpickler(io.BytesIO(self._bytes_of(_PICKLE))).load()
             self._add("", value, 0)
@@ -105,9 +107,12 @@ class TorchTensors:
             return self._archive.read(self._inner + name)
 
     def _add(self, name: str, value: Any, depth: int) -> None:
-        self._visited += 1
-        if depth > _DEEPEST or self._visited > _MOST:
-            raise FormatError(f"{self.path} has too many tensors, or lists within lists")
+        self._names += len(name) + 128
+        if depth > _DEEPEST or self._names > _NAMES:
+            raise FormatError(
+                f"{self.path} has names that take more than {human_bytes(_NAMES)} of memory, or more "
+                f"than {_DEEPEST} lists within lists"
+            )
         if isinstance(value, TorchTensor) or type(value) in {bool, int, float}:
             self.found[name or "tensor"] = value
         elif type(value) in {list, tuple, dict}:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.files import check_relative, is_file, read_head
+from offline_data.files import check_relative, human_bytes, is_file, read_head
 from offline_data.readers.archive import name_damage, open_zip
 from offline_data.readers.hdf5 import LARGEST_CHUNK, LARGEST_RATIO, UNWRITTEN
 from offline_data.readers.restricted_pickle import plain_dtype
@@ -38,7 +38,8 @@ _COMPRESSORS = {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
 _FILTERS = {"delta", "fixedscaleoffset", "shuffle"}
 _READ = _COMPRESSORS | _FILTERS | {"crc32c"}
 _LARGEST_METADATA = 1 << 20
-_MOST_FILES = 1 << 22
+_NAMES = 1 << 30
+"""Bytes of memory for the names of the files of a folder: some six million."""
 _ZIP_BYTES = 1 << 42
 _DEEPEST = 32
 _WORDS = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf, None: 0}
@@ -72,14 +73,19 @@ class _Folder:
 
     def __init__(self, path: Path) -> None:
         self.path, self._root = path, path.resolve()
-        self.folders = set[str]()
+        self.folders, self._names = set[str](), 0
         self._sizes = dict(self._list("", 0))
 
     def _list(self, below: str, depth: int) -> Iterator[tuple[str, int]]:
         with os.scandir(self.path / below) as found:
             entries = list(found)
-        if depth > _DEEPEST or len(entries) > _MOST_FILES:
-            raise FormatError(f"{self.path / below} has too many files, or is nested too deeply")
+        self._names += sum(len(below) + len(entry.name) + 128 for entry in entries)
+        if depth > _DEEPEST or self._names > _NAMES:
+            raise FormatError(
+                f"{self.path / below} is more than {_DEEPEST} folders deep, or the names of the files take "
+                f"more than {human_bytes(_NAMES)} of memory",
+                hint="larger chunks, or shards, make fewer files",
+            )
         for entry in entries:
             name = f"{below}{entry.name}"
             if entry.is_symlink():

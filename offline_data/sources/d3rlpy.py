@@ -85,7 +85,7 @@ class D3rlpy(D3rlpyCatalog, CatalogSource):
         known = environment.get(release.name.partition("-")[0]) if not release.local else None
         info = self.describe(release, _FINAL, **({"environment": {"id": known}} if known else {}))
         with open_hdf5(path) as file:
-            if FORMAT.truncated in hdf5_tree.datasets_in(file)[0]:
+            if FORMAT.truncated in {name for name, _ in hdf5_tree.members(file.id)}:
                 return _open_flat(file, path, info)
             numbers = _episodes_of(file, path)
         info = replace(info, episodes=None if release.skip_bad_episodes else len(numbers))
@@ -185,6 +185,8 @@ def _read_episode(file: Any, columns: Sequence[tuple[str, str, str | None]]) -> 
             terminated = _read_value(file, name)
             continue
         dataset = hdf5_tree.open_dataset(file.id, (name,))
+        if dataset is None:
+            raise FormatError(f"its {column!r} cannot be opened")
         if hdf5_tree.describe(dataset).form != "array":
             raise FormatError(f"its {column!r} are {dataset.dtype}, expected numbers")
         values = hdf5_tree.read_numbers(dataset)

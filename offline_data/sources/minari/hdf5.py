@@ -31,7 +31,6 @@ from offline_data.sources.minari.leaves import (
 from offline_data.sources.minari.metadata import plain
 
 _EPISODE = re.compile(r"episode_(\d+)\Z")
-_MOST_GROUPS = 10_000  # per episode
 _TUPLE_PART = re.compile(r"_index_(\d+)\Z")
 _COUNTED = frozenset(
     {b"id", b"seed", b"total_steps", b"total_timesteps"}
@@ -119,8 +118,7 @@ class _Hdf5Episode:
             below = {(*group, name) for name in names} - places - groups.keys()
             unvisited.extend(below)
             groups.update(dict.fromkeys(below, frozenset()))
-            if len(groups) > _MOST_GROUPS:
-                raise FormatError(f"{self.where} has more than {_MOST_GROUPS} groups")
+            hdf5_tree.check_open(len(groups), self._group)
         return groups
 
     def stated_counts(self) -> tuple[Any, Any]:
