@@ -91,7 +91,7 @@ def merge(
         bool, option("Drop leaves and columns that are not in all datasets.")
     ] = False,
     cast: Annotated[
-        bool, option("Convert numbers to a type that holds the values of all, or fail.")
+        bool, option("Convert numbers to a type that holds all values, or fail.")
     ] = False,
     layout: Layout = None,
     audit: Audit = str(DEFAULT_AUDIT),
