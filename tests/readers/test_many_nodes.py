@@ -60,7 +60,7 @@ def test_d3rlpy_with_many_episodes(tmp_path: Path, settings: Settings) -> None:
 @pytest.mark.slow
 def test_d3rlpy_files_of_many_episodes_are_written(tmp_path: Path, settings: Settings) -> None:
     ends = np.ones(2_600, bool)
-    arrays = {"observations": np.ones((2_600, 1)), "actions": np.ones((2_600, 1))}
+    arrays: Any = {"observations": np.ones((2_600, 1)), "actions": np.ones((2_600, 1))}
     arrays |= {"rewards": np.arange(2_600.0), "terminals": ends}
     stored = offline_data.convert(arrays, "x", root=settings.root, progress=False)
     out = offline_data.export(stored.path, tmp_path / "out.h5", to="d3rlpy", progress=False)
@@ -162,7 +162,7 @@ def test_a_katakomba_game_has_no_such_limit(tmp_path: Path) -> None:
 
 
 def test_a_zarr_folder_of_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_zarr(tmp_path / "x.zarr", {"action": np.zeros((400, 2))})  # 200 chunks
+    path = write_zarr(tmp_path / "x.zarr", {"action": np.ones((400, 2))})  # 200 chunks
     with open_zarr(path) as arrays:
         assert arrays["action"].shape == (400, 2)
     monkeypatch.setattr(zarr_arrays, "_NAMES", 1 << 14)
