@@ -20,9 +20,9 @@ BATCH_BYTES = 32 << 20
 """Bytes of a batch; an adapter holds a few such batches at a time."""
 
 SKIP_HINT = "--skip-bad-episodes leaves it out"
+_ALONE_HINT = "--skip-bad-episodes leaves it out, if other files have episodes that can be read"
 _WHOLE_HINT = (
-    "skipping such episodes would leave next to nothing: the whole is damaged, or of another format "
-    "or version"
+    "the episodes next to it fail as well: all are damaged, or of another format or version"
 )
 _TRIED = 8
 """Number of episodes after a bad one that are read to see whether a part is bad, or the whole."""
@@ -101,7 +101,7 @@ def join_episodes(
 
 
 def skip_hint(good: int, others: Iterable[Callable[[], object]]) -> str:
-    """Return the hint for a bad episode: to skip it, or what it means that nearly all are bad.
+    """Return the hint for a bad episode: to skip it, unless the episodes next to it are bad as well.
 
     Args:
         good: Number of episodes that were read before.
@@ -110,8 +110,8 @@ def skip_hint(good: int, others: Iterable[Callable[[], object]]) -> str:
     Example:
         >>> skip_hint(0, [lambda: None])
         '--skip-bad-episodes leaves it out'
-        >>> skip_hint(0, [])[:50]
-        'skipping such episodes would leave next to nothing'
+        >>> skip_hint(0, [])
+        '--skip-bad-episodes leaves it out, if other files have episodes that can be read'
     """
     bad = 1
     with suppress(FormatError):  # of the iterator
@@ -122,7 +122,9 @@ def skip_hint(good: int, others: Iterable[Callable[[], object]]) -> str:
                 bad += 1
             else:
                 return SKIP_HINT
-    return SKIP_HINT if good >= bad else _WHOLE_HINT
+    if good >= bad:
+        return SKIP_HINT
+    return _WHOLE_HINT if good + bad > 1 else _ALONE_HINT
 
 
 def with_place(error: FormatError, where: str, advice: str = SKIP_HINT) -> FormatError:
