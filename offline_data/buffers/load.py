@@ -45,6 +45,7 @@ _INSTEAD = {
     "streaming": "offline_data.StreamingDataset(id) reads without a copy on disk",
     "episodes": "load the dataset, then ds.episodes_at([0, 1])",
     "settings": "write root=",
+    "offline": "set OFFLINE_DATA_OFFLINE=1, or write download=False",
 }
 """Advice for arguments that other functions, of this package or others, have."""
 

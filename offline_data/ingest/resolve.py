@@ -15,7 +15,7 @@ from offline_data.errors import (
     OfflineDataError,
     OfflineError,
 )
-from offline_data.ids import DatasetId, did_you_mean
+from offline_data.ids import SHARED, DatasetId, did_you_mean
 from offline_data.ingest.build import Build, BuildJob, destination_of
 from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import with_digests
@@ -110,9 +110,10 @@ def suggest_command(dataset: DatasetId, settings: Settings, options: Options) ->
             raise
         raise NotFoundError(_say_missing(dataset, options), hint=other) from error
     except NoNetworkError as error:
-        raise NoNetworkError(
-            error.message, hint=near or _suggest_datasets_here(settings) or error.shell_hint
-        ) from None
+        hint = near or _suggest_datasets_here(settings) or str(error.shell_hint)
+        if dataset.source == SHARED and dataset.name.startswith("http"):  # typed by the user
+            hint = f"is the address right? {hint}"
+        raise NoNetworkError(error.message, hint=hint) from None
     except NetworkError as error:
         if not near:
             raise
@@ -168,7 +169,8 @@ def _suggest_tokens(dataset: DatasetId, settings: Settings, options: Options) ->
 
 def _suggest_datasets_here(settings: Settings) -> str | None:
     """Return a hint with the datasets on this disk, for a machine without a network; None: none."""
-    names = [str(one.id) for one in list_datasets(settings.root)]
+    ids = (one.id for one in list_datasets(settings.root))
+    names = list(dict.fromkeys(f"{one.source}:{one.name}" for one in ids))
     if not names:
         return None
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""

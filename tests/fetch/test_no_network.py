@@ -122,8 +122,20 @@ def test_the_command_says_what_is_on_this_disk(
     assert error["code"] == "no_network"
     assert "OFFLINE_DATA_OFFLINE=1 or --offline asks no host" in error["hint"]
     for name in here[:5]:
-        assert f"{name}@1" in error["hint"]
+        assert name in error["hint"]
     assert ("and 2 more (`offline-data list`)" in error["hint"]) == (len(here) == 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [("https://a.example/x", True), ("hf://me/x", False), ("d4rl:pen-human-v1", False)],
+)
+def test_an_address_that_was_typed_may_be_wrong(
+    online: Settings, unplugged: Unplugged, name: str, typed: bool
+) -> None:
+    with pytest.raises(NoNetworkError) as caught:
+        offline_data.download(name, settings=online)
+    assert ("is the address right?" in str(caught.value.hint)) == typed
 
 
 def test_another_host_answers(online: Settings, unplugged: Unplugged, tally: Any) -> None:
