@@ -20,8 +20,11 @@ from torch.utils.data import DataLoader, SequentialSampler
 import offline_data
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.streaming import StreamingDataset
+from offline_data.config import Settings
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.sharded import install, write_toy_shards
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of those libraries
 ROWS = 40
@@ -220,6 +223,35 @@ def test_stateful_loaders_of_torchdata(ds: Any, workers: int, taken: int) -> Non
     other.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))  # noqa: S301
     following = [epochs[0][taken:], *epochs[1:]] if taken < 8 else epochs[1:]
     assert [numbers(other) for _ in following] == following
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 7])
+def test_stateful_loaders_over_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """Of a rank whose workers end at different times and repeat rows."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    plugin = install(tmp_path / "plugin")
+    monkeypatch.syspath_prepend(str(plugin))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(plugin), str(Path.cwd())]))
+    write_toy_shards(tmp_path / "shards", "sharded-7x3")
+
+    def make() -> Any:
+        settings = Settings(tmp_path / "root")
+        ranks: dict[str, Any] = {"rank": 1, "world": 2, "seed": 2, "source": "shardtoy"}
+        stream = StreamingDataset(
+            tmp_path / "shards", 2, window_bytes=300, settings=settings, **ranks
+        )
+        workers: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+        return stateful(stream, batch_size=None, collate_fn=torch.nn.Identity(), **workers)
+
+    whole, first, other = make(), make(), make()
+    epochs = [rows(whole) for _ in range(2)]
+    taken = len(epochs[0]) - left
+    batches = iter(first)
+    assert rows(islice(batches, taken)) == epochs[0][:taken]
+    other.load_state_dict(first.state_dict())
+    assert [rows(other) for _ in epochs] == [epochs[0][taken:], epochs[1]]
 
 
 @pytest.mark.parametrize("kind", ["dataset", "mixture"])

@@ -358,13 +358,12 @@ class StreamingDataset(IterableDataset[Any]):
                 for batch in batches:
                     done += 1
                     self._position = replace(self._position, batches=done)
-                    if done == count:
-                        self._position = Position(epoch + 1)
                     yield batch
                     if done == count:
-                        return
-            if count is None:
-                self._position = Position(epoch + 1)
+                        break
+            if count in {None, done}:
+                if get_worker_info() is None:  # a worker that resumes waits for the others
+                    self._position = Position(epoch + 1)
                 return
             if done == before and begin == Position(epoch, begin.window, batches=done):
                 raise NotFoundError(f"{self.plan.id} has no batch in an epoch")
