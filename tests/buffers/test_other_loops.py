@@ -225,7 +225,8 @@ def test_stateful_loaders_of_torchdata(ds: Any, workers: int, taken: int) -> Non
     assert [numbers(other) for _ in following] == following
 
 
-@pytest.mark.parametrize("left", [0, 1, 2, 7])
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [1, 7])
 def test_stateful_loaders_over_a_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
