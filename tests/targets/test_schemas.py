@@ -73,6 +73,7 @@ def batches(draw: Any) -> EpisodeBatch:
         **leaves(("extra",), 1, rows),
         **leaves(("next", "info"), 1, rows),
     }
+    steps = {key: c for key, c in steps.items() if key[1:] not in observations}  # stored once
     facts = leaves((), 2, len(last))
     taken = {"start", "length", "return", "terminated", "truncated", "final"}
     facts = {key: values for key, values in facts.items() if key[0] not in taken}
