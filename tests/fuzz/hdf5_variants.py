@@ -580,6 +580,7 @@ SOUND = {
     *((source, "never_written_gzip") for source in ("d4rl", "minari")),
     *((source, "shuffle_by_another_size") for source in ("d4rl", "minari")),
     *(("minari", name) for name in ("seed_array_of_one", "attribute_text_not_utf8")),
+    *((source, "many_names_of_one_dataset") for source in ("d4rl", "minari")),
 }
 """What is not hostile after all."""
 
