@@ -103,12 +103,3 @@ def either(one: Part | None, maker: Callable[[], Part] | None, name: str) -> Par
     if one is not None and maker is not None:
         raise UsageError(f"{name} and {name}_factory cannot both be given")
     return maker() if maker is not None else one
-
-
-def positive(value: int, name: str) -> int:
-    """Return `value`; raises `UsageError` unless it is an integer of at least 1."""
-    if not hasattr(value, "__index__") or isinstance(value, bool):
-        raise UsageError(f"{name} is {value!r}; expected a whole number")
-    if value < 1:
-        raise UsageError(f"{name} is {value}; expected at least 1")
-    return value

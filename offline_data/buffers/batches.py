@@ -13,13 +13,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from offline_data.buffers.arguments import as_derived, as_sampler, positive
+from offline_data.buffers.arguments import as_derived, as_sampler
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.devices import pinnable
-from offline_data.buffers.indexing import Index, cells_of, rows_of
+from offline_data.buffers.indexing import Index, cells_of, positive, rows_of
 from offline_data.buffers.keys import NestedKey
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers import Sampler

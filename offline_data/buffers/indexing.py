@@ -84,3 +84,12 @@ def _as_tensor(index: Any) -> Tensor:
             "a tensor or a bool mask",
             hint='for one leaf of all transitions: buffer[:]["observation"]',
         ) from error
+
+
+def positive(value: int, name: str) -> int:
+    """Return `value`; raises `UsageError` unless it is an integer of at least 1."""
+    if not hasattr(value, "__index__") or isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r}; expected a whole number")
+    if value < 1:
+        raise UsageError(f"{name} is {value}; expected at least 1")
+    return value

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from offline_data.buffers.arguments import positive
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.samplers.base import ValidRows
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import UsageError

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase
 
-from offline_data.buffers.arguments import positive
 from offline_data.buffers.gather.mmap import map_file
+from offline_data.buffers.indexing import positive
 from offline_data.config import resolve_settings
 from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
 from offline_data.plurals import plural

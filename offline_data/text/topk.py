@@ -12,7 +12,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
-from offline_data.buffers.arguments import positive
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import NestedKey
 from offline_data.errors import UsageError
 from offline_data.plurals import plural

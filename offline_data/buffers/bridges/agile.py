@@ -12,7 +12,7 @@ from tensordict import TensorClass, TensorDict, TensorDictBase
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from offline_data.buffers.arguments import positive
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError

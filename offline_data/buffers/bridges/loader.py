@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.distributed import DistributedSampler
 
-from offline_data.buffers.arguments import positive
 from offline_data.buffers.devices import as_device
 from offline_data.buffers.fields import StateFields
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.samplers.base import ValidRows
 from offline_data.config import launched_ranks
 from offline_data.episodes.permutation import EpochOrder

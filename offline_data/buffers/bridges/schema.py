@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tensordict import PersistentTensorDict, TensorDict
 
-from offline_data.buffers.arguments import positive
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
     CachedLeaf,
@@ -21,6 +20,7 @@ from offline_data.buffers.derived.base import (
     widen,
     within,
 )
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key
 

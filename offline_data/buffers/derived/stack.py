@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
     CachedLeaf,
@@ -22,6 +21,7 @@ from offline_data.buffers.derived.base import (
     one_of,
     widen,
 )
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import Key, join_key, next_of

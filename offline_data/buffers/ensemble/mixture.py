@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_data.buffers.arguments import as_derived, positive
+from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.checkpoint import Saves, check_part
 from offline_data.buffers.derived.base import Derived
@@ -40,6 +40,7 @@ from offline_data.buffers.ensemble.members import (
     update_priorities,
 )
 from offline_data.buffers.fields import StateFields
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers.base import (

@@ -9,11 +9,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from offline_data.buffers.arguments import positive
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.ensemble.leaves import INDEX, SOURCE_KEY, with_member
 from offline_data.buffers.ensemble.members import members_and_rows, update_priorities
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import LazyTensorStorage, Storage

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from offline_data.buffers.arguments import as_sampler, as_storage, positive
+from offline_data.buffers.arguments import as_sampler, as_storage
 from offline_data.buffers.checkpoint import check_part
 from offline_data.buffers.ensemble.allocation import Probabilities, probabilities
 from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stack_parts, with_member
 from offline_data.buffers.ensemble.members import GatherMany
 from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.assemble import Node, assemble
-from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.indexing import Index, positive, rows_of
 from offline_data.buffers.keys import KeyLike
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.samplers.base import Sampleable, check_random_state, random_state

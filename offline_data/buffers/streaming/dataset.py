@@ -14,7 +14,7 @@ from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
 from offline_data.ahead import Ahead
-from offline_data.buffers.arguments import as_derived, positive
+from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.bridges.agile import WorkerEpochs
 from offline_data.buffers.bridges.loader import Ranks
 from offline_data.buffers.buffer import Transform
@@ -22,6 +22,7 @@ from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.derived.normalize import Normalizer
 from offline_data.buffers.derived.relabel import Relabel
 from offline_data.buffers.gather.plan import INDEX
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import KeyLike, as_keys, select_keys
 from offline_data.buffers.streaming.windows import (
     BatchForm,

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
-from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import Derived, leaf_keys, widen
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.plan import FLAGS, INDEX
+from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
 from offline_data.buffers.samplers.slices import MASK, SliceSampler
