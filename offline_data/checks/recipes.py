@@ -11,8 +11,7 @@ from typing import Any
 from offline_data.checks.names import options, without_revision
 from offline_data.episodes.fields import Key, next_of, split_key
 from offline_data.errors import OfflineDataError
-from offline_data.preprocess.steps.leaves import NEXT_TOO
-from offline_data.store.manifest import Manifest
+from offline_data.store.manifest import NEXT_TOO, Manifest
 from offline_data.store.reader import DatasetReader
 
 _CHANGING = {

@@ -24,7 +24,6 @@ from offline_data.preprocess.job import RunOptions
 from offline_data.preprocess.plan import Plan, TaskSpec, digest_of_rows
 from offline_data.preprocess.recipe import Recipe
 from offline_data.preprocess.steps.base import Selection
-from offline_data.preprocess.steps.leaves import NEXT_TOO
 from offline_data.progress import SILENT
 from offline_data.sources.corrections import reading_of
 from offline_data.store.copies import place_file
@@ -40,7 +39,7 @@ from offline_data.store.layout import (
     file_sizes,
     with_counts,
 )
-from offline_data.store.manifest import HistoryStep, Manifest
+from offline_data.store.manifest import NEXT_TOO, HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader, decode
 from offline_data.store.tables import Vocabularies
 from offline_data.store.video import number_videos

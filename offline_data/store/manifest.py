@@ -62,6 +62,9 @@ MAX_BYTES = 64 << 20
 """Bytes of the largest manifest that is read: it has about 300 for each raw file."""
 MAX_DIMENSIONS = 31
 """Dimensions of a row of a leaf: numpy before version 2 has 32, including that of rows."""
+NEXT_TOO = "next_too"
+"""Option of datasets whose steps change `next` leaves with their root leaves, also where both are
+stored apart. Earlier versions did not, and do not record it."""
 _LENGTH = 2**31
 """Bound of each dimension of a row."""
 

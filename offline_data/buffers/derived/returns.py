@@ -12,6 +12,7 @@ from torch import Tensor
 from offline_data.buffers.derived.base import CachedLeaf, check_rows, has_leaf, keys_first, within
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import Storage
+from offline_data.episodes.discount import discount_rewards
 from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
 
@@ -67,8 +68,6 @@ class ReturnsToGo(CachedLeaf):
 
     def _all(self, storage: Storage) -> Tensor:
         """Return the returns of all rows, float64 `[N, …]`."""
-        from offline_data.preprocess.steps.rewards import discount_rewards
-
         if not has_leaf(storage, REWARD):
             raise UsageError("return_to_go needs the leaf 'next/reward', which the storage lacks")
         stored, runs = self._memory.only(storage, (REWARD,)), storage.runs()

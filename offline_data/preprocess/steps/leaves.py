@@ -37,10 +37,6 @@ _SHORT: dict[str, Key] = {
 }
 """Abbreviations of first parts of names, if there is no leaf of that name."""
 
-NEXT_TOO = "next_too"
-"""Option in manifests of datasets whose steps change `next` leaves with their root leaves, also where
-both are stored apart. Earlier versions did not, and do not record it."""
-
 
 def matching(chunk: EpisodeChunk, names: Iterable[str]) -> list[Key]:
     """Return the columns selected by names, observations' then steps', in the order of the chunk.
