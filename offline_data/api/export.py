@@ -12,7 +12,8 @@ from offline_data.progress import progress_of
 
 if TYPE_CHECKING:
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
+    from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
+    from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
     from offline_data.config import Settings
     from offline_data.progress import Progress
     from offline_data.targets.episodes import ExportMember

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import offline_data
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.project.content import digest_of
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader

@@ -14,7 +14,8 @@ from tensordict import TensorDict
 
 import offline_data
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
+from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,

@@ -13,12 +13,8 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers.ensemble import (
-    ReplayBufferEnsemble,
-    SamplerEnsemble,
-    StorageEnsemble,
-    WriterEnsemble,
-)
+from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
+from offline_data.buffers.ensemble.parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
 from offline_data.buffers.samplers import RandomSampler, SliceSampler
 from offline_data.buffers.storage import TensorStorage
 from offline_data.buffers.writers import RoundRobinWriter

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import Derived, frame_stack, normalize
-from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
+from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.episodes.fields import next_of
 from offline_data.errors import UsageError

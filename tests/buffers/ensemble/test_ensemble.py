@@ -15,11 +15,8 @@ from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.derived import n_step
-from offline_data.buffers.ensemble import (
-    ReplayBufferEnsemble,
-    SamplerEnsemble,
-    StorageEnsemble,
-)
+from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
+from offline_data.buffers.ensemble.parts import SamplerEnsemble, StorageEnsemble
 from offline_data.buffers.gather import native
 from offline_data.buffers.samplers import (
     PrioritizedSampler,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.ensemble import DatasetMixture
 from offline_data.buffers.ensemble.allocation import exact_members
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.buffers.gather import native
 from offline_data.buffers.samplers import (
     PrioritizedSampler,

@@ -14,7 +14,7 @@ import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.derived import n_step, normalize, return_to_go
-from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.buffers.samplers import PrioritizedSampler, RandomSampler, SliceSampler
 from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer

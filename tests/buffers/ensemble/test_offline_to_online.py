@@ -11,7 +11,7 @@ import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.derived import frame_stack, n_step, normalize
-from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.buffers.ensemble.offline_to_online import OfflineToOnlineReplayBuffer
 from offline_data.buffers.samplers import PrioritizedSampler
 from offline_data.buffers.storage import LazyTensorStorage

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.ensemble import SamplerEnsemble, StorageEnsemble, WriterEnsemble
+from offline_data.buffers.ensemble.parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
 from offline_data.buffers.samplers import (
     PrioritizedSliceSampler,
     RandomSampler,

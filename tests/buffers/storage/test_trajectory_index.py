@@ -15,7 +15,7 @@ from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import frame_stack, n_step
-from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.buffers.samplers import RandomSampler, SliceSampler
 from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
