@@ -114,8 +114,10 @@ def save_view(
         UsageError: Another step; a view of that name exists, without `force`; an invalid name.
         StepError: No row is left.
     """
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.storage import DatasetStorage
+    from offline_data.buffers.views.rows import SubsetStorage, rows_at, rows_of_episodes
     from offline_data.buffers.views.saved import place_of
+    from offline_data.buffers.views.saved import save_view as write_view
 
     run = Run.of(Job(parent, tuple(stages), "view"), settings, progress)
     place = place_of(parent, name)
@@ -133,7 +135,7 @@ def save_view(
                 f"Step {step.name!r} makes other rows, and a view has rows of the dataset",
                 hint="omit --view to make a new dataset",
             )
-    reader, dataset = run.reader, BaseDatasetExperienceReplay(parent)
+    reader, whole = run.reader, DatasetStorage(parent)
     chosen = select_episodes(reader)
     if selections:
         recipe = Recipe(tuple(selections))
@@ -142,10 +144,11 @@ def save_view(
         bounds = group_bounds(reader, chosen).tolist()
         chunks = (read_chunk(reader, chosen[first:stop]) for first, stop in pairwise(bounds))
         kept = [chunk.row_numbers[trims[0].choose_rows(chunk)] for chunk in chunks]
-        view = dataset.subset(np.concatenate(kept))
+        rows = rows_at(whole, np.concatenate(kept))
     else:
-        view = dataset.episodes_at(chosen.episodes)
-    if not len(view):
+        rows = rows_of_episodes(whole, chosen.episodes)
+    if not rows.count:
         raise StepError("The steps leave no row of the dataset")
-    path = view.save(name, recipe=run.recipe.describe())
+    view = SubsetStorage(whole, rows)
+    path = write_view(view, whole.reader, name, run.recipe.describe())
     return StoredView(entry_at(parent).id, name, path, len(view), len(view.episodes))

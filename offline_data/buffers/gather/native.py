@@ -31,14 +31,14 @@ _exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def extension(name: str) -> Any:
-    """Import a compiled module of `offline_data.buffers`; None if it was not built."""
+    """Import a compiled module by its full name; None if it was not built."""
     try:
-        return import_module(f"offline_data.buffers.{name}")
+        return import_module(name)
     except ImportError:  # no C compiler at installation: use the Python fallback
         return None
 
 
-compiled = extension("gather._gather")
+compiled = extension("offline_data.buffers.gather._gather")
 """The extension module, or None."""
 
 

@@ -26,7 +26,7 @@ from offline_data.buffers.gather.native import extension
 
 _WIDTH, _SHIFT, _MAX_LEVELS = 8, 3, 16
 
-compiled = extension("_sum_tree")
+compiled = extension("offline_data.buffers._sum_tree")
 """The extension module, or None: numpy is then used, with bitwise equal results."""
 
 
