@@ -45,15 +45,15 @@ from .buffers.derived import normalize as normalize
 from .buffers.derived import relabel as relabel
 from .buffers.derived import return_to_go as return_to_go
 from .buffers.derived import timestep as timestep
-from .buffers.ensemble import DatasetMixture as DatasetMixture
-from .buffers.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
-from .buffers.ensemble import SamplerEnsemble as SamplerEnsemble
-from .buffers.ensemble import StorageEnsemble as StorageEnsemble
-from .buffers.ensemble import WriterEnsemble as WriterEnsemble
+from .buffers.ensemble.buffer import ReplayBufferEnsemble as ReplayBufferEnsemble
+from .buffers.ensemble.dataset_mixture import DatasetMixture as DatasetMixture
 from .buffers.ensemble.offline_to_online import (
     OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
 )
 from .buffers.ensemble.offline_to_online import prefill_replay_buffer as prefill_replay_buffer
+from .buffers.ensemble.parts import SamplerEnsemble as SamplerEnsemble
+from .buffers.ensemble.parts import StorageEnsemble as StorageEnsemble
+from .buffers.ensemble.parts import WriterEnsemble as WriterEnsemble
 from .buffers.experience_replay import AtariDQNExperienceReplay as AtariDQNExperienceReplay
 from .buffers.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
 from .buffers.experience_replay import GenDGRLExperienceReplay as GenDGRLExperienceReplay
