@@ -211,9 +211,8 @@ def _resolve(
             ((path, source),) = error.found.items()
             process = stack.enter_context(ConversionProcess(path))
             adapter, release = process.describe(source, dataset.name)
-        if options.mapping is None:
-            options = replace(options, mapping=release.mapping)
         release = apply_options(options, release, adapter)
+        options = release.options
         own = entry_at(path) if adapter == "local" else None
         copied = own if own and copies and changes_nothing(own.manifest, options) else None
         if path.resolve().parent == (settings.root / dataset.folder).resolve():

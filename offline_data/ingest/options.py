@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from offline_data.plurals import plural
 from offline_data.sources.base import Release
 from offline_data.sources.options import (
     ALL_SPLITS,
-    AUTORESET_SOURCES,
     Options,
     TextOptions,
 )
@@ -50,40 +49,15 @@ class SeveralSplitsError(UsageError):
 
 
 def apply_options(options: Options, release: Release, source: str) -> Release:
-    """Return a release with the options of which it has a field.
-
-    Raises `UsageError` if its source lacks one, `NotFoundError` if there is no such split.
-    """
+    """Return a release with options, see `Source.with_options`; raises `NotFoundError` for a split."""
     _check_split(release, source, options.split)
-    if options.only is not None and not get_source(source).selects_features:
-        raise UsageError(
-            f"Features of {source} cannot be chosen before conversion; only those of lerobot can",
-            hint="leave --only out; load_dataset(…, keys=[…]) loads only some leaves",
-        )
-    if options.autoreset is not None and source not in AUTORESET_SOURCES:
-        raise UsageError(
-            f"--autoreset is for flat files of {', '.join(AUTORESET_SOURCES)}; this is {source}",
-            hint="files of your own have a line for it in their mapping: autoreset = …",
-        )
-    if options.skip_bad_features and source != "minari":
-        raise UsageError(
-            f"--skip-bad-features is for infos of minari; this is {source}",
-            hint="leave it out; --skip-bad-episodes leaves out episodes that cannot be read",
-        )
-    if options.checkpoints is not None:
-        release = get_source(source).narrowed(release, options.checkpoints)
-    if options.text is not None:
-        release = get_source(source).with_text(release, options.text)
+    release = get_source(source).with_options(release, options)
     if options.allow_changed:
         files = (
             replace(file, size=None, digest=None, accepts_changes=True) for file in release.files
         )
         release = replace(release, files=tuple(files))
-    return replace(release, **{name: getattr(options, name) for name in OF_RELEASES})
-
-
-OF_RELEASES = {each.name for each in fields(Release)} & {each.name for each in fields(Options)}
-"""Options that are fields of a release, too."""
+    return release
 
 
 def _check_split(release: Release, source: str, split: str | None) -> None:

@@ -17,7 +17,6 @@ from offline_data.errors import UsageError
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import DatasetId, parse_id
 from offline_data.ingest.build import BuildJob
-from offline_data.ingest.options import OF_RELEASES
 from offline_data.ingest.shards import ShardedJob, ShardedRun, clear_published, convert_shards
 from offline_data.jobs.plan_file import PlanFile, PlannedWork, UserPath, plan_lock, take
 from offline_data.progress import Progress
@@ -118,9 +117,7 @@ class _JobTable:
             self.parents,
             options.recorded(),
         )
-        release = Release(
-            **vars(self.release), **{name: getattr(options, name) for name in OF_RELEASES}
-        )
+        release = Release(**vars(self.release), options=options)
         return ShardedJob(build, release, self.shards, options, *self.stated)
 
 

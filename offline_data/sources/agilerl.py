@@ -38,6 +38,7 @@ class AgileRL(CatalogSource):
     """The user's files; nothing is published in this format."""
 
     name = "agilerl"
+    takes = ("autoreset",)
     title = "AgileRL: the files that its minari_to_agile_dataset writes (HDF5)"
 
     def catalog(self) -> Sequence[CatalogEntry]:
@@ -71,10 +72,10 @@ class AgileRL(CatalogSource):
                 f"{path} is not an AgileRL file: it has no {FORMAT.next_observation!r}",
                 hint="--from d4rl reads files without",
             )
-        keep = release.keep_episodes
+        keep = release.options.keep_episodes
         info = self.describe(release, *(() if keep else (UNMARKED,)))
         rule = EndRule("terminals" if keep else "jumps")
-        return d4rl.cut_to_episodes(flat, rule, info, release)
+        return d4rl.cut_to_episodes(flat, rule, info, release.options)
 
 
 def _file_of(path: Path) -> Path:

@@ -32,13 +32,12 @@ example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from offline_data.config import Settings
-from offline_data.episodes.fields import Autoreset
 from offline_data.errors import (
     FormatError,
     NotFoundError,
@@ -49,8 +48,7 @@ from offline_data.errors import (
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import did_you_mean
 from offline_data.sources.catalogs import ActionKind, Catalog, CatalogEntry
-from offline_data.sources.files.mapping import FileMapping
-from offline_data.sources.options import Alignment, TextOptions
+from offline_data.sources.options import Options, TextOptions
 
 if TYPE_CHECKING:
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
@@ -77,6 +75,31 @@ PART_BYTES = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
 
 
+_NOT_TAKEN = {
+    "only": (
+        "Features of {source} cannot be chosen before conversion; only those of lerobot can",
+        "leave --only out; load_dataset(…, keys=[…]) loads only some leaves",
+    ),
+    "autoreset": (
+        "--autoreset is for flat files of agilerl, d4rl, dsrl, neorl; this is {source}",
+        "files of your own have a line for it in their mapping: autoreset = …",
+    ),
+    "skip_bad_features": (
+        "--skip-bad-features is for infos of minari; this is {source}",
+        "leave it out; --skip-bad-episodes leaves out episodes that cannot be read",
+    ),
+    "checkpoints": (
+        "Datasets of {source} have no checkpoints; only those of atari_dqn have",
+        "leave --checkpoints out; --episodes A:B takes a range of episodes",
+    ),
+    "text": (
+        "Datasets of {source} are not text; only those of hf and text are tokenized",
+        "leave --tokenizer, and all other options of text, out",
+    ),
+}
+"""What is wrong with an option that a source does not take, and the hint."""
+
+
 @dataclass(frozen=True)
 class Release:
     """One dataset at one revision: the files to fetch, or their location on this machine."""
@@ -92,42 +115,16 @@ class Release:
     all files."""
     local: Path | None = None
     """The raw folder (or file), if it is on this machine. It is never written to."""
-    keep_episodes: bool = False
-    """Whether to keep episodes whole if the source's next observation differs from the following
-    row; only relevant to sources with both."""
     shards: int | None = None
     """Number of shards, if known before opening."""
-    skip_bad_episodes: bool = False
-    """Whether to skip episodes that cannot be read, listing them in `EpisodeBatch.skipped`; see
-    `offline_data.episodes.joining`."""
-    skip_bad_features: bool = False
-    """Whether to leave out infos of Minari that some episodes have in another shape or type."""
-    checkpoints: tuple[int | None, int | None] | None = None
-    """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
-    video: Literal["png", "raw", "skip"] | None = None
-    """Whether frames of videos become PNG images or pixels, or are left out; None: `png`, and a
-    camera none of whose files is there is left out."""
-    episodes: tuple[int | None, int | None] | None = None
-    """Half-open range of episodes that are asked for, which cuts it; None: all. A source that can
-    divide its shards there saves what is fetched."""
-    only: str | None = None
-    """Names of features to read, separated by commas; see `Source.selects_features`. None: all."""
     card: Mapping[str, Any] = field(default_factory=dict)
-    """Metadata of the dataset's card on the hub, by which `with_text` chooses files."""
+    """Metadata of the dataset's card on the hub, by which text files are chosen."""
     licence: str | None = None
     """SPDX name, if known before opening."""
     splits: tuple[str, ...] = ()
     """Names of the splits of local files, where there are several; one must be chosen of several."""
-    split: str | None = None
-    """The one to read; None or `ALL_SPLITS`: all."""
-    alignment: Alignment | None = None
-    """Alignment of LIBERO files; None: told by the data."""
-    autoreset: Autoreset | None = None
-    """Mode of the vector environment that recorded the rows; see `episodes.autoreset`."""
-    text: TextOptions | None = None
-    """Tokenization of text, see `Source.with_text`; None: not text."""
-    mapping: FileMapping | None = None
-    """Meaning of the arrays of a user's files; None: that of the source's format."""
+    options: Options = field(default_factory=Options)
+    """Options of the call, see `Source.with_options`."""
 
     def file_in(self, raw: Path) -> Path:
         """Return the only file of the release, given the raw folder or the user's file."""
@@ -252,10 +249,11 @@ class Source(Catalog):
     source with a fixed catalogue that does not read local files.
     """
 
-    selects_features: bool = False
-    """Whether it follows `Release.only`."""
     arrays: ClassVar[Mapping[str, ArrayNames]] = {}
     """Arrays of its flat files by kind, `npz` or `HDF5`, by which a file is called nearly one of its."""
+    takes: Collection[str] = ()
+    """Those of the options `autoreset`, `checkpoints`, `only`, `skip_bad_features` and `text` that it
+    follows."""
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
         """List the datasets that the remote has now; default: the catalogue.
@@ -301,19 +299,15 @@ class Source(Catalog):
             hint="leave --from out, or name the format of the files (of text: --from text)",
         )
 
-    def narrowed(self, release: Release, checkpoints: tuple[int | None, int | None]) -> Release:  # noqa: ARG002
-        """Return a release with a half-open range of its checkpoints; raises `UsageError`."""
-        raise UsageError(
-            f"Datasets of {self.name} have no checkpoints; only those of atari_dqn have",
-            hint="leave --checkpoints out; --episodes A:B takes a range of episodes",
-        )
+    def with_options(self, release: Release, options: Options) -> Release:
+        """Return the release with the options of a call, and without files that these leave out.
 
-    def with_text(self, release: Release, options: TextOptions) -> Release:  # noqa: ARG002
-        """Return a release with options of text; raises `UsageError` for sources without text."""
-        raise UsageError(
-            f"Datasets of {self.name} are not text; only those of hf and text are tokenized",
-            hint="leave --tokenizer, and all other options of text, out",
-        )
+        Raises `UsageError` for an option that is not in `takes`.
+        """
+        for name, (problem, hint) in _NOT_TAKEN.items():
+            if getattr(options, name) not in (None, False) and name not in self.takes:
+                raise UsageError(problem.format(source=self.name), hint=hint)
+        return replace(release, options=options)
 
     def pin_text(self, options: TextOptions, *, offline: bool) -> TextOptions:  # noqa: ARG002
         """Return options of text with the digest of their tokenizer, which then may not change."""

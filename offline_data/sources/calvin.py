@@ -94,7 +94,7 @@ class Calvin(CatalogSource):
     name = "calvin"
     title = "CALVIN: a teleoperated arm at a table, with instructions (npz, a file for each step)"
     action = "continuous"
-    selects_features = True
+    takes = ("only",)
     citation = (
         "Oier Mees, Lukas Hermann, Erick Rosete-Beas, Wolfram Burgard: CALVIN: A Benchmark for "
         "Language-Conditioned Policy Learning for Long-Horizon Robot Manipulation Tasks, IEEE Robotics and "
@@ -141,13 +141,13 @@ class Calvin(CatalogSource):
     def open(self, release: Release, raw: Path) -> CalvinEpisodes:
         """Open it: reads what the recordings are, their instructions, and the first step."""
         folders = _folders_in(raw)
-        if release.split not in {None, ALL_SPLITS}:
-            folders = {str(release.split): folders[str(release.split)]}
+        if release.options.split not in {None, ALL_SPLITS}:
+            folders = {str(release.options.split): folders[str(release.options.split)]}
         found = [_recordings_of(folder) for folder in folders.values()]
         recordings = [one for some, _ in found for one in some]
         columns = everything = _columns_of(recordings[0])
-        if release.only is not None:
-            asked = names_in(release.only)
+        if release.options.only is not None:
+            asked = names_in(release.options.only)
             if missing := [name for name in asked if name not in columns]:
                 raise NotFoundError(
                     f"{raw} has no feature {missing[0]!r}; it has {', '.join(columns)}",

@@ -88,8 +88,8 @@ class D3rlpy(D3rlpyCatalog, CatalogSource):
             if FORMAT.truncated in {name for name, _ in hdf5_tree.members(file.id)}:
                 return _open_flat(file, path, info)
             numbers = _episodes_of(file, path)
-        info = replace(info, episodes=None if release.skip_bad_episodes else len(numbers))
-        return D3rlpyEpisodes(path, numbers, info, release.skip_bad_episodes)
+        info = replace(info, episodes=None if release.options.skip_bad_episodes else len(numbers))
+        return D3rlpyEpisodes(path, numbers, info, release.options.skip_bad_episodes)
 
 
 def _open_flat(file: Any, path: Path, info: SourceInfo) -> D4RLEpisodes:

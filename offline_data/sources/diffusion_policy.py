@@ -91,7 +91,9 @@ class DiffusionPolicy(DiffusionPolicyCatalog, CatalogSource):
             if len(found) != 1:
                 has = f"several: {', '.join(found)}" if found else f"no {ENDS}"
                 raise FormatError(f"{path} is not one replay buffer: it has {has}")
-            return _describe(path, found[0], arrays, info, skip_bad=release.skip_bad_episodes)
+            return _describe(
+                path, found[0], arrays, info, skip_bad=release.options.skip_bad_episodes
+            )
 
 
 def _buffers_in(arrays: Mapping[str, Any]) -> list[str]:

@@ -41,6 +41,8 @@ NAMES = replace(d4rl.NAMES, required=(*FORMAT.required_columns, "costs"))
 class DSRL(DSRLCatalog, CatalogSource):
     """The published datasets, and the user's files of their form."""
 
+    takes = ("autoreset",)
+
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
         file = self.rows[self.find(name, revision).name]["file"]
@@ -75,7 +77,7 @@ class DSRL(DSRLCatalog, CatalogSource):
             flat,
             EndRule(),
             self.describe(release, note, **facts),
-            release,
+            release.options,
         )
         stated, episodes = trajectories_in(path.name), len(found.lengths)
         if stated in {None, episodes}:

@@ -97,7 +97,7 @@ class GenDGRL(GenDGRLCatalog, CatalogSource):
 
     def open(self, release: Release, raw: Path) -> GenDGRLEpisodes:
         """Open an archive or folder; reads nothing yet."""
-        skip_bad = release.skip_bad_episodes
+        skip_bad = release.options.skip_bad_episodes
         if release.local is not None:
             return GenDGRLEpisodes(self.describe(release, *NOTES), raw, None, skip_bad)
         game, _, kind = release.name.partition("-")

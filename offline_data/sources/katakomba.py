@@ -100,14 +100,14 @@ class Katakomba(KatakombaCatalog, CatalogSource):
             about = {"ref_min_score": 0.0, "ref_max_score": score}
             environment = {"id": "NetHackChallenge-v0", "character": release.name}
             facts = {"about": about, "environment": environment}
-            if not release.skip_bad_episodes:
+            if not release.options.skip_bad_episodes:
                 facts["transitions"] = int(self.rows[release.name]["transitions"])
         info = self.describe(release, ENDS, **facts)
         licence = release.licence if self.published(release) else None
-        count = None if release.skip_bad_episodes else len(games)
+        count = None if release.options.skip_bad_episodes else len(games)
         others = [Dropped(name, "It is not a game.") for name in names if name not in games]
         info = replace(info, licence=licence, episodes=count, dropped=tuple(others))
-        return Games(path, games, info, release.skip_bad_episodes)
+        return Games(path, games, info, release.options.skip_bad_episodes)
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,10 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
         if isinstance(environment, dict):
             about |= {"env_name": environment["env_id"]} if "env_id" in environment else {}
             info = replace(info, environment=environment)
-        count = None if release.skip_bad_episodes else len(numbers)
+        count = None if release.options.skip_bad_episodes else len(numbers)
         info = replace(info, about=about, episodes=count)
         facts = _facts_of(known["episodes"], beside) if "episodes" in known else {}
-        return Trajectories(path, numbers, info, facts, release.skip_bad_episodes)
+        return Trajectories(path, numbers, info, facts, release.options.skip_bad_episodes)
 
 
 def _facts_of(episodes: Any, path: Path) -> dict[int, Columns]:

@@ -44,6 +44,7 @@ class NeoRL(NeoRLCatalog, CatalogSource):
     """The published datasets, and the user's npz files in their format."""
 
     arrays: ClassVar = {"npz": NAMES}
+    takes = ("autoreset",)
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
@@ -76,4 +77,6 @@ class NeoRL(NeoRLCatalog, CatalogSource):
             }
             facts = {"environment": {"id": row["id"]}, "about": about}
         flat = inspect_npz(path, FORMAT)
-        return d4rl.cut_to_episodes(flat, EndRule(), self.describe(release, **facts), release)
+        return d4rl.cut_to_episodes(
+            flat, EndRule(), self.describe(release, **facts), release.options
+        )

@@ -56,9 +56,6 @@ ROLES: dict[Form, tuple[str, ...]] = {
 MAX_LENGTH = 1 << 20
 """Greatest `max_length`."""
 
-AUTORESET_SOURCES = ("agilerl", "d4rl", "dsrl", "neorl")
-"""Sources of flat files, whose rows may include those of automatic resets."""
-
 _MOST_DIGITS = 18
 """Maximum digits of an episode's number: more do not fit into int64."""
 

@@ -25,6 +25,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
+from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source
 from offline_data.store.arrays import COLUMNS, TIMEOUT
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
@@ -130,7 +131,7 @@ class D4RLTarget(ExportTarget):
     def read(self, path: Path, job: ExportJob) -> RawDataset:
         """Open the file as a local one of D4RL."""
         both = any(place.path == _NEXT for place in job.places)
-        return get_source("d4rl").open(Release(job.name, "1", local=path, keep_episodes=both), path)
+        return get_source("d4rl").open(Release(job.name, "1", local=path, options=Options(keep_episodes=both)), path)
 
 
 def _names_of(job: ExportJob, columns: Mapping[str, Any]) -> dict[LeafPlace, str]:

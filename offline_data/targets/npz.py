@@ -23,6 +23,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key
 from offline_data.sources.base import Release
 from offline_data.sources.files.mapping import Ends, FileMapping, dump_toml, read_mapping
+from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import EPISODES
 from offline_data.targets.base import ExportJob, ExportOptions, ExportTarget, Holds, LeafPlace
@@ -71,7 +72,9 @@ class NpzTarget(ExportTarget):
     def read(self, path: Path, job: ExportJob) -> RawDataset:
         """Open the file by the mapping beside it."""
         mapping = read_mapping(path.with_name(f"{path.name}.toml"))
-        return get_source("files").open(Release(job.name, "1", local=path, mapping=mapping), path)
+        return get_source("files").open(
+            Release(job.name, "1", local=path, options=Options(mapping=mapping)), path
+        )
 
 
 def _mapping(job: ExportJob) -> FileMapping:

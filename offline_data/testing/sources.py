@@ -33,6 +33,7 @@ from offline_data.episodes.joining import concatenate
 from offline_data.errors import NotFoundError, OfflineDataError, OfflineError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.sources.base import Part, RandomAccess, RawDataset, Release, Shard, Source
+from offline_data.sources.options import Options
 from offline_data.testing.toy import TABLES, assert_same_batch
 
 if TYPE_CHECKING:
@@ -237,7 +238,9 @@ class SourceContract:
         """A changed byte is not noticed, or is an error that names the place; never another one."""
         files = [path for path in [case.raw, *case.raw.rglob("*")] if path.is_file()]
         random = Random(0)  # noqa: S311 -- the same bytes in each run
-        case = replace(case, release=replace(case.release, skip_bad_episodes=skip_bad))
+        case = replace(
+            case, release=replace(case.release, options=Options(skip_bad_episodes=skip_bad))
+        )
         for _ in range(DAMAGED):
             victim = random.choice([path for path in files if path.stat().st_size])
             whole = victim.read_bytes()

@@ -14,7 +14,7 @@ from offline_data.ids import did_you_mean
 from offline_data.readers.rows import suffix_of
 from offline_data.sources.base import CatalogEntry, RawDataset, Release, Source
 from offline_data.sources.fingerprint import fingerprint
-from offline_data.sources.options import TextOptions
+from offline_data.sources.options import Options, TextOptions
 from offline_data.text.dataset import TextDataset
 from offline_data.text.forms import PRESETS, HubTextCatalog, Preset
 from offline_data.text.splits import data_files, files_of_config, files_of_split
@@ -24,8 +24,10 @@ from offline_data.text.tokenizer import TOKENIZER_HINT, pin_tokenizer
 class HubText(HubTextCatalog, Source):
     """Text datasets of the hub: `hf:OWNER/NAME`, or `hf:OWNER/NAME:CONFIG`."""
 
+    takes = ("text",)
+
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """List the data files of a dataset at a commit; the split is chosen by `with_text`.
+        """List the data files of a dataset at a commit; `with_options` chooses the split.
 
         Raises:
             NotFoundError: No such dataset, or it has no data files.
@@ -59,21 +61,24 @@ class HubText(HubTextCatalog, Source):
             licence=listing.licence,
         )
 
-    def with_text(self, release: Release, options: TextOptions) -> Release:
-        """Return the release of a configuration and a split, with text options.
+    def with_options(self, release: Release, options: Options) -> Release:
+        """Return the release with the files of its configuration and of the split of `options.text`.
 
         Raises `NotFoundError`, and `FormatError` for a card that cannot be read; see
         `offline_data.text.splits`.
         """
+        release = super().with_options(release, options)
+        if options.text is None:
+            return release
         repository, config = _parts(release.name)
         preset = PRESETS.get(repository, Preset("text", {}))
-        split = preset.splits.get(options.split, options.split)
+        split = preset.splits.get(options.text.split, options.text.split)
         where = f"hf:{repository}"
         paths = [file.path for file in release.files]
         paths, splits = files_of_config(paths, release.card, config or preset.config, where)
         known = {file.path: file for file in release.files}
         files = tuple(known[path] for path in files_of_split(paths, splits, split, where))
-        return replace(release, files=files, opening=(files[0].path,), card={}, text=options)
+        return replace(release, files=files, opening=(files[0].path,), card={})
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `UsageError` if no tokenizer is named."""
@@ -89,6 +94,7 @@ class TextFiles(Source):
     needs = ("tokenizers",)
     extra = "rlhf"
     action = "discrete"
+    takes = ("text",)
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """Return nothing: there is no list."""
@@ -111,17 +117,13 @@ class TextFiles(Source):
             )
         return Release(name, fingerprint(path, files), local=path)
 
-    def with_text(self, release: Release, options: TextOptions) -> Release:
-        """Return the release with these options."""
-        return replace(release, text=options)
-
     def pin_text(self, options: TextOptions, *, offline: bool) -> TextOptions:
         """Load the tokenizer once; raises as `load_tokenizer`."""
         return pin_tokenizer(options, offline=offline)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the files; raises `UsageError` if no tokenizer is named."""
-        if release.text is None or not release.text.tokenizer:
+        if release.options.text is None or not release.options.text.tokenizer:
             raise UsageError(
                 f"{raw} is text, which must be tokenized, and no tokenizer was named",
                 hint=TOKENIZER_HINT,
@@ -129,7 +131,7 @@ class TextFiles(Source):
         folder = raw if is_folder(raw) else raw.parent
         names = [file.relative_to(folder).as_posix() for file in _files_at(raw)]
         if is_folder(raw):
-            names = files_of_split(names, None, release.text.split, str(raw))
+            names = files_of_split(names, None, release.options.text.split, str(raw))
         return _open_files(
             folder, [(name, (folder / name).stat().st_size) for name in names], release, ""
         )
@@ -149,14 +151,14 @@ def _parts(name: str) -> tuple[str, str]:
 def _open_files(
     folder: Path, files: Sequence[tuple[str, int | None]], release: Release, name: str
 ) -> TextDataset:
-    options = release.text or TextOptions()
+    options = release.options.text or TextOptions()
     return TextDataset(
         folder,
         files,
         options,
         name,
         licence=release.licence,
-        skip_bad=release.skip_bad_episodes,
+        skip_bad=release.options.skip_bad_episodes,
     )
 
 

@@ -64,7 +64,8 @@ def published_rows(
 
     def fetch_paths() -> list[Path]:
         source = get_source("hf")
-        release = source.with_text(source.resolve(name, None, settings), TextOptions(split=split))
+        options = Options(text=TextOptions(split=split))
+        release = source.with_options(source.resolve(name, None, settings), options)
         dataset = DatasetId("hf", name, None)
         folder = settings.downloads / "raw" / dataset.folder / release.revision
         return [folder / f.name for f in fetch_files(release.files, settings, folder, SILENT)]

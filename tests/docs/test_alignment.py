@@ -20,6 +20,7 @@ from offline_data.episodes.joining import concatenate
 from offline_data.sources.atari_dqn import AtariDQN
 from offline_data.sources.atari_dqn.log import file_of
 from offline_data.sources.base import Release, Source
+from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source, source_names
 from tests.sources.test_d3rlpy import write_dump, write_flat
 from tests.sources.test_files import WAYS, as_rows, mapping_of
@@ -116,7 +117,7 @@ def make_atari_dqn(folder: Path) -> list[Example]:
             columns[name] = np.load(file)[: 3 + 4]
     source = AtariDQN()
     release = source.resolve("Pong/1", None, Settings(folder, offline=True))
-    opened = source.open(source.narrowed(release, (0, 1)), folder)
+    opened = source.open(source.with_options(release, Options(checkpoints=(0, 1))), folder)
     batch = concatenate([one for shard in opened.shards() for one in opened.read(shard)])
     leaves = {"observation": OBS, "action": ACTION, "reward": REWARD, "terminal": TERMINATED}
     return [Example(columns, leaves, batch)]
@@ -176,7 +177,9 @@ def make_files(folder: Path) -> list[Example]:
         arrays = as_rows([toy], final)[0]
         path = files.write_npz(folder / f"{final}.npz", arrays)
         mapping = mapping_of("npz", final, WAYS["flags"])
-        release = replace(get_source("files").release_of(path, "x"), mapping=mapping)
+        release = replace(
+            get_source("files").release_of(path, "x"), options=Options(mapping=mapping)
+        )
         leaves: dict[str, Key] = {"obs": OBS, "next_obs": OBS, "act": ACTION, "rew": REWARD}
         made.append(Example(arrays, leaves, read("files", path, release)))
     return made

@@ -112,7 +112,9 @@ def episodes_of(raw: Any) -> Iterator[dict[str, Any]]:
 
 
 def opened(folder: Path, **options: Any) -> Any:
-    return AtariDQN().open(Release("mine", "local-0", local=folder, **options), folder)
+    return AtariDQN().open(
+        Release("mine", "local-0", local=folder, options=Options(**options)), folder
+    )
 
 
 class TestContract(SourceContract):
@@ -121,7 +123,9 @@ class TestContract(SourceContract):
         write_replay_log(tmp_path / "raw", LENGTHS)
         source = AtariDQN()
         release = source.resolve("Pong/1", None, Settings(tmp_path, offline=True))
-        return SourceCase(source, source.narrowed(release, (0, 4)), tmp_path / "raw")
+        return SourceCase(
+            source, source.with_options(release, Options(checkpoints=(0, 4))), tmp_path / "raw"
+        )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -308,13 +312,15 @@ def test_ids(settings: Settings) -> None:
 def test_a_range_of_checkpoints(settings: Settings, tmp_path: Path) -> None:
     source = AtariDQN()
     whole = source.resolve("Pong/1", None, settings)
-    some = source.narrowed(whole, (49, None))
-    assert (some.shards, len(some.files), some.checkpoints) == (2, 12, (49, None))
+    some = source.with_options(whole, Options(checkpoints=(49, None)))
+    assert (some.shards, len(some.files), some.options.checkpoints) == (2, 12, (49, None))
     assert set(some.opening or ()) < {file.path for file in some.files}
     with pytest.raises(UsageError, match="no checkpoint in 51:; it has 0-50"):
-        source.narrowed(whole, (51, None))
+        source.with_options(whole, Options(checkpoints=(51, None)))
     log = write_replay_log(tmp_path / "log", LENGTHS)
-    mine = source.narrowed(source.release_of(tmp_path / "log", "mine"), (1, 3))
+    mine = source.with_options(
+        source.release_of(tmp_path / "log", "mine"), Options(checkpoints=(1, 3))
+    )
     assert_is(truth_of(log, [1, 2]), episodes_of(source.open(mine, tmp_path / "log")))
 
 

@@ -205,7 +205,7 @@ class MappedFiles(Files):
         return path.suffix == ".npz" and path.is_file()
 
     def release_of(self, path: Path, name: str) -> Release:
-        return replace(super().release_of(path, name), mapping=self.mapping)
+        return replace(super().release_of(path, name), options=Options(mapping=self.mapping))
 
 
 class TestFiles(SourceContract):
@@ -332,7 +332,7 @@ def test_padded_or_not_is_asked_for(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "x.npz", arrays)
     mapping = read_mapping({"leaves": {"observation": "obs", "action": "act"}})
     with pytest.raises(MappingQuestionError, match="what a row is"):
-        Files().open(Release("x", "1", mapping=mapping), path)
+        Files().open(Release("x", "1", options=Options(mapping=mapping)), path)
 
 
 def test_another_mapping_is_another_revision(tmp_path: Path, settings: Settings) -> None:

@@ -246,7 +246,9 @@ def _npy(value: Any) -> bytes:
 
 
 def read(path: Path, *, skip: bool = False) -> Iterator[Any]:
-    dataset = GenDGRL().open(Release("mine", "local-0", local=path, skip_bad_episodes=skip), path)
+    dataset = GenDGRL().open(
+        Release("mine", "local-0", local=path, options=Options(skip_bad_episodes=skip)), path
+    )
     return dataset.read(dataset.shards()[0])
 
 

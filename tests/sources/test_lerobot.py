@@ -79,7 +79,7 @@ class TestContract(SourceContract):
 
 
 def read(folder: Path, **options: Any) -> EpisodeBatch:
-    release = replace(LeRobot().release_of(folder, "mine"), **options)
+    release = replace(LeRobot().release_of(folder, "mine"), options=Options(**options))
     opened = LeRobot().open(release, folder)
     return concatenate([batch for shard in opened.shards() for batch in opened.read(shard)])
 

@@ -454,7 +454,7 @@ def test_bad_demonstrations(tmp_path: Path, bad: str) -> None:
     with pytest.raises(FormatError, match=rf"^x\.hdf5 demo_1: .*{said}") as caught:
         read_all(release)
     assert "--skip-bad-episodes" in (caught.value.shell_hint or "")
-    (batch,) = read_all(replace(release, skip_bad_episodes=True))
+    (batch,) = read_all(replace(release, options=Options(skip_bad_episodes=True)))
     assert batch.episodes["demo",].tolist() == [0, 2]
     assert [one.where for one in batch.skipped] == ["x.hdf5 demo_1"]
 
@@ -499,7 +499,9 @@ def test_hostile_files(tmp_path: Path) -> None:
         file["data/demo_2"].create_dataset("rewards", (4,), "f8", external=[(str(secret), 0, 32)])
         del file["data/demo_3"]
         file["data/demo_3"] = np.zeros(3)
-    (batch,) = read_all(replace(Robomimic().release_of(path, "x"), skip_bad_episodes=True))
+    (batch,) = read_all(
+        replace(Robomimic().release_of(path, "x"), options=Options(skip_bad_episodes=True))
+    )
     assert batch.episodes["demo",].tolist() == [0]
     said = [one.reason for one in batch.skipped]
     assert [re.search("not followed|in another file|not a group", text) for text in said]
@@ -533,7 +535,9 @@ def test_many_names(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         for number in range(20_000):  # links to one group are as long a list as groups
             file[f"data/demo_{100 + number}"] = h5py.SoftLink("/nowhere")
-    (batch,) = read_all(replace(Robomimic().release_of(path, "x"), skip_bad_episodes=True))
+    (batch,) = read_all(
+        replace(Robomimic().release_of(path, "x"), options=Options(skip_bad_episodes=True))
+    )
     assert len(batch.lengths) == 4
     assert len(batch.skipped) == 20_000
 

@@ -186,7 +186,7 @@ def test_bad_trials(tmp_path: Path, bad: str) -> None:
     with pytest.raises(FormatError, match=rf"^toy_seed0\.h5 Trial1: .*{said}") as caught:
         read_all(release)
     assert "--skip-bad-episodes" in (caught.value.shell_hint or "")
-    (batch,) = read_all(replace(release, skip_bad_episodes=True))
+    (batch,) = read_all(replace(release, options=Options(skip_bad_episodes=True)))
     assert batch.episodes["trial",].tolist() == [0, 2]
     assert [one.where for one in batch.skipped] == ["toy_seed0.h5 Trial1"]
 
@@ -216,7 +216,7 @@ def test_bad_files(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["Trial1"] = h5py.ExternalLink("/etc/passwd", "x")
         file["Trial0/env_infos/link"] = h5py.SoftLink("/Trial0/time")
-    release = replace(RoboSet().release_of(path, "mine"), skip_bad_episodes=True)
+    release = replace(RoboSet().release_of(path, "mine"), options=Options(skip_bad_episodes=True))
     (batch,) = read_all(release)
     assert not len(batch.lengths)
     assert all("not followed" in one.reason for one in batch.skipped)

@@ -42,7 +42,7 @@ NAME = "main/walker_walk/random/64px"
 
 def release_of(folder: Path, **options: Any) -> Release:
     files = tuple(RemoteFile(p.name, (f"hf://{p.name}",)) for p in sorted(folder.iterdir()))
-    return VD4RL().plan_shards(Release(NAME, "3f2a", files, **options))
+    return VD4RL().plan_shards(Release(NAME, "3f2a", files, options=Options(**options)))
 
 
 class TestNpz(SourceContract):
@@ -279,7 +279,7 @@ def test_bad_npz_files(tmp_path: Path, bad: str) -> None:
     assert victim.name in caught.value.message
     hint = "git lfs pull" if bad == "pointer" else "--skip-bad-episodes"
     assert hint in (caught.value.shell_hint or "")
-    skipping = replace(release, skip_bad_episodes=True)
+    skipping = replace(release, options=Options(skip_bad_episodes=True))
     info = VD4RL().open(skipping, folder).info
     (batch,) = read_all(skipping)
     assert batch.lengths.tolist() == [5, 4]
@@ -318,7 +318,7 @@ def test_bad_hdf5_files(tmp_path: Path) -> None:
     other = write_vd4rl_hdf5(tmp_path / "other", (3, 3), cuts=[4], name="{}.hdf5")
     (folder / "0.hdf5").write_bytes((other / "0.hdf5").read_bytes())  # it ends with an episode
     assert "1.hdf5 rows 0 to 2: 1.hdf5 begins inside an episode" in error(folder)
-    release = replace(VD4RL().release_of(folder, "mine"), skip_bad_episodes=True)
+    release = replace(VD4RL().release_of(folder, "mine"), options=Options(skip_bad_episodes=True))
     (batch,) = read_all(release)
     assert batch.lengths.tolist() == [3]
     assert [one.where for one in batch.skipped] == ["1.hdf5 rows 0 to 2"]
@@ -360,7 +360,7 @@ def test_a_damaged_chunk_leaves_out_its_episodes_only(tmp_path: Path) -> None:
     release = VD4RL().release_of(path, "mine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("offline_data.sources.vd4rl.hdf5.BLOCK", 1)
-        (batch,) = read_all(replace(release, skip_bad_episodes=True))
+        (batch,) = read_all(replace(release, options=Options(skip_bad_episodes=True)))
     assert len(batch.lengths) == 38
     where = ["0.hdf5 rows 100 to 109", "0.hdf5 rows 110 to 119"]
     assert [one.where for one in batch.skipped] == where

@@ -238,7 +238,9 @@ class ShardToy(Source):
             )
             for number, one in enumerate(listed)
         )
-        return ShardedRaw(raw, str(features["name"]), shards, skip_bad=release.skip_bad_episodes)
+        return ShardedRaw(
+            raw, str(features["name"]), shards, skip_bad=release.options.skip_bad_episodes
+        )
 
 
 class ShardedRaw(RawDataset):

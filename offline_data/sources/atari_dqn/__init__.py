@@ -41,6 +41,7 @@ from offline_data.sources.base import (
 from offline_data.sources.catalogs.games import AtariDQNCatalog, games
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import entries
+from offline_data.sources.options import Options
 
 BUCKET = "atari-replay-datasets"
 CHECKPOINTS = 51
@@ -88,6 +89,8 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
     N; `v0` is run 1.
     """
 
+    takes = ("checkpoints",)
+
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Return a run with its files as listed by the bucket, or, offline, the expected ones.
 
@@ -123,9 +126,12 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
             remote.append(plain if there is None else there[path].file(prefix, _MAGIC))
         return _of_checkpoints(Release(name, UNVERSIONED, tuple(remote)), whole)
 
-    def narrowed(self, release: Release, checkpoints: tuple[int | None, int | None]) -> Release:
-        """Return a release with a half-open range of its checkpoints; raises `UsageError`."""
-        first, stop = checkpoints
+    def with_options(self, release: Release, options: Options) -> Release:
+        """Return the release with the files of `options.checkpoints`; raises `UsageError`."""
+        release = super().with_options(release, options)
+        if options.checkpoints is None:
+            return release
+        first, stop = options.checkpoints
         if release.local is not None:
             there: Iterable[int] = _numbers(_log_folder(release.local))
         else:
@@ -137,9 +143,7 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
                 f"it has {_ranges(sorted(there))}"
             )
         kept = tuple(file for file in release.files if int(file.path.split(".")[-2]) in taken)
-        return replace(
-            _of_checkpoints(replace(release, files=kept), taken), checkpoints=checkpoints
-        )
+        return _of_checkpoints(replace(release, files=kept), taken)
 
     def has_format(self, path: Path) -> bool:
         """Return True if `path` is the folder of a run, or the folder of its files."""
@@ -160,7 +164,7 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
     def open(self, release: Release, raw: Path) -> ReplayLog:
         """Open a run and find its episodes by their terminals."""
         folder = _log_folder(raw)
-        first, stop = release.checkpoints or (None, None)
+        first, stop = release.options.checkpoints or (None, None)
         numbers = [n for n in _numbers(folder) if (first or 0) <= n and (stop is None or n < stop)]
         if not numbers:
             raise FormatError(f"{raw} has none of the requested checkpoints")
@@ -188,7 +192,7 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
             run, checkpoint = self._run_of(release.name)
             game = run.partition("/")[0]
             missing = sorted(set(range(CHECKPOINTS)) - set(numbers))
-            if release.checkpoints is None and checkpoint is None and missing:
+            if release.options.checkpoints is None and checkpoint is None and missing:
                 notes.append(f"The bucket has no checkpoint {_ranges(missing)} of this run.")
             info = replace(
                 info,
@@ -203,7 +207,7 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
                 citation=self.citation,
                 notes=tuple(notes),
             )
-        return ReplayLog(info, folder, runs, release.skip_bad_episodes)
+        return ReplayLog(info, folder, runs, release.options.skip_bad_episodes)
 
     def _run_of(self, name: str) -> tuple[str, int | None]:
         """Return the run that a name refers to, and the checkpoint if it refers to only one."""

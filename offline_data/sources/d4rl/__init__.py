@@ -82,6 +82,7 @@ class D4RL(D4RLCatalog, CatalogSource):
     """The datasets in D4RL's tables, and the user's files in their format."""
 
     arrays: ClassVar = {"npz": NAMES, "HDF5": NAMES}
+    takes = ("autoreset",)
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
@@ -113,7 +114,7 @@ class D4RL(D4RLCatalog, CatalogSource):
         facts = {"environment": known.environment, "about": known.about} if known else {}
         info = self.describe(release, *notes, **facts)
         rule = known.rule if known else EndRule()
-        return cut_to_episodes(flat, rule, info, release)
+        return cut_to_episodes(flat, rule, info, release.options)
 
 
 def column_names(path: Path) -> set[str]:
@@ -131,7 +132,7 @@ def inspect_flat(path: Path, form: FlatFormat) -> FlatFile:
 
 
 def cut_to_episodes(
-    flat: FlatFile, rule: EndRule, facts: SourceInfo, options: Release | Options
+    flat: FlatFile, rule: EndRule, facts: SourceInfo, options: Options
 ) -> D4RLEpisodes:
     """Cut the rows of a file, or of arrays, into episodes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError, OfflineDataError, UsageError
@@ -12,6 +13,7 @@ from offline_data.sources.files.mapping import FileMapping, read_mapping
 from offline_data.sources.files.tables import TableEpisodes, count_columns, files_in
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.folders import files_below
+from offline_data.sources.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,20 +50,30 @@ class Files(Source):
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file or folder."""
         files = files_below(path) if is_folder(path) else [path]
-        return Release(name, fingerprint(path, files), local=path, mapping=_mapping_beside(path))
+        return Release(
+            name,
+            fingerprint(path, files),
+            local=path,
+            options=Options(mapping=_mapping_beside(path)),
+        )
+
+    def with_options(self, release: Release, options: Options) -> Release:
+        """Return the release with options; of two mappings, that of the call."""
+        mapping = options.mapping or release.options.mapping
+        return super().with_options(release, replace(options, mapping=mapping))
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open it: reads where episodes end; raises `MappingQuestionError` where nothing says it."""
-        if release.mapping is None and count_columns(raw):
+        if release.options.mapping is None and count_columns(raw):
             return TableEpisodes(*files_in(raw))
-        if release.mapping is None:
+        if release.options.mapping is None:
             raise UsageError(f"{raw} needs a mapping, which says what its arrays are", hint=HINT)
         mapped = MappedEpisodes(
             raw,
-            release.mapping,
+            release.options.mapping,
             SourceInfo(),
-            keep_episodes=release.keep_episodes,
-            skip_bad=release.skip_bad_episodes,
+            keep_episodes=release.options.keep_episodes,
+            skip_bad=release.options.skip_bad_episodes,
         )
         return mapped.describe()
 

@@ -36,7 +36,7 @@ class LeRobot(LeRobotCatalog, CatalogSource):
         ['lerobot/pusht']
     """
 
-    selects_features = True
+    takes = ("only",)
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """List the files of a repository at a commit; `revision` may be a branch or a tag.

@@ -110,13 +110,13 @@ class LeRobotDataset(RawDataset):
     """
 
     def __init__(self, folder: Path, sizes: Mapping[str, int | None], release: Release) -> None:
-        self._folder, self._skip_bad = folder, release.skip_bad_episodes
-        self._video = release.video or "keep"
+        self._folder, self._skip_bad = folder, release.options.skip_bad_episodes
+        self._video = release.options.video or "keep"
         info = read_info(folder)
         self._fps = info.fps
         self._tasks = read_tasks(folder, sizes)
         features, dropped = read_features(info.features, str(folder / INFO))
-        features, left_out = select_features(features, release.only, str(folder / INFO))
+        features, left_out = select_features(features, release.options.only, str(folder / INFO))
         cameras = [one.name for one in features if one.kind == "video"]
         self._episodes = read_episodes(
             folder, info, sizes, [] if self._video == "skip" else cameras
@@ -155,7 +155,7 @@ class LeRobotDataset(RawDataset):
         if self._video != "raw":  # pixels are in memory
             widths["video"] = 2 if self._video == "keep" else _IMAGE
         self._width = sum(widths.get(one.kind, prod(one.shape)) for one in self._features)
-        self._shards = self._cut_shards(sizes, release.episodes)
+        self._shards = self._cut_shards(sizes, release.options.episodes)
         self.info = SourceInfo(
             transitions=count,
             episodes=len(self._episodes.lengths),

@@ -33,6 +33,8 @@ class Minari(MinariCatalog, Source):
         [25]
     """
 
+    takes = ("skip_bad_features",)
+
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
         """List the current datasets of `settings.minari_remote`; counts are those of the catalogue."""
         known = {entry.name: entry for entry in self.catalog()}
@@ -87,7 +89,9 @@ class Minari(MinariCatalog, Source):
             storage = Hdf5Storage(main_file)
         else:
             storage = ArrowStorage(main_file.parent, declared)
-        return MinariDataset(info, storage, declared, skip_features=release.skip_bad_features)
+        return MinariDataset(
+            info, storage, declared, skip_features=release.options.skip_bad_features
+        )
 
 
 def _need_main_file(path: Path) -> Path:

@@ -70,7 +70,7 @@ _SPARE = 1.25  # spare capacity of a part for episodes longer than average
 class MinariDataset(RandomAccess):
     """A dataset in any storage, with leaves declared by its spaces; opens files only in its methods.
 
-    `skip_features`: `Release.skip_bad_features`; all episodes are then read before the first part.
+    `skip_features`: `Options.skip_bad_features`; all episodes are then read before the first part.
     """
 
     def __init__(

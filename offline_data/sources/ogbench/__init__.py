@@ -130,7 +130,8 @@ class OGBench(OGBenchCatalog, CatalogSource):
             paths = [
                 file.name
                 for file in files
-                if release.split not in _SPLITS or _is_val(file.name) == (release.split == "val")
+                if release.options.split not in _SPLITS
+                or _is_val(file.name) == (release.options.split == "val")
             ]
         facts = {}
         if parsed is not None:

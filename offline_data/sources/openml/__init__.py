@@ -151,7 +151,7 @@ class OpenMLRows(RawDataset):
             [name for name in names if name not in left_out],
             chosen.encoding,
             chosen.missing,
-            skip_bad=release.skip_bad_episodes,
+            skip_bad=release.options.skip_bad_episodes,
         )
         encoding = chosen.encoding
         about: dict[str, Any] = {"encoding": encoding}

@@ -141,7 +141,7 @@ class OpenX(OpenXCatalog, CatalogSource):
         tars = is_hub(release.revision) if release.local is None else tars_of(raw)
         if tars and _find_folder(raw) is None:
             return open_webdataset(release, raw)
-        split = release.name.partition("/")[2] if release.local is None else release.split
+        split = release.name.partition("/")[2] if release.local is None else release.options.split
         return RldsDataset(_need_folder(raw), split or None, release)
 
     def _missing_error(self, name: str) -> NotFoundError:

@@ -42,7 +42,7 @@ class RldsDataset(RawDataset):
 
     def __init__(self, folder: Path, split: str | None, release: Release) -> None:
         self._folder = folder
-        self._skip_bad = release.skip_bad_episodes
+        self._skip_bad = release.options.skip_bad_episodes
         about, tree = read_json(folder / INFO), read_json(folder / FEATURES)
         splits = read_splits(about, str(folder / INFO))
         pieces = select(splits, split)

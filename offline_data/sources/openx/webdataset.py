@@ -111,7 +111,7 @@ class WebDataset(RawDataset):
     """
 
     def __init__(self, tars: Sequence[Path], folder: Path, release: Release) -> None:
-        self._folder, self._skip_bad = folder, release.skip_bad_episodes
+        self._folder, self._skip_bad = folder, release.options.skip_bad_episodes
         self._names = [path.relative_to(folder).as_posix() for path in tars]
         known = read_table().get(release.name) if release.local is None else None
         self.info = SourceInfo(

@@ -45,7 +45,7 @@ class Demonstrations(HubFolders):
         info = self.describe(release)
         if self.published(release):
             info = replace(info, licence=release.licence or info.licence)
-        alignment = release.alignment
+        alignment = release.options.alignment
         why = ", as requested" if alignment else ", as the movements show"
         if self.name == "libero" and release.local is None:
             alignment, why = "raw", " by LIBERO's script"
@@ -55,8 +55,8 @@ class Demonstrations(HubFolders):
             info,
             alignment,
             why,
-            keep_episodes=release.keep_episodes,
-            skip_bad=release.skip_bad_episodes,
+            keep_episodes=release.options.keep_episodes,
+            skip_bad=release.options.skip_bad_episodes,
         )
         return files if release.opening is not None else files.with_environment()
 

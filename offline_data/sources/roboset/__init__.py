@@ -30,4 +30,4 @@ class RoboSet(RoboSetCatalog, HubFolders):
         has_env = not name.startswith("human_demos")
         environment = {"id": name, "package": "robohive"} if has_env else {}
         info = self.describe(release, *NOTES, environment=environment)
-        return RoboHiveTrials(folder, paths, info, skip_bad=release.skip_bad_episodes)
+        return RoboHiveTrials(folder, paths, info, skip_bad=release.options.skip_bad_episodes)

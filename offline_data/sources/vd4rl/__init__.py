@@ -60,7 +60,7 @@ class VD4RL(VD4RLCatalog, HubFolders):
             environment={"id": release.name.split("/")[1]} if self.published(release) else {},
             about={"action_repeat": 2, "suite": "DeepMind Control Suite"},
         )
-        skip_bad = release.skip_bad_episodes
+        skip_bad = release.options.skip_bad_episodes
         if suffixes == [".npz"]:
             files = [folder / path for path in paths]
             return npz.NpzEpisodes(files, info, skip_bad=skip_bad)

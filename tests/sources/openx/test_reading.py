@@ -58,7 +58,7 @@ class TestContract(SourceContract):
 
 
 def read(folder: Path, **options: Any) -> EpisodeBatch:
-    release = replace(OpenX().release_of(folder, "mine"), **options)
+    release = replace(OpenX().release_of(folder, "mine"), options=Options(**options))
     assert release.local is not None
     opened = OpenX().open(release, release.local)
     return concatenate([batch for shard in opened.shards() for batch in opened.read(shard)])
