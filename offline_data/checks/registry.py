@@ -37,6 +37,7 @@ _MODULES = (
             "videos",
         )
     ),
+    "offline_data.preprocess.rules",
     "offline_data.text.rules",
 )
 """Modules of the rules of this package; each is imported when rules are listed."""

@@ -97,7 +97,7 @@ _NOT_TAKEN = {
         "leave --tokenizer, and all other options of text, out",
     ),
 }
-"""What is wrong with an option that a source does not take, and the hint."""
+"""Message and hint for an option that a source does not take."""
 
 
 @dataclass(frozen=True)

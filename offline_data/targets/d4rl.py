@@ -131,7 +131,9 @@ class D4RLTarget(ExportTarget):
     def read(self, path: Path, job: ExportJob) -> RawDataset:
         """Open the file as a local one of D4RL."""
         both = any(place.path == _NEXT for place in job.places)
-        return get_source("d4rl").open(Release(job.name, "1", local=path, options=Options(keep_episodes=both)), path)
+        return get_source("d4rl").open(
+            Release(job.name, "1", local=path, options=Options(keep_episodes=both)), path
+        )
 
 
 def _names_of(job: ExportJob, columns: Mapping[str, Any]) -> dict[LeafPlace, str]:

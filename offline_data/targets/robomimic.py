@@ -27,6 +27,7 @@ from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, joi
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import h5
 from offline_data.sources.base import Release
+from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source
 from offline_data.sources.robomimic.demos import DONES, is_terminated
 from offline_data.sources.robomimic.file import POSITIONS, DemoFile, parse_attribute
@@ -161,7 +162,7 @@ class RobomimicTarget(ExportTarget):
     def read(self, path: Path, job: ExportJob) -> RawDataset:
         """Open the file as a local one of robomimic."""
         both = any(place.path.startswith("next_obs/") for place in job.places)
-        release = Release(path.name, "1", local=path, keep_episodes=both)
+        release = Release(path.name, "1", local=path, options=Options(keep_episodes=both))
         return get_source("robomimic").open(release, path)
 
 

@@ -9,15 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.checks.block import RowBlock, RowPlace, is_numeric, zero_rows
+from offline_data.checks.block import RowBlock, is_numeric, zero_rows
 from offline_data.checks.finding import Finding
-from offline_data.checks.recipes import forgotten, orphans
 from offline_data.checks.rule import Measured, Rule, Tally
 from offline_data.checks.tokens import token_leaves
 from offline_data.episodes.autoreset import find_autoreset
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.plurals import plural, plural_of
-from offline_data.store.layout import STEPS, TED
 from offline_data.store.reader import DatasetReader
 
 
@@ -234,83 +232,6 @@ class AutoresetRows(Rule):
             f'--autoreset {mode}, or `autoreset = "{mode}"` in the mapping',
             count=ends,
             about=mode,
-        )
-
-
-class Discontinuity(Rule):
-    """A row's next observation differs from the following row's observation.
-
-    Both are stored (layout `ted`, or a source with both, converted with `--keep-episodes`), so a
-    sampler of transitions and one of slices see different data. Steps of earlier versions
-    (`normalize`, `clip`, `cast`, …) changed the observation but not the next one: the finding then
-    names the step and the command that makes the dataset again.
-    """
-
-    code = "RL015"
-    name = "discontinuity"
-    severity = "warning"
-    hint = "convert without --keep-episodes: episodes are then cut where the observation jumps"
-
-    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        return [key for key, shapes in self._pairs(reader).items() if shapes[0] == shapes[1]]
-
-    def _pairs(self, reader: DatasetReader) -> dict[Key, list[list[int]]]:
-        """Return the shapes of a root row and of a `next` row of leaves that are stored twice."""
-        twice = set(reader.manifest.two_copies)
-        if TED in reader.manifest.tables:
-            twice |= reader.observation_leaves.keys()
-        known = reader.manifest.tables[TED if TED in reader.manifest.tables else STEPS].by_key
-        pairs = {key: (known[key], known[next_of(key)]) for key in known if key in twice}
-        return {
-            key: [list(leaf.shape) for leaf in pair]
-            for key, pair in pairs.items()
-            if not any(leaf.text or leaf.encoding for leaf in pair)
-        }
-
-    def measure(self, block: RowBlock, key: Key) -> Tally | None:
-        reader, stop = block.reader, min(block.stop + 1, block.reader.transitions)
-        root = np.asarray(reader.step(key)[block.first + 1 : stop])
-        after = np.asarray(reader.step(next_of(key))[block.first : stop - 1])
-        if not len(root):  # the last row of the dataset alone
-            return None
-        within = np.ones(len(root), bool)
-        within[block.ends[block.ends < len(root)]] = False
-        differ = (after != root).reshape(len(root), -1)
-        if root.dtype.kind == "f":
-            differ &= ~(np.isnan(after) & np.isnan(root)).reshape(len(root), -1)
-        rows = np.flatnonzero(differ.any(1) & within)
-        if not len(rows):
-            return None
-        with np.errstate(invalid="ignore", over="ignore"):
-            far = np.abs(after[rows].astype(np.float64) - root[rows].astype(np.float64))
-        first = int(rows[0])
-        place = RowPlace(join_key(next_of(key)), int(block.episodes[first]), block.first + first)
-        return Tally(number=len(rows), place=place, high=float(np.fmax.reduce(far, None)))
-
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        for key, (root, after) in self._pairs(measured.reader).items():
-            if root != after:
-                name = join_key(next_of(key))
-                yield self.finding(
-                    measured.reader,
-                    f"rows of {name!r} have shape {after}, and those of {join_key(key)!r} {root}: "
-                    f"they cannot be compared{forgotten(measured.reader.manifest, key)}",
-                    leaf=name,
-                )
-        for new, old in orphans(measured.reader):
-            yield self.finding(
-                measured.reader,
-                f"{join_key(old)!r} is the next value of {join_key(new)!r}, under its former name"
-                + forgotten(measured.reader.manifest, old[1:]),
-                leaf=join_key(old),
-            )
-        yield from super().findings(measured)
-
-    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
-        return (
-            f"{plural(found.number, 'row has', 'rows have')} a next observation that is not "
-            f"the following row's; the greatest difference is {found.high:.4g}"
-            f"{forgotten(reader.manifest, key)}"
         )
 
 

@@ -16,12 +16,10 @@ from typing import Any
 from offline_data.checks.block import all_leaves
 from offline_data.checks.finding import Finding, Severity
 from offline_data.checks.names import are_related, is_derived, without_revision
-from offline_data.checks.recipes import command_of
 from offline_data.checks.rule import Measured, Rule
 from offline_data.checks.run import DAMAGED
 from offline_data.episodes.fields import Key, join_key
 from offline_data.plurals import plural
-from offline_data.sources.corrections import defects_of
 from offline_data.store.layout import LeafSpec
 from offline_data.store.library import foreign_files
 from offline_data.store.manifest import Manifest
@@ -173,28 +171,6 @@ class KnownDefect(Rule):
                     about=advisory.name,
                     severity=advisory.severity,
                 )
-
-
-class OutdatedConversion(Rule):
-    """An earlier version of this package converted the dataset wrongly.
-
-    How some files are read, merged or labelled was corrected since; the finding says what was wrong.
-    Datasets on the disk are never changed: make the dataset again.
-    """
-
-    code = "RL009"
-    name = "outdated-conversion"
-    severity = "error"
-
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        manifest = measured.reader.manifest
-        for problem in defects_of(manifest, measured.reader.path):
-            yield self.finding(
-                measured.reader,
-                f"An earlier version {problem}: make the dataset again with "
-                f"`{command_of(manifest)}`",
-                about=problem,
-            )
 
 
 class DroppedLeaves(Rule):
