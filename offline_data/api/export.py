@@ -114,6 +114,7 @@ def export(
         ([1.0, 2.0], ['episodes/seed: there is no place for it'])
     """
     from offline_data.episodes.fields import split_key
+    from offline_data.pages.preview import card_files
     from offline_data.targets.base import ExportOptions
     from offline_data.targets.episodes import ExportedEpisodes
     from offline_data.targets.run import export_episodes
@@ -132,6 +133,7 @@ def export(
         chosen,
         progress_of(progress),
         options=options,
+        card=lambda entry, shown, header: card_files(entry, shown, header=header),
         strict=strict,
         dry_run=dry_run,
         force=force,

@@ -210,17 +210,17 @@ class ExportTarget(ABC):
 
 
 _TARGETS = {
-    "minari": "minari:MinariTarget",
-    "d4rl": "d4rl:D4RLTarget",
-    "parquet": "tables:ParquetTarget",
-    "hf": "tables:HuggingFaceTarget",
-    "npz": "npz:NpzTarget",
-    "zarr": "zarr:ZarrTarget",
-    "rlds": "rlds:RldsTarget",
-    "lerobot": "lerobot:LeRobotTarget",
-    "robomimic": "robomimic:RobomimicTarget",
-    "d3rlpy": "d3rlpy:D3rlpyTarget",
-    "ted": "ted:TedTarget",
+    "minari": "offline_data.targets.minari:MinariTarget",
+    "d4rl": "offline_data.targets.d4rl:D4RLTarget",
+    "parquet": "offline_data.targets.tables:ParquetTarget",
+    "hf": "offline_data.targets.tables:HuggingFaceTarget",
+    "npz": "offline_data.targets.npz:NpzTarget",
+    "zarr": "offline_data.targets.zarr:ZarrTarget",
+    "rlds": "offline_data.targets.rlds:RldsTarget",
+    "lerobot": "offline_data.targets.lerobot:LeRobotTarget",
+    "robomimic": "offline_data.targets.robomimic:RobomimicTarget",
+    "d3rlpy": "offline_data.targets.d3rlpy:D3rlpyTarget",
+    "ted": "offline_data.targets.ted:TedTarget",
 }
 """Modules and classes of formats by name."""
 
@@ -235,5 +235,5 @@ def get_target(name: str) -> ExportTarget:
             hint=did_you_mean(name, TARGETS),
         )
     module, _, kind = _TARGETS[name].partition(":")
-    target: ExportTarget = getattr(import_module(f"offline_data.targets.{module}"), kind)()
+    target: ExportTarget = getattr(import_module(module), kind)()
     return target

@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
 from offline_data.config import Settings
 from offline_data.decode import Check, Count, Sha256, decode
@@ -29,14 +29,13 @@ from offline_data.files import (
     sync_folder,
     write_durably,
 )
-from offline_data.pages.preview import card_files
 from offline_data.plurals import plural
 from offline_data.preprocess.plan import digest_of_rows
 from offline_data.progress import Progress
 from offline_data.project.content import digest_of
 from offline_data.reports.card import plain
 from offline_data.sources.folders import files_below
-from offline_data.store.library import entry_at
+from offline_data.store.library import Entry, entry_at
 from offline_data.store.publish import dataset_lock
 from offline_data.store.verify import CARD
 from offline_data.store.video import hash_file
@@ -54,6 +53,9 @@ from offline_data.targets.plan import plan_export
 from offline_data.targets.proof import prove
 from offline_data.targets.writing import write_files
 from offline_data.version import __version__
+
+CardFiles: TypeAlias = Callable[[Entry, Progress, Mapping[str, Any]], Mapping[str, bytes]]
+"""Returns the files of a dataset's card by name, with a header."""
 
 RECEIPT = "export.json"
 _PLACE_HINT = "choose a file or folder that you can write to"
@@ -114,11 +116,12 @@ def export_episodes(
     progress: Progress,
     *,
     options: ExportOptions,
+    card: CardFiles,
     strict: bool = False,
     dry_run: bool = False,
     force: bool = False,
 ) -> Exported:
-    """Write episodes as files of another format; see `offline_data.export`."""
+    """Write episodes as files of another format, and the `card` of a folder; see `offline_data.export`."""
     target = get_target(to)
     path = _destination(path, target)
     settings.check_outside(path)
@@ -154,7 +157,7 @@ def export_episodes(
             return replace(result, existed=True, bytes=size, compared=older.compared)
         if older is not None and not target.suffix:
             _check_own_files(path, older)
-        return _write(job, target, made_of, result, progress)
+        return _write(job, target, made_of, result, card, progress)
 
 
 def _destination(path: Path, target: ExportTarget) -> Path:
@@ -262,7 +265,12 @@ def _origin(job: ExportJob, target: ExportTarget, settings: Settings, progress: 
 
 
 def _write(
-    job: ExportJob, target: ExportTarget, made_of: Any, result: Exported, progress: Progress
+    job: ExportJob,
+    target: ExportTarget,
+    made_of: Any,
+    result: Exported,
+    card: CardFiles,
+    progress: Progress,
 ) -> Exported:
     path = result.path
     staged = _staged_of(path)
@@ -279,7 +287,7 @@ def _write(
         compared, losses = prove(target.read(written, job), job, target, result.losses, progress)
         result = replace(result, losses=losses, compared=compared)
         if not target.suffix:
-            for name, content in _card(job, target, result, progress).items():
+            for name, content in _card(job, target, result, card, progress).items():
                 (written / name).write_bytes(content)
         folder = staged if target.suffix else written
         files = _digests(folder, files_below(folder))
@@ -332,10 +340,10 @@ def _digests(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _card(
-    job: ExportJob, target: ExportTarget, result: Exported, progress: Progress
+    job: ExportJob, target: ExportTarget, result: Exported, card: CardFiles, progress: Progress
 ) -> dict[str, bytes]:
     first = entry_at(job.episodes.reader.path)
-    files = card_files(first, progress, header=target.card(job))
+    files = dict(card(first, progress, target.card(job)))
     of = plural(result.transitions, "transition") + " in " + plural(result.episodes, "episode")
     part = len(job.episodes.members) > 1 or not job.episodes.members[0].whole
     lines = [
