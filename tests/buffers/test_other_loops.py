@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 import offline_data
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
 from offline_data.buffers.streaming import StreamingDataset
 from offline_data.config import Settings
 from offline_data.errors import UsageError

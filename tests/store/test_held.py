@@ -121,7 +121,9 @@ def test_lerobot_videos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any, skip: bool
 ) -> None:
     raw = write_lerobot(tmp_path / "raw", "v3.0", (90, 1, 4), images=False, videos=())
-    release = replace(LeRobot().release_of(raw, "x"), video=how, skip_bad_episodes=skip)
+    release = replace(
+        LeRobot().release_of(raw, "x"), options=Options(video=how, skip_bad_episodes=skip)
+    )
     frame = 32 * 48 * 3
     job = BuildJob(parse_id("local:x@1"), "lerobot", "compact", tmp_path)
 
