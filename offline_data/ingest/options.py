@@ -13,7 +13,7 @@ from offline_data.fetch.plan import FetchPlan
 from offline_data.files import human_bytes
 from offline_data.ids import DatasetId, did_you_mean
 from offline_data.plurals import plural
-from offline_data.sources.base import Release
+from offline_data.sources.base import NOT_TAKEN, Release
 from offline_data.sources.options import (
     ALL_SPLITS,
     Options,
@@ -51,7 +51,11 @@ class SeveralSplitsError(UsageError):
 def apply_options(options: Options, release: Release, source: str) -> Release:
     """Return a release with options, see `Source.with_options`; raises `NotFoundError` for a split."""
     _check_split(release, source, options.split)
-    release = get_source(source).with_options(release, options)
+    options = replace(options, mapping=options.mapping or release.options.mapping)
+    if any(getattr(options, name) for name in NOT_TAKEN):
+        release = get_source(source).with_options(release, options)
+    else:  # without the adapter, which needs numpy
+        release = replace(release, options=options)
     if options.allow_changed:
         files = (
             replace(file, size=None, digest=None, accepts_changes=True) for file in release.files

@@ -38,6 +38,7 @@ def check_pixels(shape: Sequence[int], itemsize: int, where: str) -> None:
         Traceback (most recent call last):
             ...
         offline_data.errors.FormatError: film.mp4 has images of [20000, 20000, 3], 1.1 GiB decoded; expected at most 256.0 MiB
+        hint: write them smaller: one image has to fit into that memory
     """
     nbytes = prod(shape) * itemsize
     if not fits(nbytes):

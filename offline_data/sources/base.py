@@ -75,7 +75,7 @@ PART_BYTES = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
 
 
-_NOT_TAKEN = {
+NOT_TAKEN = {
     "only": (
         "Features of {source} cannot be chosen before conversion; only those of lerobot can",
         "leave --only out; load_dataset(…, keys=[…]) loads only some leaves",
@@ -304,7 +304,7 @@ class Source(Catalog):
 
         Raises `UsageError` for an option that is not in `takes`.
         """
-        for name, (problem, hint) in _NOT_TAKEN.items():
+        for name, (problem, hint) in NOT_TAKEN.items():
             if getattr(options, name) not in (None, False) and name not in self.takes:
                 raise UsageError(problem.format(source=self.name), hint=hint)
         return replace(release, options=options)

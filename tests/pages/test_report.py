@@ -339,5 +339,5 @@ def test_commands_in_findings_are_code(tmp_path: Path) -> None:
         flat_batch(np.zeros((5, 2))), observations={("pixels",): np.zeros((5, 16, 16, 3), np.uint8)}
     )
     findings = parse(report_page(write(tmp_path, "black", black))).all("section", id="findings")[0]
-    assert "view" in [one.text for one in findings.all("code")]
+    assert "--audit all" in [one.text for one in findings.all("code")]
     assert "`" not in findings.text

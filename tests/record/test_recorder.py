@@ -186,11 +186,13 @@ def test_marks_of_integers_and_floats(tmp_path: Path, first: float, *, resume: b
         with pytest.raises(UsageError, match="score is 9007199254740993; expected float64"):
             env.mark(score=2**53 + 1)
         env.mark(score=float("nan"))
+        env.close()
         return
     env.mark(score=0.5) if resume else play(env, 9)
     env.mark(score=0.5)
     with pytest.raises(FormatError, match="9007199254740993 and floats, and float64 does not hold"):
         env.close()
+    env._held.close()
 
 
 @pytest.mark.parametrize("large", [2**53, 2**53 + 1])

@@ -91,9 +91,9 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         >>> step = Normalize(("observation.velocity",), eps=0)
         >>> step = step.fitted([step.measure(chunk)])
         >>> step.state()["leaves"]["observation/velocity"]["mean"]
-        2.5
+        2.0
         >>> step.apply(chunk).batch.observations["observation", "velocity"].round(3).tolist()
-        [-1.225000023841858, 0.0, 1.225000023841858]
+        [-1.0, 1.0, 3.0]
     """
 
     keys: tuple[str, ...] = field(default=("observation",), metadata={"many": True})

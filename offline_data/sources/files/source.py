@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError, OfflineDataError, UsageError
@@ -56,11 +55,6 @@ class Files(Source):
             local=path,
             options=Options(mapping=_mapping_beside(path)),
         )
-
-    def with_options(self, release: Release, options: Options) -> Release:
-        """Return the release with options; of two mappings, that of the call."""
-        mapping = options.mapping or release.options.mapping
-        return super().with_options(release, replace(options, mapping=mapping))
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open it: reads where episodes end; raises `MappingQuestionError` where nothing says it."""

@@ -300,12 +300,12 @@ def test_states_travel_as_json() -> None:
         return td
 
     found, step = run(fn, chunk)
-    assert step.explicit_next == ("a.b",)
+    assert step.explicit_next == ("/a.b",)
     again = replace(step, run="rows", schema=None, explicit_next=())
     again = again.with_state(json.loads(json.dumps(step.state())))
     assert (again, again.state()) == (step, step.state())
     assert_same_chunk(again.apply(chunk), found)
-    assert step.notes() == ("a.b: stored before and after every action, for fn tells them apart",)
+    assert step.notes() == ("/a.b: stored before and after every action, for fn tells them apart",)
 
 
 def test_required_leaves_are_kept() -> None:

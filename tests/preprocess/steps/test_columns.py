@@ -378,7 +378,8 @@ def test_rows_have_one_axis() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("info/code=a.b/c", {CODE: ("a", "b", "c")}),
+        ("info/code=a.b/c", {CODE: ("a.b", "c")}),
+        ("info.code=a.b.c", {CODE: ("a", "b", "c")}),
         ("obs=state", {POSITION: ("state", "position"), VELOCITY: ("state", "velocity")}),
         ("next.observation.position=state", {POSITION: ("state",)}),
         ("action=action.arm", {("action",): ARM}),

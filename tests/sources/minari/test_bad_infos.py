@@ -20,7 +20,7 @@ from tests.toys.minari import STORAGES, box, toy_episode, toy_rows, write_minari
 BAD_INFOS: dict[str, tuple[Any, str]] = {
     "shape": (np.zeros((3, 4)), r"has rows of shape \[4\]; expected \[3\] as in the first episode"),
     "dimensions": (np.zeros(3), r"has rows of shape \[\]; expected \[3\] as in the first episode"),
-    "type": (np.zeros((3, 3), complex), "is complex128, and its values do not fit float64"),
+    "type": (np.full((3, 3), 1j), "is complex128, and its values do not fit float64"),
     "rows": (np.zeros((9, 3)), "has 9 rows in 'infos/goal' of shape"),
     "text": (["a", "b", "c"], r"expected array|is string; expected array|\|S|object"),
 }
