@@ -13,6 +13,7 @@ import numpy as np
 
 from offline_data.episodes.batch import EpisodeBatch
 from offline_data.episodes.fields import Key, Skipped, join_key
+from offline_data.episodes.notes import join_notes
 from offline_data.errors import FormatError
 from offline_data.files import LFS_PULL
 
@@ -155,9 +156,9 @@ def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()
         np.concatenate([batch.final_observation for batch in batches]),
         join_columns(lambda batch: batch.episodes),
         tuple(dict.fromkeys(leaf for batch in batches for leaf in batch.dropped)),
-        tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
+        join_notes(note for batch in batches for note in batch.notes),
         (*(entry for batch in batches for entry in batch.skipped), *skipped),
-        tuple(dict.fromkeys(said for batch in batches for said in batch.warnings)),
+        join_notes(said for batch in batches for said in batch.warnings),
     )
 
 

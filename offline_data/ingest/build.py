@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.ahead import Ahead
 from offline_data.config import Settings
+from offline_data.episodes.notes import join_notes
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import DatasetId
 from offline_data.ingest.parsing import ParsedDataset
@@ -188,7 +189,7 @@ class DatasetBuild:
             if self._strict:
                 _refuse_dropped(batch.dropped)
             self._writer.append(batch)
-            self.late_warnings += batch.warnings
+            self.late_warnings = join_notes((*self.late_warnings, *batch.warnings))
             if len(batch.lengths):
                 return len(batch.lengths)
         if not self._finished:

@@ -31,6 +31,7 @@ from typing import Any, Literal, TypeAlias
 
 from offline_data.config import Settings
 from offline_data.episodes import Skipped
+from offline_data.episodes.notes import join_notes
 from offline_data.errors import FormatError, OfflineDataError
 from offline_data.executors.base import Executor
 from offline_data.executors.local import LocalProcesses
@@ -348,10 +349,12 @@ class ShardedRun:
         job = ConvertShard(self.job, self.settings, self._stay)
         who, label = executor or self._local(len(tasks)), f"convert {self.job.build.id.name}"
         with run_tasks(who, job, tasks, self.progress, (label, "shards")) as answers:
+            notes: list[str] = []
             for _, record in answers:
-                for note in record.notes:
-                    self.progress.note(note)
+                notes += record.notes
                 yield True
+        for note in join_notes(notes):
+            self.progress.note(note)
 
     def publish(self) -> None:
         """Join the shards and move the dataset to its destination; the caller holds the lock.
@@ -411,12 +414,12 @@ class ShardedRun:
     def _header(self, folders: Sequence[Path]) -> Manifest:
         """Return the manifest of the whole, without tables and counts."""
         manifests = [read_manifest(folder) for folder in folders]
-        job, notes = self.job, dict.fromkeys(note for one in manifests for note in one.notes)
+        job, notes = self.job, list(join_notes(note for one in manifests for note in one.notes))
         if job.options.episodes is None:
             for what in ("transitions", "episodes"):
                 stated, found = getattr(job, what), sum(one.counts[what] for one in manifests)
                 if stated not in {None, found}:
-                    notes[f"The source states {stated:,} {what}; it has {found:,}."] = None
+                    notes.append(f"The source states {stated:,} {what}; it has {found:,}.")
         order = {file.path: place for place, file in enumerate(job.release.files)}
         files = {f["path"]: f for record in self._records() for f in record.files}
         return replace(

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key
+from offline_data.episodes.notes import join_notes
 from offline_data.errors import FormatError, IntegrityError, ManifestError
 from offline_data.files import disk_errors, sync_folder, write_durably
 from offline_data.progress import SILENT, Progress, Task
@@ -254,7 +255,7 @@ def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any
         counts.counts.update(manifest.counts)
         for leaf, found in manifest.non_finite.items():
             counts.add_non_finite(leaf, found)
-        counts.notes.update(dict.fromkeys(manifest.notes))
+        counts.notes = join_notes((*counts.notes, *manifest.notes))
         counts.dropped.update(dict.fromkeys(manifest.dropped_leaves))
         counts.skipped.update(dict.fromkeys(manifest.skipped_episodes))
     audits = [manifest.audit for manifest in manifests]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
+from offline_data.episodes.notes import join_notes
 from offline_data.errors import FormatError, NoSpaceError
 from offline_data.files import disk_errors, human_bytes, require_bytes
 from offline_data.plurals import plural
@@ -165,14 +166,14 @@ class DatasetCounts:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.non_finite: dict[str, Counter[str]] = {}
-        self.notes: dict[str, None] = {}
+        self.notes: tuple[str, ...] = ()
         self.dropped: dict[Dropped, None] = {}
         self.skipped: dict[Skipped, None] = {}
 
     def add(self, batch: EpisodeBatch) -> None:
         """Add one batch."""
         self.skipped.update(dict.fromkeys(batch.skipped))
-        self.notes.update(dict.fromkeys((*batch.notes, *batch.warnings)))
+        self.notes = join_notes((*self.notes, *batch.notes, *batch.warnings))
         if not len(batch.lengths):
             return
         ended = batch.steps[TERMINATED][batch.last_rows, 0].astype(bool)
@@ -280,7 +281,7 @@ class DatasetWriter:
         for what in ("transitions", "episodes"):
             stated, found = getattr(self._announced, what), counts[what]
             if stated is not None and stated != found:
-                self._counts.notes[f"The source states {stated:,} {what}; it has {found:,}."] = None
+                self._counts.notes += (f"The source states {stated:,} {what}; it has {found:,}.",)
         schema, rows = self._begun
         columns = {
             key: np.concatenate([e[key] for e in self._episodes]) for key in self._episodes[0]
@@ -380,7 +381,7 @@ def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabulari
         tables=tables,
         counts=dict(counts.counts),
         created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
-        notes=tuple(dict.fromkeys([*header.notes, *counts.notes])),
+        notes=join_notes([*header.notes, *counts.notes]),
         dropped=tuple(map(vars, dict.fromkeys([*header.dropped_leaves, *counts.dropped]))),
         skipped=(*header.skipped, *map(vars, counts.skipped)),
         non_finite=counts.non_finite_json(),

@@ -227,16 +227,17 @@ def test_what_dones_mean(
 def test_next_obs_that_are_not_the_rows_after(tmp_path: Path, settings: Settings) -> None:
     demos = {n: toy_demo(n, 5) for n in range(2)}
     demos[1]["next_obs/object"][2] = -1.0
+    demos[0]["next_obs/object"][1] = -1.0
     demos[0]["obs/gripper"][1] = demos[0]["next_obs/gripper"][0] = np.nan  # not a difference
     path = write_demos(tmp_path / "x.hdf5", demos)
     reader = converted(path, settings)
-    assert reader.lengths.tolist() == [5, 3, 2]
-    assert reader.episodes["demo",].tolist() == [0, 1, 1]
+    assert reader.lengths.tolist() == [2, 3, 3, 2]
+    assert reader.episodes["demo",].tolist() == [0, 0, 1, 1]
     assert reader.episodes["truncated",].all()
     assert reader.transitions_at(np.array([7]))["next", "observation", "object"].tolist() == [
         [-1.0] * 3
     ]
-    assert JUMPS in reader.manifest.notes
+    assert f"In 2 rows {JUMPS}" in reader.manifest.notes
     assert_demos(converted(path, settings, keep_episodes=True), path, keep=True)
 
 

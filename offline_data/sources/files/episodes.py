@@ -28,6 +28,7 @@ from offline_data.episodes.autoreset import undo_autoreset
 from offline_data.episodes.cut import lengths_of, runs_within, with_final_rows
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key, next_of, split_key
 from offline_data.episodes.joining import concatenate, join_episodes
+from offline_data.episodes.notes import count_rows
 from offline_data.errors import FormatError, UsageError
 from offline_data.plurals import plural
 from offline_data.readers.arrays import open_arrays
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from offline_data.sources.files.mapping import FileMapping
 
 JUMPS = (
-    "In some rows next/observation is not the observation of the row after: episodes end there, as truncated "
+    "next/observation is not the observation of the row after: episodes end there, as truncated "
     "(--keep-episodes keeps them whole, and stores both)."
 )
 NOTES = {
@@ -281,12 +282,12 @@ def _batch_of(
         if keep:
             steps |= {**before, **{next_of(key): column for key, column in after.items()}}
             before = {}
-        elif (jumps & ~ends).any():
+        elif count := int((jumps & ~ends).sum()):
             truncated |= jumps & ~ends & ~terminated
             pieces = lengths_of((ends | jumps)[:, 0])
             whole = np.searchsorted(np.cumsum(lengths), np.cumsum(pieces))
             facts = {key: values[whole] for key, values in facts.items()}
-            lengths, warnings = pieces, (JUMPS,)
+            lengths, warnings = pieces, (count_rows(count, JUMPS),)
     last = np.cumsum(lengths) - 1
     if layout.final in {"missing", "next_array"}:
         final = {key: column[last] for key, column in after.items()}

@@ -31,6 +31,7 @@ from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import lengths_of, with_final_rows
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.episodes.joining import join_episodes
+from offline_data.episodes.notes import count_rows
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers import hdf5_tree
@@ -53,7 +54,7 @@ RAW_HINT = (
     "low_dim.hdf5 --done_mode 2"
 )
 JUMPS = (
-    "In some rows next_obs is not the obs of the row after: episodes end there, as truncated "
+    "next_obs is not the obs of the row after: episodes end there, as truncated "
     "(--keep-episodes keeps them whole, and stores both)."
 )
 BOTH = "Every next observation is that of next_obs."
@@ -181,8 +182,8 @@ def _cut(
     if keep and after:
         steps |= {**before, **{next_of(key): column for key, column in after.items()}}
         before, notes = {}, (BOTH,)
-    elif jumps.any():
-        ends, warnings = ends | jumps, (JUMPS,)
+    elif count := int(jumps.sum()):
+        ends, warnings = ends | jumps, (count_rows(count, JUMPS),)
     lengths = lengths_of(ends[:, 0])
     last = np.cumsum(lengths) - 1
     if not first:
