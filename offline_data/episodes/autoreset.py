@@ -117,20 +117,20 @@ def find_autoreset(
     inner = np.ones(int(stops[-1]), bool)
     inner[starts], inner[stops - 1] = False, False
     steps = np.flatnonzero(inner)
-    steps = steps[:: -(-len(steps) // _SAMPLED) or 1]
+    if not len(steps):
+        return None
+    steps = steps[:: -(-len(steps) // _SAMPLED)]
 
     def read(rows: NDArray[np.int64], *, after: bool) -> NDArray[np.float64]:
         return np.asarray(states(rows, after), np.float64).reshape(len(rows), -1)
 
     usual = read(steps, after=False)
-    scale = usual.std(axis=0) if len(usual) else np.ones(1)
+    scale = usual.std(axis=0)
     scale[~(scale > 0)] = 1
 
     def distances(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.linalg.norm((other - one) / scale, axis=1))
 
-    if not len(usual):
-        return None
     limit = np.quantile(distances(usual, read(steps, after=True)), _QUANTILE)
     lasts, firsts, sure = stops[:-1] - 1, starts[1:], known[:-1]
     last, final = read(lasts, after=False), read(lasts, after=True)

@@ -16,6 +16,7 @@ from offline_data.errors import FormatError, UsageError
 from offline_data.ingest import Options, convert, inspect_files
 from offline_data.sources.files.mapping import MappingQuestionError, read_mapping
 from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.files import WRITERS, Arrays, write_h5, write_npz, write_pt
 
 PARTS = ((5, 4), (6, 3))
@@ -668,3 +669,9 @@ def test_ten_ends_are_needed(count: int) -> None:
 
     found = find_autoreset(states, lengths, np.ones(count, bool), arrays["rewards"])
     assert found == (None if count == 10 else ("same_step", 10))
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_episodes_without_a_step_inside_show_nothing(tmp_path: Path, length: int) -> None:
+    write_toy(tmp_path / "toy", [toy_batch([length] * 15)])
+    assert offline_data.check(tmp_path / "toy", select=["RL018"], progress=False) == []
