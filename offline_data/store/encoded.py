@@ -327,13 +327,14 @@ def in_threads(work: Callable[[int], None], count: int, threads: int | None = No
     processors = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
     wanted = min(threads or processors, processors, count)
     numbers, failed = iter(range(count)), dict[int, Exception]()
+    called = [work]
 
     def worker() -> None:
         for number in numbers:  # each number goes to one thread, thanks to the lock
             if failed:
                 return
             try:
-                work(number)
+                called[0](number)
             except Exception as error:  # noqa: BLE001 - raised below
                 failed[number] = error
 
@@ -346,6 +347,7 @@ def in_threads(work: Callable[[int], None], count: int, threads: int | None = No
     for other in others:
         if not other.cancel():
             other.result()
+    called.clear()  # a cancelled call stays in the pool's queue until a thread is free
     if failed:
         raise failed[min(failed)]
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,8 @@ from offline_data.readers.video import VideoFile
 from offline_data.reports.frames import film
 from offline_data.sources.lerobot import LeRobot
 from offline_data.sources.options import Options
-from offline_data.store.encoded import EncodedColumn, PixelColumn, pixels_of
+from offline_data.store import encoded
+from offline_data.store.encoded import EncodedColumn, PixelColumn, in_threads, pixels_of
 from offline_data.store.reader import DatasetReader
 from offline_data.store.video import StoredVideo, VideoColumn, hash_file
 from offline_data.testing.toy import toy_batch, write_toy
@@ -175,3 +180,17 @@ def test_pixels_of_a_small_column_are_an_array(columns: dict[str, Any]) -> None:
     np.testing.assert_array_equal(lazy[3], picture(3))
     both = lazy[[1, 2]].joined_with([lazy[5:6]])
     np.testing.assert_array_equal(np.asarray(both), np.asarray(columns["png"][[1, 2, 5]]))
+
+
+def test_decoded_images_are_not_held_by_calls_that_wait_for_a_thread() -> None:
+    in_threads(lambda _: None, 4)  # makes the pool, where there are several processors
+    busy, pool = threading.Event(), encoded._pools.get(os.getpid())
+    waiting = [pool.submit(busy.wait) for _ in range(pool._max_workers)] if pool else []
+    image = np.zeros(1)
+    held = weakref.ref(image)
+    try:
+        in_threads(partial(image.__setitem__, 0), 1 + len(waiting))
+        del image
+        assert held() is None
+    finally:
+        busy.set()
