@@ -168,13 +168,20 @@ def test_a_killed_push_goes_on(toy: Entry, hub: WritableHub, here: Settings) -> 
     )
     environ = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
     child = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, **environ}, stdout=subprocess.PIPE
+        [sys.executable, "-X", "faulthandler", "-c", code],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     with child:
         end = time.monotonic() + 60
-        while not hub.asked(f"/upload/{held['sha256']}") and time.monotonic() < end:
+        while not (asked := hub.asked(f"/upload/{held['sha256']}")) and time.monotonic() < end:
             time.sleep(0.01)
-        child.send_signal(signal.SIGKILL)
+        if not asked:  # a traceback of every thread
+            child.send_signal(signal.SIGABRT)
+        child.send_signal(signal.SIGKILL if asked else signal.SIGCONT)
+        said = child.communicate()[0].decode()
+    assert asked, (said, [request.path for request in hub.requests], dict(os.environ))
     assert child.returncode == -signal.SIGKILL
     assert "manifest.json" not in hub.files(REPO)
     push_dataset(toy, TO, here)
