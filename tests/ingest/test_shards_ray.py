@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -138,8 +140,10 @@ def test_a_driver_that_is_killed_and_run_again_makes_the_same(
         environ = {"OFFLINE_DATA_MIRRORS": f"{PUBLISHED}={server.url}", "PYTHONPATH": plugin}
         shell = Shell(tmp_path / "there", environ)
 
-        def finished() -> list[Path]:
-            return list(there.staging.rglob("000[0-9][0-9].record"))
+        def finished() -> list[str]:
+            """Unlike `Path.rglob`, `os.walk` passes over folders that go meanwhile."""
+            names = [name for *_, files in os.walk(there.staging) for name in files]
+            return fnmatch.filter(names, "000[0-9][0-9].record")
 
         line = ("download", str(dataset), "--engine", "ray", "--address", cluster.address)
         process = shell.start(*line)

@@ -338,7 +338,7 @@ class DatasetLoader(DataLoader[Any]):
         self.batches.set_epoch(epoch)
         self._position = self.batches.position
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator class
+    def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch's own iterator class
         """Yield the batches of the next epoch."""
         if self.num_workers:
             self._buffer._prepare()
