@@ -455,6 +455,7 @@ _CSV = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(objec
 _TEXT = 3
 _PADDED = re.compile(r"^[ \t]*[+-]?0[0-9]", re.MULTILINE)
 _LARGE = re.compile(r"\s*[+-]?[0-9]{16,}\s*")
+_DIGITS, _SHOWN = 300, 40
 
 
 class _Cells:
@@ -479,12 +480,13 @@ class _Cells:
             self._padded = "_" in lines or _PADDED.search(lines) is not None
         if not (np.abs(values.astype(np.float64)) >= 2.0**53).any():
             return
-        for cell in filter(_LARGE.fullmatch, cells):
-            number = int(cell)
+        for cell in map(str.strip, filter(_LARGE.fullmatch, cells)):
+            number = int(cell[:_DIGITS])  # of more digits no float is near
+            said = cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]}…"
             if not -(1 << 63) <= number < 1 << 63:
-                self._beyond = self._beyond or cell.strip()
-            if int(float(number)) != number:
-                self._inexact = self._inexact or cell.strip()
+                self._beyond = self._beyond or said
+            if len(cell) > _DIGITS or int(float(number)) != number:
+                self._inexact = self._inexact or said
 
     def describe(self, rows: int) -> NamedArray:
         """Return the column of all cells."""

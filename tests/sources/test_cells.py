@@ -38,6 +38,8 @@ TEXTS: dict[str, tuple[list[str], Any]] = {
     "integers": (["-9223372036854775808", WHOLE, "9223372036854775807"], [-(2**63), 2**53 + 1, 2**63 - 1]),
     "beyond int64": (["1", MIXED, "2"], "'k' .*has 9223372036854775808, an integer beyond int64"),
     "beyond int64, all": (["-9223372036854775809"] * 3, "has -9223372036854775809, an integer beyond int64"),
+    "beyond float64": (["1", "9" * 400, "2"], "'k' .*has 9{40}…, an integer beyond int64"),
+    "beyond all": (["1", "9" * 5000, "0.5"], "'k' .*has 9{40}…, an integer beyond int64"),
     "beyond int64 among text": (["1", MIXED, "x"], ["1", MIXED, "x"]),
     "large beside floats": ([WHOLE, "0.5", "1"], "has 9007199254740993 beside other numbers, which float64"),
     "large beside an empty cell": ([WHOLE, "", "1"], "has 9007199254740993 beside other numbers, which float64"),
