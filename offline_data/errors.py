@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import ClassVar
 
 from offline_data.hints import in_python
+from offline_data.plurals import shorten
 from offline_data.urls import redact
+
+_LONG_WORD = re.compile(r"\S{501,}")
 
 
 class OfflineDataError(Exception):
     """Base of every failure this package expects.
 
-    URLs are shown without passwords and tokens, see `offline_data.urls.redact`.
+    URLs are shown without passwords and tokens, see `offline_data.urls.redact`; of words of more than
+    500 characters, as names in a damaged file may be, the beginning and the end.
 
     Attributes:
         code: Stable word for scripts (`{"error": {"code": …}}` of the command line).
@@ -32,7 +37,7 @@ class OfflineDataError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = redact(message)
+        self.message = _LONG_WORD.sub(lambda word: shorten(word[0], 500), redact(message))
         self.shell_hint = hint and redact(hint)
         self.hint = self.shell_hint and in_python(self.shell_hint)
         super().__init__(self.message)

@@ -38,3 +38,12 @@ def test_message_and_hint_survive_pickling() -> None:
     for kind in family(OfflineDataError):
         back = pickle.loads(pickle.dumps(kind("what", hint="next")))  # noqa: S301
         assert (type(back), back.message, back.hint, str(back)) == (kind, "what", "next", "what")
+
+
+def test_long_words_are_shortened() -> None:
+    """Names in a damaged file may be as long as the file."""
+    name, path = "x" * 60_000, "/data/" + "p" * 400
+    message = errors.FormatError(f"{path} has no {name!r} in it").message
+    assert message.startswith(f"{path} has no 'xxx")
+    assert message.endswith("xxx' in it")
+    assert len(message) < len(path) + 530

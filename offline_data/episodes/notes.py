@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from offline_data.plurals import plural
 
-_COUNTED = re.compile(r"In ([\d,]+) rows? ")
+_COUNTED = re.compile(r"In ([\d,]+) (row|episode)s? ")
 
 
 def count_rows(rows: int, problem: str) -> str:
@@ -20,19 +20,30 @@ def count_rows(rows: int, problem: str) -> str:
     return f"In {plural(rows, 'row')} {problem}"
 
 
+def count_episodes(episodes: int, problem: str) -> str:
+    """Return a sentence on some episodes; `join_notes` adds the numbers of equal ones.
+
+    Example:
+        >>> count_episodes(1, "no end flag is set.")
+        'In 1 episode no end flag is set.'
+    """
+    return f"In {plural(episodes, 'episode')} {problem}"
+
+
 def join_notes(notes: Iterable[str]) -> tuple[str, ...]:
-    """Return each sentence once, in order, with the sum of the numbers of `count_rows`.
+    """Return each sentence once, in order, with the sum of the numbers of counted ones.
 
     Example:
         >>> join_notes(["In 2 rows x.", "No licence.", "In 3 rows x.", "No licence."])
         ('In 5 rows x.', 'No licence.')
     """
-    counts: dict[tuple[bool, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for note in notes:
         found = _COUNTED.match(note)
-        key = (found is not None, note[found.end() :] if found else note)
-        rows = int(found[1].replace(",", "")) if found else 0
-        counts[key] = counts.get(key, 0) + rows
+        key = (found[2], note[found.end() :]) if found else ("", note)
+        number = int(found[1].replace(",", "")) if found else 0
+        counts[key] = counts.get(key, 0) + number
     return tuple(
-        count_rows(rows, text) if counted else text for (counted, text), rows in counts.items()
+        f"In {plural(number, unit)} {text}" if unit else text
+        for (unit, text), number in counts.items()
     )

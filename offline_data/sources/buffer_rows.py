@@ -30,14 +30,15 @@ from offline_data.episodes.fields import (
     next_of,
 )
 from offline_data.episodes.joining import BATCH_BYTES
+from offline_data.episodes.notes import count_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 
 NOTE_OLDEST = "The buffer was full: its oldest episodes may lack their first steps."
 NOTE_CUT = (
-    "Some episodes end without an end flag, where the next observation is not the following row's; their "
-    "last step is marked truncated."
+    "no end flag is set where the next observation is not the following row's; the last step is marked "
+    "truncated."
 )
 NEITHER = "It is neither numbers nor a text for each row."
 """Why a leaf of a tensordict is dropped."""
@@ -136,6 +137,8 @@ class BufferDataset(RawDataset):
         joints = breaks = 0
         self._episodes: list[tuple[NDArray[np.int64], int]] = []
         """Rows of each episode, and the row whose observation is its last; -1: unknown."""
+        self._cut = set[int]()
+        """Last rows of episodes that end where the next row does not follow."""
         for number, sequence in enumerate(rows.sequences):
             ends = self._ends(sequence)
             cuts = self._breaks(sequence) & ~ends[:-1]
@@ -146,6 +149,7 @@ class BufferDataset(RawDataset):
             if rows.whole and (cuts.any() or not ends[-1]):
                 raise _not_whole(cuts, sequence)
             ends[-1] = True
+            self._cut.update(sequence[:-1][cuts].tolist())
             parts = np.split(sequence, np.flatnonzero(ends)[:-1] + 1)
             self._episodes += [(part, -1) for part in parts]
             if rows.last_known is not None and not rows.after:
@@ -157,7 +161,6 @@ class BufferDataset(RawDataset):
                 hint="rows must be in the order of time; of several environments together, keep "
                 "collector/traj_ids (TorchRL)",
             )
-        self._notes = (NOTE_CUT,) if breaks else ()
 
     def _ends(self, sequence: NDArray[np.int64]) -> NDArray[np.bool_]:
         steps = self._rows.steps
@@ -210,7 +213,9 @@ class BufferDataset(RawDataset):
             last = after[key][rows[ends - 1]] if after else column[others]
             seen[key] = np.insert(column[rows], ends, last, axis=0)
         known |= bool(after)
-        return EpisodeBatch(lengths, steps, seen, known, notes=self._notes)
+        cuts = sum(int(rows[-1]) in self._cut for rows, _ in episodes)
+        notes = (count_episodes(cuts, NOTE_CUT),) if cuts else ()
+        return EpisodeBatch(lengths, steps, seen, known, notes=notes)
 
 
 def _not_whole(cuts: NDArray[np.bool_], sequence: NDArray[np.int64]) -> FormatError:

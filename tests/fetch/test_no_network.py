@@ -57,6 +57,8 @@ class Unplugged:
 def unplugged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Unplugged:
     found = Unplugged(FAILURES[request.param][0])
     monkeypatch.setattr(socket, "create_connection", found)
+    # before 1.0, huggingface_hub asks through requests
+    monkeypatch.setattr("urllib3.util.connection.create_connection", found)
     monkeypatch.setattr("offline_data.fetch.retry.wait_before", lambda *_: 0.0)
     build_hf_headers()  # asks the hub once in a process, for itself
     found.asked.clear()

@@ -264,7 +264,7 @@ def check_minari(folder: Path, _plan: Plan, codes: list[int | None]) -> str | No
 
 NO_FIRST = "has no row before the first action"
 FIRST_LEFT = "that row is left out"
-MISSING = "is missing in some episodes"
+MISSING = "is missing; it is"
 
 _SECTIONS = {
     "observations": ("observation",),

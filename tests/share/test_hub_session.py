@@ -20,6 +20,8 @@ from offline_data.store.library import Entry
 from tests.toys.hub import TOKEN, WritableHub
 from tests.toys.servers import Answer, Fault, LocalServer, Request
 
+AT_LEAST_1 = hasattr(_http, "set_client_factory")
+"""Version of huggingface_hub."""
 REPO = "me/toy"
 TO = f"hf://{REPO}"
 JSON = {"Content-Type": "application/json"}
@@ -90,6 +92,17 @@ WAYS = {
 }
 
 
+def _forget_session() -> None:
+    getattr(_http, "close_session" if AT_LEAST_1 else "reset_sessions")()
+
+
+def _replace_factory() -> None:
+    if AT_LEAST_1:
+        _http.set_client_factory(_http.default_client_factory)
+    else:
+        _http.configure_http_backend()
+
+
 @pytest.mark.parametrize(
     ("name", "way", "before"),
     [
@@ -105,9 +118,9 @@ def test_the_token_goes_to_the_hub_only(
     """`127.0.0.1` with another port is another host, too."""
     hub_headers(here)
     if before == "a lost connection":
-        _http.close_session()  # as the library does after it
+        _forget_session()  # as the library does after it
     elif before:
-        _http.set_client_factory(_http.default_client_factory)
+        _replace_factory()
     WAYS[way].lead(hub, other.url.replace("127.0.0.1", name))
     try:
         WAYS[way].follow(toy, here)

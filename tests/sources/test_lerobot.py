@@ -18,6 +18,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.joining import concatenate
+from offline_data.episodes.notes import count_rows
 from offline_data.errors import (
     FormatError,
     NotFoundError,
@@ -549,7 +550,7 @@ def test_done_before_the_last_row(tmp_path: Path) -> None:
     batch = read(write_lerobot(tmp_path / "toy", edit=edit))
     assert batch.steps["next", "terminated"][:5, 0].tolist() == [True, True, False, False, False]
     assert batch.steps["next", "truncated"][:5, 0].tolist() == [False] * 4 + [True]
-    assert module.NOTE_EARLY in batch.notes
+    assert count_rows(2 + 0 + 2 + 2, module.NOTE_EARLY) in batch.notes
 
 
 def test_timestamps_off_the_grid(tmp_path: Path) -> None:
@@ -557,8 +558,10 @@ def test_timestamps_off_the_grid(tmp_path: Path) -> None:
         time = pc.add(table["timestamp"], pa.scalar(0.013, pa.float32()))
         return table.set_column(table.column_names.index("timestamp"), "timestamp", time)
 
-    assert module.NOTE_OFF_GRID in read(write_lerobot(tmp_path / "off", edit=edit)).notes
-    assert module.NOTE_OFF_GRID not in read(write_lerobot(tmp_path / "on")).notes
+    off = read(write_lerobot(tmp_path / "off", edit=edit))
+    assert count_rows(int(off.lengths.sum()), module.NOTE_OFF_GRID) in off.notes
+    notes = read(write_lerobot(tmp_path / "on")).notes
+    assert not any(module.NOTE_OFF_GRID in note for note in notes)
 
 
 # ---- defects ---------------------------------------------------------------------------------------------

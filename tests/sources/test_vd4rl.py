@@ -18,6 +18,7 @@ import torch
 import offline_data
 from offline_data.config import Settings
 from offline_data.episodes.fields import next_of
+from offline_data.episodes.notes import count_episodes
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import parse_id
@@ -204,8 +205,8 @@ def test_another_convention_of_rows_is_said(tmp_path: Path, kind: str) -> None:
         write_hdf5(path, rows, [0, 1, 1, 1, 1])
     (batch,) = read_all(VD4RL().release_of(path, "mine"))
     notes = batch.notes
-    assert ODD_FIRST_ROW in notes
-    assert (UNFINISHED in notes) == (kind == "hdf5")
+    assert count_episodes(1, ODD_FIRST_ROW) in notes
+    assert (count_episodes(1, UNFINISHED) in notes) == (kind == "hdf5")
 
 
 def write_hdf5(path: Path, rows: Rows, types: list[int]) -> None:

@@ -23,6 +23,7 @@ from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
 from offline_data.episodes.fields import ACTION_ROOTS, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import concatenate_columns, join_episodes
+from offline_data.episodes.notes import count_rows
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
 from offline_data.readers.arrow import iter_ranges, read_table, table_leaves
@@ -71,12 +72,12 @@ NOTE_DONE = (
     "limit from an end of the task; all others are truncated."
 )
 NOTE_TRUNCATED = "The source does not say how episodes end: all are truncated."
-NOTE_EARLY = "next.done is set before the last row of some episodes, which are not cut there."
+NOTE_EARLY = "next.done is set before the last row of an episode, which is not cut there."
 NOTE_NUMBERS = (
     "Rows are in the order of episode_index and frame_index, which are not leaves; the episode table "
     "has episode_index, and the text of task_index is the leaf task."
 )
-NOTE_OFF_GRID = "The timestamps of some episodes are not multiples of 1/fps; they are as recorded."
+NOTE_OFF_GRID = "the timestamp is not a multiple of 1/fps; it is as recorded."
 NOTE_VIDEO = (
     "The frame of a row is the one at its place in the video, if there are as many frames as rows and "
     "none is further than half a frame from its row after the median is taken off, else the nearest; "
@@ -309,14 +310,15 @@ class LeRobotDataset(RawDataset):
         )
         ended = done if terminated is None else terminated
         terminated = np.zeros_like(last) if ended is None else ended
-        if (terminated & ~last).any():
-            notes.append(NOTE_EARLY)
+        if early := int(np.count_nonzero(terminated & ~last)):
+            notes.append(count_rows(early, NOTE_EARLY))
         steps[TERMINATED] = terminated
         steps[TRUNCATED] = last & ~terminated
         if truncated is not None:
             steps[TRUNCATED] |= truncated
-        if time is not None and (abs(time * self._fps - np.rint(time * self._fps)) > 0.01).any():
-            notes.append(NOTE_OFF_GRID)
+        frames_at = np.zeros(0) if time is None else time * self._fps
+        if off := int(np.count_nonzero(abs(frames_at - np.rint(frames_at)) > 0.01)):
+            notes.append(count_rows(off, NOTE_OFF_GRID))
         if ("task",) not in steps and (task := self._task(leaves)) is not None:
             steps["task",] = task
         return EpisodeBatch(

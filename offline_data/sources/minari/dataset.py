@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episodes.notes import count_episodes, count_rows, join_notes
 from offline_data.errors import FormatError
 from offline_data.exact import exact
 from offline_data.plurals import plural
@@ -45,19 +46,15 @@ NOTE_ID = (
     "Some episodes have an `id` that differs from their group's name; the group's name is used."
 )
 NOTE_STEPS = "Some episodes state another total_steps than the steps they have."
-NOTE_UNENDED = "Some episodes end without an end flag; their last step is marked truncated."
-NOTE_NO_FINAL = (
-    "Some episodes have no observation after the last action; the last one is repeated there."
-)
-NOTE_MISSING = "{leaf} is missing in some episodes; it is {nothing} there."
-NOTE_NULLS = "{leaf} has empty values in the source; they are {nothing}."
+NOTE_UNENDED = "no end flag is set; the last step is marked truncated."
+NOTE_NO_FINAL = "there is no observation after the last action; the last one is repeated there."
+NOTE_MISSING = "{leaf} is missing; it is {nothing} there."
+NOTE_NULLS = "{leaf} is empty in the source; it is {nothing} there."
 NOTE_NO_FIRST = (
-    "{leaf} has no row before the first action in some episodes, unlike in the first; "
-    "it is {nothing} there."
+    "{leaf} has no row before the first action, unlike in the first episode; it is {nothing} there."
 )
 NOTE_FIRST_LEFT = (
-    "{leaf} has a row before the first action in some episodes, unlike in the first; "
-    "that row is left out."
+    "{leaf} has a row before the first action, unlike in the first episode; that row is left out."
 )
 
 _SKIP = "`download` and `convert` leave it out with --skip-bad-features"
@@ -200,7 +197,7 @@ class _BatchBuilder:
         self._lengths: list[int] = []
         self._final: list[bool] = []
         self._facts: list[EpisodeFacts] = []
-        self._notes: dict[str, None] = dict.fromkeys(plan.notes)
+        self._notes = list(plan.notes)
         self._dropped: set[Dropped] = set(plan.dropped)
 
     def add(self, episode: EpisodeReader) -> None:
@@ -220,7 +217,7 @@ class _BatchBuilder:
         self._lengths.append(steps)
         facts = episode.facts()
         self._facts.append(facts)
-        self._notes.update(dict.fromkeys(facts.notes))
+        self._notes += facts.notes
         if facts.metadata is not None and not plan.metadata:
             self._dropped.add(Dropped("metadata of episodes", _UNPLANNED))
 
@@ -253,11 +250,15 @@ class _BatchBuilder:
         if nulls is not None:
             values = values.copy()
             values[nulls] = nothing(leaf.dtype)
-            self._note(NOTE_NULLS, leaf)
+            self._note(NOTE_NULLS, leaf, int(np.count_nonzero(nulls)))
         self._columns[leaf.key].append(values[first:])
 
-    def _note(self, text: str, leaf: PlannedLeaf) -> None:
-        self._notes[text.format(leaf=leaf.name, nothing=nothing(leaf.dtype))] = None
+    def _note(self, text: str, leaf: PlannedLeaf, rows: int | None = None) -> None:
+        """Note a loss in some rows, or in this episode."""
+        problem = text.format(leaf=leaf.name, nothing=nothing(leaf.dtype))
+        self._notes.append(
+            count_episodes(1, problem) if rows is None else count_rows(rows, problem)
+        )
 
     def _add_observations(self, episode: EpisodeReader, steps: int) -> bool:
         """Append the observations, `T + 1` or `T` of all leaves; returns True if the last exists."""
@@ -268,7 +269,7 @@ class _BatchBuilder:
                 column = self._columns[leaf.key]
                 column.append(column.values[-1:])
         if expected == (steps,):
-            self._notes[NOTE_NO_FINAL] = None
+            self._notes.append(count_episodes(1, NOTE_NO_FINAL))
         return expected != (steps,)
 
     def _add_info(self, episode: EpisodeReader, leaf: PlannedLeaf, steps: int) -> bool:
@@ -319,7 +320,7 @@ class _BatchBuilder:
         unended = ~(values[TERMINATED][last] | values[TRUNCATED][last])
         if unended.any():
             values[TRUNCATED][last] |= unended
-            self._notes[NOTE_UNENDED] = None
+            self._notes.append(count_episodes(int(unended.sum()), NOTE_UNENDED))
         per_action = {leaf.key for leaf in self._plan.leaves if leaf.per_action}
         return EpisodeBatch(
             lengths=lengths,
@@ -332,7 +333,7 @@ class _BatchBuilder:
                 if name != "metadata" or self._plan.metadata
             },
             dropped=tuple(sorted(self._dropped)),
-            notes=tuple(self._notes),
+            notes=join_notes(self._notes),
         )
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episodes.notes import count_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.tf_example import Value, parse_example
@@ -32,21 +33,21 @@ from offline_data.sources.openx.features import STEPS, Feature
 from offline_data.sources.openx.values import column_of, row_count
 
 NOTE_FINAL_STEP = (
-    "Some episodes end with a step of RLDS that only has an observation: is_last is set, and action, "
-    "reward and discount are zero; that is their final observation, and no transition."
+    "the last step of RLDS only has an observation: is_last is set, and action, reward and discount "
+    "are zero; that is the final observation, and no transition."
 )
 NOTE_NO_FINAL = (
-    "Some episodes end with a step that has an action; the observation after it is not in the "
-    "source, and the last one is repeated there."
+    "the last step has an action; the observation after it is not in the source, and the last one is "
+    "repeated there."
 )
 NOTE_FLAGS = (
-    "is_first and is_last are not set on the first and last step, and on no other, of some episodes; "
-    "an episode is a whole record."
+    "is_first and is_last are not set on the first and last step, and on no other; an episode is a "
+    "whole record."
 )
 NOTE_UNENDED = "Episodes whose last step is not is_terminal are truncated."
-NOTE_TERMINAL = "is_terminal is set before the last step of some episodes, which is kept."
+NOTE_TERMINAL = "is_terminal is set before the last step, which is kept."
 NOTE_REWARD = "The source has no rewards; they are 0."
-NOTE_MISSING = "{name} is missing in some episodes; it is {nothing} there."
+NOTE_MISSING = "{name} is missing; it is {nothing} there."
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _RESERVED = {"next", "done", "terminated", "truncated", "index", "episode"}
@@ -122,15 +123,15 @@ def align_rows(
     if terminal is not None:
         terminated[-1] |= terminal[-1]
         if terminated[:-1].any():
-            notes.append(NOTE_TERMINAL)
+            notes.append(count_episodes(1, NOTE_TERMINAL))
     truncated = np.zeros((count, 1), bool)
     truncated[-1] = not terminated[-1]
     alone = np.arange(rows)
     if (first is not None and (first != (alone == 0)).any()) or (
         last is not None and (last != (alone == rows - 1)).any()
     ):
-        notes.append(NOTE_FLAGS)
-    notes.append(NOTE_FINAL_STEP if only_observation else NOTE_NO_FINAL)
+        notes.append(count_episodes(1, NOTE_FLAGS))
+    notes.append(count_episodes(1, NOTE_FINAL_STEP if only_observation else NOTE_NO_FINAL))
     whole = np.append(alone, [] if only_observation else rows - 1).astype(np.int64)
     return EpisodeBatch(
         np.array([count]),
@@ -193,4 +194,4 @@ def _missing(feature: Feature) -> str:
     nothing = "NaN" if feature.dtype.startswith(("float", "bfloat")) else "0"
     if feature.kind == "text" or feature.varies:
         nothing = "None"
-    return NOTE_MISSING.format(name=feature.name, nothing=nothing)
+    return count_episodes(1, NOTE_MISSING.format(name=feature.name, nothing=nothing))

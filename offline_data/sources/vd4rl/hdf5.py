@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 from offline_data.episodes.joining import join_episodes, with_place
+from offline_data.episodes.notes import count_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 from offline_data.readers.hdf5 import name_hdf5_damage, open_hdf5
@@ -44,7 +45,7 @@ FIRST, LAST = 0, 2
 
 HEADLESS = "begins inside an episode that is in no file before it"
 LONG = "is all inside one episode, which would be in three files; at most two are read"
-UNFINISHED = "Some episodes end without a last step in the file; they are truncated there."
+UNFINISHED = "the file ends before the last step; the episode is truncated there."
 
 BLOCK = 32 << 20
 """Bytes of a column read at once, unless its chunks are larger."""
@@ -186,7 +187,7 @@ def _episode(file: _File, following: _File | None, start: int, stop: int) -> Epi
         except ValueError as error:
             raise FormatError(f"rows in {following.name} are of another shape: {error}") from error
     batch = episode_of({IMAGE: rows.pop(OBSERVATION), **rows}, file.name)
-    notes = batch.notes if types[-1] == LAST else (*batch.notes, UNFINISHED)
+    notes = batch.notes if types[-1] == LAST else (*batch.notes, count_episodes(1, UNFINISHED))
     return replace(batch, dropped=file.dropped, notes=notes)
 
 

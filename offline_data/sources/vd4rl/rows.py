@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
+from offline_data.episodes.notes import count_episodes
 from offline_data.errors import FormatError
 from offline_data.plurals import plural
 
@@ -46,8 +47,8 @@ NOTES = (
     ),
 )
 ODD_FIRST_ROW = (
-    "Some first rows of episodes have an action or reward that is not 0; if each action was taken "
-    "in its row's image instead, these episodes are one step off."
+    "the first row has an action or reward that is not 0; if each action was taken in its row's image "
+    "instead, the episode is one step off."
 )
 
 
@@ -111,5 +112,5 @@ def episode_of(rows: Mapping[str, NDArray[Any]], file: str) -> EpisodeBatch:
         {leaf_of(name): column for name, column in seen.items()},
         np.array([True]),
         {("file",): np.array([file], object)},
-        notes=(ODD_FIRST_ROW,) if odd else (),
+        notes=(count_episodes(1, ODD_FIRST_ROW),) if odd else (),
     )

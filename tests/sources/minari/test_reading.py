@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from offline_data.episodes.notes import count_episodes, count_rows
 from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.sources.minari import Minari
 from offline_data.sources.minari import dataset as rules
@@ -73,7 +74,7 @@ def test_last_step_without_a_flag_is_truncated(tmp_path: Path, storage: str) -> 
     batch = read_minari(write_minari(tmp_path / "t-v0", episodes, storage))
     assert batch.steps["next", "truncated"][:, 0].tolist() == [False, False, True, False, True]
     assert not batch.steps["next", "terminated"].any()
-    assert rules.NOTE_UNENDED in batch.notes
+    assert count_episodes(1, rules.NOTE_UNENDED) in batch.notes
 
 
 @EVERY_STORAGE
@@ -86,7 +87,7 @@ def test_observations_without_the_last_one(tmp_path: Path, storage: str) -> None
     np.testing.assert_array_equal(rows[3:7], short)
     np.testing.assert_array_equal(rows[7], short[3])
     np.testing.assert_array_equal(rows[8:], toy_rows(box(3), 2, 2))
-    assert rules.NOTE_NO_FINAL in batch.notes
+    assert count_episodes(1, rules.NOTE_NO_FINAL) in batch.notes
 
 
 def test_rows_of_infos(tmp_path: Path) -> None:
@@ -102,10 +103,11 @@ def test_rows_of_infos(tmp_path: Path) -> None:
     short = read("short-v0", 3, 3)
     found = short.observations["info", "x"]
     np.testing.assert_array_equal(found, [1, 2, 3, np.nan, 1001, 1002, 1003])
-    assert rules.NOTE_NO_FIRST.format(leaf="infos/x", nothing="nan") in short.notes
+    note = rules.NOTE_NO_FIRST.format(leaf="infos/x", nothing="nan")
+    assert count_episodes(1, note) in short.notes
     long = read("long-v0", 2, 4)
     assert long.steps["next", "info", "x"].tolist() == [1, 2, 1002, 1003, 1004]
-    assert rules.NOTE_FIRST_LEFT.format(leaf="infos/x") in long.notes
+    assert count_episodes(1, rules.NOTE_FIRST_LEFT.format(leaf="infos/x")) in long.notes
 
 
 @EVERY_STORAGE
@@ -119,7 +121,7 @@ def test_infos_missing_in_some_episodes(tmp_path: Path, storage: str) -> None:
     assert batch.observations["info", "s"].tolist() == ["left", "right", None, None]
     for leaf, nothing in (("x", "nan"), ("n", "0"), ("b", "False"), ("s", "None")):
         note = rules.NOTE_MISSING.format(leaf=f"infos/{leaf}", nothing=nothing)
-        assert note in batch.notes
+        assert count_episodes(1, note) in batch.notes
 
 
 @pytest.mark.parametrize("storage", ["arrow", "parquet"])
@@ -132,7 +134,8 @@ def test_infos_with_empty_values(tmp_path: Path, storage: str) -> None:
     assert batch.observations["info", "n"].tolist()[:3] == [4, 0, 6]
     assert batch.observations["info", "s"].tolist()[:3] == ["a", None, "c"]
     for leaf, nothing in (("x", "nan"), ("n", "0"), ("s", "None")):
-        assert rules.NOTE_NULLS.format(leaf=f"infos/{leaf}", nothing=nothing) in batch.notes
+        note = rules.NOTE_NULLS.format(leaf=f"infos/{leaf}", nothing=nothing)
+        assert count_rows(1, note) in batch.notes
 
 
 def test_parts_grow_where_the_metadata_count_too_few_steps(tmp_path: Path) -> None:

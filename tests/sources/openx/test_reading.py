@@ -17,6 +17,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.joining import concatenate
+from offline_data.episodes.notes import count_episodes
 from offline_data.errors import FormatError, OfflineDataError
 from offline_data.ingest import Options, convert
 from offline_data.readers.images import encode_image
@@ -161,8 +162,9 @@ def test_every_value(tmp_path: Path, *, final_step: bool) -> None:
     has = [final_step and length > 1 for length in LENGTHS]
     assert batch.lengths.tolist() == [n - one for n, one in zip(LENGTHS, has, strict=True)]
     assert batch.final_observation.tolist() == has
-    assert (NOTE_FINAL_STEP in batch.notes) == final_step
-    assert NOTE_NO_FINAL in batch.notes  # of one step there is nothing to take away
+    assert (count_episodes(sum(has), NOTE_FINAL_STEP) in batch.notes) == final_step
+    # of one step there is nothing to take away
+    assert count_episodes(has.count(False), NOTE_NO_FINAL) in batch.notes
 
 
 def one(tmp_path: Path, change: Callable[[Record], object], features: Any = None) -> EpisodeBatch:
@@ -244,14 +246,14 @@ def test_is_terminal_of_a_final_step_ends_the_step_before(tmp_path: Path) -> Non
 def test_clips_without_flags_end_with_their_record(tmp_path: Path) -> None:
     batch = one(tmp_path, lambda r: [r[f"steps/is_{name}"].fill(0) for name in ("first", "last")])
     assert batch.steps["next", "truncated"].tolist() == [[False], [False], [True]]
-    assert NOTE_FLAGS in batch.notes
+    assert count_episodes(1, NOTE_FLAGS) in batch.notes
 
 
 def test_is_terminal_inside_an_episode_is_kept(tmp_path: Path) -> None:
     batch = one(tmp_path, lambda r: r["steps/is_terminal"].__setitem__(0, 1))
     assert batch.steps["next", "terminated"].tolist() == [[True], [False], [False]]
     assert batch.steps["next", "truncated"].tolist() == [[False], [False], [True]]
-    assert NOTE_TERMINAL in batch.notes
+    assert count_episodes(1, NOTE_TERMINAL) in batch.notes
 
 
 def changed(path: str, feature: Any) -> Any:
