@@ -40,6 +40,7 @@ LAYERS = (
         "errors",
         "exact",
         "hints",
+        "markdown",
         "plurals",
         "ids",
         "config",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from offline_data.markdown import LINK
 from offline_data.pages.page import Html, as_html, element
-from offline_data.reports.card import LINK
 
 _LONGEST = 10_000
 _DEEPEST = 4

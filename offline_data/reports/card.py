@@ -6,7 +6,6 @@ so that they are not markup of the card; only their links to `http` and `https` 
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,12 +16,12 @@ from urllib.parse import quote
 import numpy as np
 
 from offline_data.files import human_bytes
+from offline_data.markdown import LONGEST, escape, escape_text, one_line
 from offline_data.plurals import plural
 from offline_data.reports.info import DatasetInfo, compared_with_source, replay_line
 from offline_data.reports.names import names_in
 from offline_data.reports.pictures import Histogram, histograms_of, ranges_of
 from offline_data.reports.stats import DatasetStats
-from offline_data.urls import redact
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _LICENCES = {
@@ -33,11 +32,7 @@ _LICENCES = {
     "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "odc-by", "odbl", "pddl", "unlicense", "wtfpl",
 }  # fmt: skip
 """Licences that the Hub knows by these names; another one is `other` with a `license_name`."""
-_MARKUP = re.compile(r"([\\`*_\[\]|~#$!@(){}]|(?<=\w):(?=//)|(?<=www)\.)")
-_FIRST = re.compile(r"^(\d*)([-+=.)])(?=[-=\s]|$)")
-_ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"
-LINK = re.compile(rf"(?<!!)\[([^\[\]]{{1,300}})\]\(({_ADDRESS})\)|{_ADDRESS}(?<![.,;:!?*_~])")
-_MOST_ROWS, _LONGEST = 60, 2000
+_MOST_ROWS = 60
 _FILES = 8
 _BLOCKS, _COLUMNS = " ▁▂▃▄▅▆▇█", 16
 
@@ -76,7 +71,7 @@ def dataset_card(
     size = f"{human_bytes(info.bytes)} on disk"
     blocks = (
         _header(info, header),
-        f"# {plain(info.id)}",
+        f"# {escape(info.id)}",
         *(f"> {escape_text(line)}" for line in _description(info)),
         f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
         f"![Preview]({quote(picture)})" if picture else "",
@@ -101,49 +96,9 @@ def dataset_card(
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def plain(text: Any, longest: int = _LONGEST) -> str:
-    r"""Return a text on one line as Markdown that shows it verbatim, without passwords in URLs.
-
-    Example:
-        >>> plain("a|b <script> [x](http://y) *z*\n# w")
-        'a\\|b &lt;script&gt; \\[x\\]\\(http\\://y\\) \\*z\\* \\# w'
-    """
-    return _FIRST.sub(r"\1\\\2", _escape_line(_cut(text, longest)))
-
-
-def escape_text(text: Any) -> str:
-    r"""Return a text like `plain`, in which links and addresses of the web stay links.
-
-    Example:
-        >>> escape_text("*z* of [`DAPG`](https://a.b/c_d), see http://x.y. ![f](ftp://g)")
-        '\\*z\\* of [DAPG](https://a.b/c_d), see <http://x.y>. \\!\\[f\\]\\(ftp\\://g\\)'
-    """
-    line, parts, end = _cut(text, _LONGEST), [], 0
-    for found in LINK.finditer(line):
-        label, address = found[1], found[2]
-        shown = f"[{_escape_line(label.strip('`'))}]({address})" if address else f"<{found[0]}>"
-        parts += [_escape_line(line[end : found.start()]), shown]
-        end = found.end()
-    return _FIRST.sub(r"\1\\\2", "".join([*parts, _escape_line(line[end:])]))
-
-
-def _cut(text: Any, longest: int) -> str:
-    line = _one_line(text)
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
-
-
-def _escape_line(line: str) -> str:
-    return _MARKUP.sub(r"\\\1", html.escape(line, quote=False))
-
-
-def _one_line(text: Any) -> str:
-    words = " ".join(redact(str(text)).split())
-    return "".join(one if one.isprintable() else "\ufffd" for one in words)
-
-
 def _string(text: Any) -> str:
     """Return a text as a string of YAML, which is one of JSON and of Python, too."""
-    return json.dumps(_one_line(text)[:_LONGEST], ensure_ascii=False)
+    return json.dumps(one_line(text)[:LONGEST], ensure_ascii=False)
 
 
 def _header(info: DatasetInfo, more: Mapping[str, Any]) -> str:
@@ -231,23 +186,23 @@ def _statistics(info: DatasetInfo, stats: DatasetStats) -> Iterator[str]:
 
 
 def _provenance(info: DatasetInfo) -> Iterator[str]:
-    yield f"- Source: {plain(info.source)}, {plain(info.name)}, revision {plain(info.revision)}"
+    yield f"- Source: {escape(info.source)}, {escape(info.name)}, revision {escape(info.revision)}"
     program = f"{info.converter.get('name', 'offline-data')} {info.converter.get('version', '')}"
-    yield f"- Converted by {plain(program)}, {plain(info.created or 'at an unknown time')}"
+    yield f"- Converted by {escape(program)}, {escape(info.created or 'at an unknown time')}"
     for parent in info.parents:
-        yield f"- Made from {plain(parent)}"
+        yield f"- Made from {escape(parent)}"
     for file in info.files[:_FILES]:
-        digest = f", sha256 {plain(file['sha256'])}" if file.get("sha256") else ""
-        yield f"- File {plain(file.get('path'))}, from {escape_text(file.get('url') or 'a disk')}{digest}"
+        digest = f", sha256 {escape(file['sha256'])}" if file.get("sha256") else ""
+        yield f"- File {escape(file.get('path'))}, from {escape_text(file.get('url') or 'a disk')}{digest}"
     if len(info.files) > _FILES:
         yield f"- {plural(len(info.files) - _FILES, 'more file')}"
     yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
     if (played := replay_line(info.replay, info.episodes)) is not None:
-        yield f"- Actions played in the environment: {plain(played)}"
+        yield f"- Actions played in the environment: {escape(played)}"
     for note in info.notes:
         yield f"- {escape_text(note)}"
     for leaf in info.dropped:
-        yield f"- Dropped: {plain(leaf.get('key'))}, {plain(leaf.get('reason'))}"
+        yield f"- Dropped: {escape(leaf.get('key'))}, {escape(leaf.get('reason'))}"
 
 
 def _where(info: DatasetInfo) -> str:
@@ -264,7 +219,7 @@ def _citation(info: DatasetInfo) -> str:
     if not text:
         return "The source states none."
     if text.startswith("@"):
-        lines = (_one_line(line) for line in text[:_LONGEST].splitlines())
+        lines = (one_line(line) for line in text[:LONGEST].splitlines())
         return _code_block("\n".join(lines), "bibtex")
     name = str(info.about.get("dataset_id") or info.name)  # Minari's, whatever it is called here
     authors = info.about.get("author")
@@ -274,7 +229,7 @@ def _citation(info: DatasetInfo) -> str:
         "note": text,
     }
     label = re.sub(r"\W+", "-", name)[:60].strip("-") or "dataset"
-    values = {name: re.sub(r"[{}%\\]", "", _one_line(value)) for name, value in fields.items()}
+    values = {name: re.sub(r"[{}%\\]", "", one_line(value)) for name, value in fields.items()}
     lines = (f"  {name} = {{{value}}}," for name, value in values.items() if value)
     return _code_block("\n".join([f"@misc{{{label},", *lines, "}"]), "bibtex")
 
@@ -291,7 +246,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [
         titles,
         ["---"] * len(titles),
-        *([plain(c) for c in row] for row in listed[:_MOST_ROWS]),
+        *([escape(c) for c in row] for row in listed[:_MOST_ROWS]),
     ]
     more = f"\n\nand {len(listed) - _MOST_ROWS:,} more" if len(listed) > _MOST_ROWS else ""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more

@@ -29,11 +29,11 @@ from offline_data.files import (
     sync_folder,
     write_durably,
 )
+from offline_data.markdown import escape
 from offline_data.plurals import plural
 from offline_data.preprocess.plan import digest_of_rows
 from offline_data.progress import Progress
 from offline_data.project.content import digest_of
-from offline_data.reports.card import plain
 from offline_data.sources.folders import files_below
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.publish import dataset_lock
@@ -356,7 +356,7 @@ def _card(
             f"`{RECEIPT}` has the digests of the dataset and of all files."
         ),
         "Not in these files:" if result.losses else "These files have all of the dataset.",
-        "\n".join(f"- {plain(loss)}" for loss in result.losses),
+        "\n".join(f"- {escape(loss)}" for loss in result.losses),
     ]
     export = "\n" + "\n\n".join(line for line in lines if line) + "\n"
     return {**files, CARD: files[CARD] + export.encode()}
