@@ -1,8 +1,10 @@
 """Code metrics: `python -m benchmarks.structure`.
 
-Size by folder beside its budget, import cycles, names defined twice, and the number of this project's
-files and functions that run in a conversion, a preprocessing run and a sample. `tests/test_structure.py`
-fails where a folder is 5 % above its budget: raising a number is a commit that says why.
+A table of rooms (a room is a package right below `offline_data`; its modules, and the command line, are a room
+each): lines of product and tests, files, imports of other rooms and by them. Then imports against the order in
+`tests/test_layers.py`, cycles, names defined twice, and the number of this project's files and functions
+that run in a download, a conversion, a sample and a preprocessing run. `tests/test_structure.py` asks for the
+reason where a room has grown by more than a tenth.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -29,34 +31,36 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("offline_data", "cli")
 
-BUDGETS = {
-    "cli": 5_880,
-    "offline_data": 2_570,
-    "offline_data/alignment": 640,
-    "offline_data/api": 1_440,
-    "offline_data/buffers": 18_720,
-    "offline_data/checks": 4_250,
-    "offline_data/episodes": 990,
-    "offline_data/executors": 650,
-    "offline_data/fetch": 2_870,
-    "offline_data/ingest": 4_010,
-    "offline_data/jobs": 640,
-    "offline_data/pages": 2_440,
-    "offline_data/preprocess": 8_880,
-    "offline_data/processes": 670,
-    "offline_data/project": 1_140,
-    "offline_data/readers": 6_370,
-    "offline_data/record": 1_570,
-    "offline_data/reports": 4_220,
-    "offline_data/share": 370,
-    "offline_data/targets": 4_110,
-    "offline_data/sources": 16_040,
-    "offline_data/store": 5_990,
-    "offline_data/testing": 940,
-    "offline_data/text": 3_090,
-    "tests": 95_960,
+MODULES = "offline_data"
+"""Room of the modules that are in no package."""
+
+RECORDED: dict[str, tuple[int, str]] = {
+    "alignment": (634, ""),
+    "api": (1_426, ""),
+    "buffers": (18_625, ""),
+    "checks": (4_225, ""),
+    "cli": (5_846, ""),
+    "episodes": (1_028, ""),
+    "executors": (645, ""),
+    "fetch": (2_850, ""),
+    "ingest": (3_989, ""),
+    "jobs": (633, ""),
+    "offline_data": (2_557, ""),
+    "pages": (2_420, ""),
+    "preprocess": (8_832, ""),
+    "processes": (660, ""),
+    "project": (1_128, ""),
+    "readers": (6_335, ""),
+    "record": (1_554, ""),
+    "reports": (4_199, ""),
+    "share": (365, ""),
+    "sources": (15_965, ""),
+    "store": (5_964, ""),
+    "targets": (4_081, ""),
+    "testing": (930, ""),
+    "text": (3_067, ""),
 }
-"""Lines of each folder."""
+"""Lines of each room at a time, and, where it has grown since by more than a tenth, why."""
 
 
 def product_files() -> list[Path]:
@@ -188,7 +192,7 @@ def _frames_to(functions: list[int]) -> Callable[[Any], Any]:
     return fn
 
 
-def _files_of_a_download(root: Path) -> int:
+def _trace_download(root: Path) -> str:
     from offline_data.config import Settings
     from offline_data.fetch.files import RemoteFile
     from offline_data.fetch.plan import plan_fetch
@@ -196,9 +200,9 @@ def _files_of_a_download(root: Path) -> int:
     from tests.toys.servers import FileServer
 
     settings = Settings(root=root)
-    with FileServer({"/x": b"content"}) as server, Trace() as trace:
-        run_fetch(plan_fetch([RemoteFile("x", (server.at("/x"),))], settings), settings)
-    return len({file for file, _ in trace.calls if "/offline_data/fetch/" in file})
+    with FileServer({"/x": b"content"}) as server:
+        files = [RemoteFile("x", (server.at("/x"),))]
+        return traced(lambda: run_fetch(plan_fetch(files, settings), settings))
 
 
 class _NoChild:
@@ -231,7 +235,7 @@ def run_counts() -> Iterator[tuple[str, str]]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = write_d4rl_hdf5(Path(folder, "x.hdf5"))
-        yield "one HTTP download", f"{_files_of_a_download(Path(folder, 'x'))} files of fetch"
+        yield "download of one file", _trace_download(Path(folder, "x"))
         line = ["convert", str(path), "x", "--from", "d4rl", "--root", folder, "-q"]
         with patch("offline_data.ingest.conversion.Child", _NoChild):
             yield "convert x.hdf5 --from d4rl", traced(lambda: main(line))
@@ -248,63 +252,103 @@ def run_counts() -> Iterator[tuple[str, str]]:
         yield "frames of ours between the call and fn", str(max(depth))
 
 
-def sizes() -> dict[str, list[int]]:
-    """Return the lines of each file, by folder; files outside of folders are under `offline_data`."""
-    found: dict[str, list[int]] = collections.defaultdict(list)
-    for path in [*product_files(), *(ROOT / "tests").rglob("*.py")]:
-        parts = path.relative_to(ROOT).parts
-        nested = len(parts) > 2 and parts[0] == "offline_data"
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        found["/".join(parts[: 2 if nested else 1])].append(lines)
+def room_of(path: Path) -> str:
+    """Return the room of a product file, or the room that a test's folder is named after."""
+    first, *rest = path.relative_to(ROOT).parts
+    if first == "offline_data":
+        return rest[0] if len(rest) > 1 else MODULES
+    return rest[0] if first == "tests" and len(rest) > 1 else first
+
+
+def count_lines(paths: Iterable[Path]) -> collections.Counter[str]:
+    """Count the lines of files by room."""
+    found: collections.Counter[str] = collections.Counter()
+    for path in paths:
+        found[room_of(path)] += len(path.read_text(encoding="utf-8").splitlines())
     return found
 
 
-def participles() -> list[str]:
-    """Return functions and classes named by a participle alone, which says not what they do."""
-    words = "made|told|found|given|kept|chosen|there|one|held|shown|known"
-    pattern = re.compile(rf"_?([A-Za-z][a-z]+ed|{words})")
-    return [
-        f"{module_of(path)}.{node.name}"
-        for path in product_files()
-        for node in syntax_nodes(path)
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and pattern.fullmatch(node.name)
-    ]
+def room_sizes() -> dict[str, int]:
+    """Return the number of lines of each room, without its tests."""
+    return dict(sorted(count_lines(product_files()).items()))
+
+
+def imports_between_rooms(graph: dict[str, set[str]]) -> collections.Counter[tuple[str, str]]:
+    """Count the imports of modules of other rooms, by importing and imported room."""
+    rooms = {module_of(path): room_of(path) for path in product_files()}
+    pairs = ((rooms[here], rooms[there]) for here, others in graph.items() for there in others)
+    return collections.Counter(pair for pair in pairs if pair[0] != pair[1])
 
 
 WORDS = {
-    "docstring begins with a question word": re.compile(r'^\s*"""(What|Where|Who|How|Which)\b'),
-    "is no X": re.compile(r"(?<![Tt]here )\b(is|are) no (?!(longer|more|other|such|less)\b)[a-z]"),
+    "begin the docstring with a verb or a noun, not with a question word": re.compile(
+        r'^\s*"""(What|Where|Who|How|Which)\b'
+    ),
+    "write `is not a …`, not `is no …`": re.compile(
+        r"(?<![Tt]here )\b(is|are) no (?!(longer|more|other|such|less)\b)[a-z]"
+    ),
 }
-"""Wordings that are not used, by name."""
+"""Patterns of wordings that are not used, by what to write instead."""
 
 
 def wordings() -> dict[str, list[str]]:
-    """Return the places of wordings that are not used."""
-    found: dict[str, list[str]] = {name: [] for name in WORDS}
+    """Return the places of wordings that are not used, by what to write instead."""
+    found: dict[str, list[str]] = {remedy: [] for remedy in WORDS}
     for path in product_files():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for name, pattern in WORDS.items():
+            for remedy, pattern in WORDS.items():
                 if pattern.search(line):
-                    found[name].append(f"{path.relative_to(ROOT)}:{number}")
+                    found[remedy].append(f"{path.relative_to(ROOT)}:{number}")
     return found
+
+
+def print_rooms(crossing: collections.Counter[tuple[str, str]]) -> None:
+    """Print a line for each room, and their sum."""
+    files = product_files()
+    lines, tests = count_lines(files), count_lines((ROOT / "tests").rglob("*.py"))
+    number = collections.Counter(map(room_of, files))
+    columns = ("lines", "recorded", "tests", "files", "imports out", "in")
+    print(f"{'room':14}", *(f"{name:>11}" for name in columns))
+    rows = {
+        room: (
+            lines[room],
+            RECORDED.get(room, (0, ""))[0],
+            tests.pop(room, 0),
+            number[room],
+            sum(count for (here, _), count in crossing.items() if here == room),
+            sum(count for (_, there), count in crossing.items() if there == room),
+        )
+        for room in sorted(lines)
+    }
+    rows["other tests"] = (0, 0, tests.total(), 0, 0, 0)
+    rows["sum"] = tuple(map(sum, zip(*rows.values(), strict=True)))
+    for room, row in rows.items():
+        print(f"{room:14}", *(f"{value:11,}" for value in row))
+
+
+def print_list(what: str, items: list[str]) -> None:
+    """Print a number, and the items that were counted below it."""
+    print(f"{what}: {len(items)}", *items, sep="\n  ")
 
 
 def main() -> None:
     """Print all counts."""
-    print(f"{'folder':30} {'files':>5} {'lines':>6} {'budget':>6} {'longest':>7}")
-    found_sizes = sizes()
-    for folder, lengths in sorted(found_sizes.items()):
-        budget = BUDGETS.get(folder, 0)
-        print(f"{folder:30} {len(lengths):5} {sum(lengths):6} {budget:6} {max(lengths):7}")
-    every = [n for folder, lengths in found_sizes.items() if folder != "tests" for n in lengths]
-    print(f"{'product':30} {len(every):5} {sum(every):6} {'':6} {max(every):7}")
-    print(f"named by a participle: {len(participles())}")
-    for name, places in wordings().items():
-        print(f"{name}: {len(places)}", *places, sep="\n  ")
-    found = cycles(import_graph())
-    print(f"import cycles: {len(found)}", *(" ↔ ".join(cycle) for cycle in found), sep="\n  ")
+    from tests.test_layers import imports_against_the_order
+
+    graph = import_graph()
+    crossing = imports_between_rooms(graph)
+    print_rooms(crossing)
+    print_list("imports against the order of tests/test_layers.py", imports_against_the_order())
+    rooms = {room: {there for here, there in crossing if here == room} for room in room_sizes()}
+    print_list("cycles between rooms", [" ↔ ".join(cycle) for cycle in cycles(rooms)])
+    print_list("cycles between modules", [" ↔ ".join(cycle) for cycle in cycles(graph)])
     twice = classes_defined_twice()
-    print(f"class names defined twice: {len(twice)} ({', '.join(twice)})")
+    print_list(
+        "class names defined twice",
+        [f"{name}: {', '.join(places)}" for name, places in twice.items()],
+    )
+    for remedy, places in wordings().items():
+        print_list(remedy, places)
     for what, counts in run_counts():
         print(f"{what}: {counts}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import structure
+from tests.remedy import assert_none
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -165,7 +166,10 @@ def _layer(room: str) -> int:
 
 def test_every_file_has_a_layer() -> None:
     rooms = {path.relative_to(ROOT).parts[1].removesuffix(".py") for path in _files()}
-    assert rooms <= set().union(*LAYERS, OUTSIDE, {"__init__"})
+    assert_none(
+        rooms - set().union(*LAYERS, OUTSIDE, {"__init__"}),
+        "add these packages and modules to LAYERS in tests/test_layers.py, in the layer above all that they import",
+    )
 
 
 def _crossings() -> Iterator[tuple[Import, str, str]]:
@@ -175,23 +179,36 @@ def _crossings() -> Iterator[tuple[Import, str, str]]:
             yield found, here, there
 
 
-def test_nothing_imports_to_the_left() -> None:
-    wrong = [
+def imports_against_the_order() -> list[str]:
+    """Return the imports of rooms to the left, also those inside functions."""
+    return [
         found.place
         for found, here, there in _crossings()
         if (there in OUTSIDE and here != "offline_data_cli")
         or (there not in OUTSIDE and _layer(there) < _layer(here))
     ]  # fmt: skip
-    assert wrong == []
+
+
+def test_nothing_imports_to_the_left() -> None:
+    assert_none(
+        imports_against_the_order(),
+        "move what is imported to a lower layer of LAYERS (tests/test_layers.py), or pass it as an argument",
+    )
 
 
 def test_no_module_imports_itself_through_others() -> None:
     """Imports of types count, and those inside functions."""
-    assert structure.cycles(structure.import_graph()) == []
+    assert_none(
+        map(" ↔ ".join, structure.cycles(structure.import_graph())),
+        "move what these modules share to one that they all import",
+    )
 
 
 def test_rooms_that_must_not_know_each_other() -> None:
-    assert [f.place for f, here, there in _crossings() if (here, there) in APART] == []
+    assert_none(
+        (found.place for found, here, there in _crossings() if (here, there) in APART),
+        "pass what is needed as an argument; APART in tests/test_layers.py has the pairs",
+    )
 
 
 def test_nothing_heavy_is_imported_on_load() -> None:
@@ -202,7 +219,9 @@ def test_nothing_heavy_is_imported_on_load() -> None:
         and _top(found) in HEAVY - (TORCH if found.file.startswith(BRING_TORCH) else set())
         and _room(found.file) != "testing"
     ]
-    assert wrong == []
+    assert_none(
+        wrong, "import it inside the function that needs it, types under `if TYPE_CHECKING:`"
+    )
 
 
 def test_torch_stays_in_the_buffers() -> None:
@@ -212,13 +231,13 @@ def test_torch_stays_in_the_buffers() -> None:
         if _top(found) in TORCH
         and _room(found.file) not in {"buffers", "preprocess", "testing", "text"}
     ]
-    assert wrong == []
+    assert_none(wrong, "use numpy here; tensors are made in buffers, preprocess and text")
 
 
 @pytest.mark.parametrize("package", sorted(ONE_FILE))
 def test_an_optional_package_is_known_to_one_file(package: str) -> None:
     files = {found.file for found in _imports() if _top(found) == package}
-    assert len(files) <= 1, files
+    assert_none(files if len(files) > 1 else (), f"import {package} in one of these files alone")
 
 
 def _top(found: Import) -> str:
@@ -238,14 +257,17 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
 def test_only_config_reads_the_environment() -> None:
-    users = {
-        _name(path)
+    users = [
+        f"{_name(path)}:{getattr(node, 'lineno', '')}"
         for path in _files()
         for node in structure.syntax_nodes(path)
         if (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT)
         or (isinstance(node, ast.ImportFrom) and {a.name for a in node.names} & ENVIRONMENT)
-    }
-    assert users == {"offline_data/config.py"}
+    ]
+    assert_none(
+        (user for user in users if not user.startswith("offline_data/config.py:")),
+        "read the environment in offline_data/config.py: a field of Settings, or a function there",
+    )
 
 
 def test_only_render_prints() -> None:
@@ -258,10 +280,11 @@ def test_only_render_prints() -> None:
         or (isinstance(node, ast.Attribute) and node.attr in {"echo", "secho", "__stdout__"})
         or (isinstance(node, ast.Attribute) and _is_stream(node))
     }
-    assert printers - OWN_PIPES - REDIRECTS == {
-        "cli/offline_data_cli/render.py",
-        "cli/offline_data_cli/streams.py",
-    }
+    allowed = {"cli/offline_data_cli/render.py", "cli/offline_data_cli/streams.py"}
+    assert_none(
+        printers - OWN_PIPES - REDIRECTS - allowed,
+        "return a value; cli/offline_data_cli/render.py prints results, a library tells by `progress` or warnings",
+    )
 
 
 def _is_stream(node: ast.Attribute) -> bool:
@@ -282,13 +305,17 @@ def test_only_the_program_exits() -> None:
         or (isinstance(node, ast.Attribute) and node.attr in {"exit", "_exit"})
     }
     library = {name for name in exits - OWN_PIPES - STOPS_EXITS if name.startswith("offline_data/")}
-    assert {name for name in library if _room(name) != "testing"} == set()
+    assert_none(
+        (name for name in library if _room(name) != "testing"),
+        "raise an error of offline_data/errors.py: the command line turns it into an exit code",
+    )
 
 
 def test_the_page_on_architecture_has_these_layers() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     drawn = page.partition("<!-- layers")[2].partition("```\n")[2].partition("```")[0]
-    assert drawn.splitlines() == [" · ".join(sorted(rooms)) for rooms in LAYERS]
+    expected = "\n".join(" · ".join(sorted(rooms)) for rooms in LAYERS)
+    assert drawn.strip() == expected, f"replace the layers in docs/architecture.md by\n{expected}"
 
 
 def test_the_page_on_architecture_names_files_that_exist() -> None:
@@ -296,4 +323,7 @@ def test_the_page_on_architecture_names_files_that_exist() -> None:
     named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|md))?)`", page))
     places = [ROOT, ROOT / "offline_data"]
     assert len(named) > 40
-    assert [name for name in sorted(named) if not any((at / name).exists() for at in places)] == []
+    assert_none(
+        (name for name in sorted(named) if not any((at / name).exists() for at in places)),
+        "docs/architecture.md names these, and they do not exist: write where the files are now",
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -205,3 +207,10 @@ def test_offline_is_passed_on_and_not_taken_back(cli: Cli, monkeypatch: pytest.M
     assert cli("--offline", "env", "--json").json["settings"]["offline"] is True
     monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
     assert cli("env", "--json").json["settings"]["offline"] is True
+
+
+def test_the_module_is_the_command() -> None:
+    line = [sys.executable, "-m", "offline_data_cli", "no-such-verb"]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "No such command 'no-such-verb'" in ran.stderr
