@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS = (
     {"offline_data_cli"},
-    {"api"},
+    {"api", "plugins"},
     {"text"},
     {
         "alignment",

@@ -75,7 +75,7 @@ def _load_rule(point: EntryPoint, known: Mapping[str, type[Rule]]) -> type[Rule]
     try:
         rule = point.load()
         if not _is_rule(rule):
-            problem = "is not a subclass of offline_data.checks.Rule"
+            problem = "is not a subclass of offline_data.plugins.Rule"
         elif missing := [n for n in _ATTRIBUTES if not isinstance(getattr(rule, n, None), str)]:
             problem = f"has no {' and no '.join(missing)}"
         elif rule.severity not in SEVERITIES:

@@ -43,7 +43,7 @@ def join_episodes(
 
     Args:
         readings: The place of an episode, for messages, and a callable that reads it, or several.
-        skip_bad: `Release.skip_bad_episodes`.
+        skip_bad: `Release.options.skip_bad_episodes`.
         budget: Bytes of a batch, with text and images in their stored form.
 
     Raises:

@@ -150,7 +150,15 @@ def _check_status(response: httpx.Response, url: str) -> None:
 
 
 def get_json(url: str, settings: Settings, **rest: Any) -> Any:
-    """Fetch a small JSON document; as `get_document`, and `FormatError` if it is not JSON."""
+    """Fetch a small JSON document; mirrors come first, offline only those that are folders.
+
+    Raises `OfflineError`, before it opens a socket; `NotFoundError`, `AuthError`, `NetworkError`; and
+    `IntegrityError`, of which `FormatError` is one, for what is too large or not JSON.
+
+    Args:
+        url: `http(s)://…`.
+        rest: Arguments of `get_document`.
+    """
     return get_document(url, settings, parse_json, **rest)
 
 

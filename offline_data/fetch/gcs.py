@@ -154,7 +154,7 @@ def list_bucket(
     Returns:
         By name, in the order of code points; without placeholders of folders (names that end
         with `/`). Empty if nothing has the prefix. Objects that change while pages are being
-        fetched may be in it or not.
+        fetched may be in it or not. `file` of each returns it as a `RemoteFile`.
 
     Raises:
         UsageError: The URL has another form, or a name that no bucket has.

@@ -143,7 +143,7 @@ def list_hub(
     *,
     may_be_empty: bool = False,
 ) -> HubListing:
-    """List all files below a folder.
+    """List all files below a folder of a dataset repository on the hub.
 
     Raises `NotFoundError`, also if there are none unless it `may_be_empty`, `AuthError`, `NetworkError`,
     `OfflineError`.
@@ -153,6 +153,10 @@ def list_hub(
         folder: Posix path in it; empty for all of it.
         revision: Commit, branch or tag; None for the main branch.
         may_be_empty: Whether a repository without files is an answer.
+
+    Returns:
+        `commit`, the revision as its sha, and `files`, sorted by path; `licence` and `card` are what the
+        repository's README.md states.
     """
     from huggingface_hub.utils import validate_repo_id
 

@@ -212,7 +212,13 @@ class NpyRows:
 def open_npz(path: Path, *, budget: int, content: IO[bytes] | None = None) -> Iterator[NpzArrays]:
     """Open a `.npz` file, whatever its name, whose arrays together have at most `budget` bytes.
 
-    Arguments, and what is raised, are those of `archive.open_zip`.
+    The block gets a mapping of names to arrays, each read when asked for; `header(name)` reads dtype and
+    shape alone. With `content`, these are the file's bytes, and `path` is only what messages call it.
+
+    Raises:
+        NotFoundError, AccessError: There is no such file; it may not be read.
+        IntegrityError: It is not a zip archive, is damaged, has more bytes, or names that are not paths
+            below a folder; also where an array is read, which may not have Python objects.
 
     Example:
         >>> import pathlib, tempfile

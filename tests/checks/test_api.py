@@ -108,7 +108,7 @@ def test_torch_is_not_imported(root: Path) -> None:
 
 
 PLUGIN = '''
-from offline_data.checks import Rule
+from offline_data.plugins import Rule
 
 class Short(Rule):
     """Episodes are short.

@@ -1,0 +1,54 @@
+"""Names of `plugins.py`, as type checkers and editors see them; a test compares the two."""
+
+from offline_data.checks.block import RowBlock as RowBlock
+from offline_data.checks.finding import Finding as Finding
+from offline_data.checks.rule import Measured as Measured
+from offline_data.checks.rule import Rule as Rule
+from offline_data.checks.rule import Tally as Tally
+from offline_data.config import Settings as Settings
+from offline_data.episodes.batch import EpisodeBatch as EpisodeBatch
+from offline_data.episodes.cut import with_final_rows as with_final_rows
+from offline_data.episodes.fields import Dropped as Dropped
+from offline_data.episodes.fields import Key as Key
+from offline_data.episodes.fields import Skipped as Skipped
+from offline_data.episodes.fields import join_key as join_key
+from offline_data.episodes.fields import split_key as split_key
+from offline_data.episodes.joining import join_episodes as join_episodes
+from offline_data.errors import FormatError as FormatError
+from offline_data.errors import MissingDependencyError as MissingDependencyError
+from offline_data.errors import NetworkError as NetworkError
+from offline_data.errors import NotFoundError as NotFoundError
+from offline_data.errors import OfflineDataError as OfflineDataError
+from offline_data.errors import OfflineError as OfflineError
+from offline_data.errors import StepError as StepError
+from offline_data.errors import UsageError as UsageError
+from offline_data.fetch.client import get_json as get_json
+from offline_data.fetch.files import RemoteFile as RemoteFile
+from offline_data.fetch.gcs import list_bucket as list_bucket
+from offline_data.fetch.hub import list_hub as list_hub
+from offline_data.files import check_relative as check_relative
+from offline_data.preprocess.chunk import EpisodeChunk as EpisodeChunk
+from offline_data.preprocess.steps.base import MeasuredStep as MeasuredStep
+from offline_data.preprocess.steps.base import Selection as Selection
+from offline_data.preprocess.steps.base import Step as Step
+from offline_data.readers.hdf5 import open_hdf5 as open_hdf5
+from offline_data.readers.npy import open_npz as open_npz
+from offline_data.sources.base import UNVERSIONED as UNVERSIONED
+from offline_data.sources.base import CatalogSource as CatalogSource
+from offline_data.sources.base import Part as Part
+from offline_data.sources.base import RandomAccess as RandomAccess
+from offline_data.sources.base import RawDataset as RawDataset
+from offline_data.sources.base import Release as Release
+from offline_data.sources.base import Shard as Shard
+from offline_data.sources.base import Source as Source
+from offline_data.sources.base import SourceInfo as SourceInfo
+from offline_data.sources.catalogs import CatalogEntry as CatalogEntry
+from offline_data.sources.fingerprint import fingerprint as fingerprint
+from offline_data.sources.options import Options as Options
+from offline_data.sources.recognition import ArrayNames as ArrayNames
+from offline_data.store.encoded import EncodedColumn as EncodedColumn
+from offline_data.store.reader import DatasetReader as DatasetReader
+from offline_data.strict_json import parse_json as parse_json
+from offline_data.strict_json import read_json as read_json
+
+__all__: list[str]  # noqa: PYI035 - it has the names above
