@@ -141,6 +141,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         markdown = re.sub(
             r"(?m)^## (RL\d+) .*$", r"\g<0>\n\n[Bad and good data](rules/\1.md)", markdown
         )
+    if path == "plugins.md":  # mkdocstrings writes the text of each name
+        names = re.findall(r"(?m)^\| `(\w+)` \|", markdown)
+        markdown = re.sub(r"(?m)^\| `(\w+)` \|", r"| [`\1`](#offline_data.plugins.\1) |", markdown)
+        markdown = "\n\n".join([markdown, *(f"::: offline_data.plugins.{name}" for name in names)])
     return rewrite(markdown, origins.get(path, f"docs/{path}"), path)
 
 
