@@ -11,11 +11,13 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, get_origin
 
 import pytest
 
 import offline_data
+import offline_data.plugins
 from tests.cli.conftest import Cli
 from tests.frozen import commands, values
 
@@ -89,15 +91,18 @@ def test_help(cli: Cli, folder: Path) -> None:
     compare("texts", "help", found)
 
 
-def test_public_names() -> None:
+@pytest.mark.parametrize("module", [offline_data, offline_data.plugins])
+def test_public_names(module: ModuleType) -> None:
     found = {}
-    for name in offline_data.__all__:
-        value = getattr(offline_data, name)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if get_origin(value):  # an alias of a type
+            continue
         try:
             found[name] = [str(parameter) for parameter in _parameters(value)]
         except (TypeError, ValueError):
             found[name] = []
-    compare("names", "offline_data", found)
+    compare("names", module.__name__, found)
 
 
 def _parameters(value: Any) -> list[str]:
