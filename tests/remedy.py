@@ -8,4 +8,4 @@ from collections.abc import Iterable
 def assert_none(wrong: Iterable[object], remedy: str) -> None:
     """Fail if there is anything wrong: with each on a line, and the command or edit that mends it."""
     found = [str(one) for one in wrong]
-    assert not found, "\n  ".join(["", *found]) + f"\n→ {remedy}"
+    assert not found, "\n  ".join([f"{remedy}:", *found])

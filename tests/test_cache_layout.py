@@ -17,6 +17,7 @@ from offline_data.store.manifest import Manifest
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.films import film_batch
 from tests.pictures import pictures, write
+from tests.remedy import assert_none
 
 TEXT = (Path(__file__).parents[1] / "cache_layout.md").read_text(encoding="utf-8")
 
@@ -33,7 +34,10 @@ def test_every_manifest_field_is_documented() -> None:
         )
     )
     fields = set(Manifest.__dataclass_fields__) - {"tables", "extra"} | {"format_version", "schema"}
-    assert documented == fields
+    assert_none(
+        documented ^ fields,
+        "cache_layout.md: the table of `manifest.json` has a row for each field",
+    )
 
 
 def test_every_leaf_field_is_documented() -> None:
@@ -42,7 +46,11 @@ def test_every_leaf_field_is_documented() -> None:
             r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", section("Files"), re.MULTILINE))
         )
     )
-    assert documented == set(layout.LeafSpec.__dataclass_fields__)
+    fields = set(layout.LeafSpec.__dataclass_fields__)
+    assert_none(
+        documented ^ fields,
+        "cache_layout.md: the table of Files has a row for each field of a leaf",
+    )
 
 
 def test_names_and_numbers_are_the_codes() -> None:

@@ -22,15 +22,15 @@ def pages() -> dict[str, str]:
 
 
 def _rule(text: RuleText) -> str:
-    example = EXAMPLES[text.code]
+    example = EXAMPLES.get(text.code)
     thresholds = [[code(one.name), f"{one.default:g}", plain(one.means)] for one in text.thresholds]
     name = text.code
     return page(
         f"# {text.code} {text.name}",
         f"**{text.severity}** · {text.summary}",
         *text.details,
-        f"## Bad\n\n```text\n{example['bad']}```",
-        f"## Good\n\n```text\n{example['good']}```",
+        f"## Bad\n\n```text\n{example['bad']}```" if example else "",
+        f"## Good\n\n```text\n{example['good']}```" if example else "",
         f"## What to do\n\n{text.hint[:1].upper()}{text.hint[1:]}." if text.hint else "",
         _defects() if name == "RL004" else "",
         "## Thresholds" if thresholds else "",

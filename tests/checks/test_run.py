@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,7 @@ from offline_data.errors import UsageError
 from offline_data.preprocess.steps.registry import step_names
 from offline_data.store.reader import DatasetReader
 from tests.checks.planted import Write, changed, clean_batch
+from tests.remedy import assert_none
 
 
 class _Raises(Rule):
@@ -124,16 +126,21 @@ def test_selectors() -> None:
 def test_every_rule_is_documented() -> None:
     for code, rule in all_rules().items():
         assert rule.code == code
-        assert rule.name == rule.name.lower().replace(" ", "-")
-        assert rule.severity in {"info", "warning", "error"}
-        assert rule.summary().endswith(".")
-        assert "\n\n" in (rule.__doc__ or ""), code
-        assert rule.explained.keys() == rule.thresholds.keys()
-    assert len({rule.name for rule in all_rules().values()}) == len(all_rules())
+        assert rule.name == rule.name.lower().replace(" ", "-"), f"{code}: write `name` as a-b-c"
+        assert rule.severity in {"info", "warning", "error"}, f"{code}: correct `severity`"
+        summary = f"{code}: the docstring begins with a sentence, the summary, and has a paragraph below it"
+        assert rule.summary().endswith("."), summary
+        assert "\n\n" in (rule.__doc__ or ""), summary
+        same = f"{code}: `explained` has a text for each of `thresholds`"
+        assert rule.explained.keys() == rule.thresholds.keys(), same
+    names = collections.Counter(rule.name for rule in all_rules().values())
+    assert_none((name for name in names if names[name] > 1), "give each rule a name of its own")
 
 
 def test_hints_name_steps_that_exist() -> None:
     known = set(step_names())
     for rule in all_rules().values():
         for name in re.findall(r"--step (\w+)", rule.hint + (rule.__doc__ or "")):
-            assert name in known, (rule.code, name)
+            assert name in known, (
+                f"the hint or docstring of {rule.code} names an unknown step {name}"
+            )

@@ -22,6 +22,7 @@ from offline_data.sources.atari_dqn.log import file_of
 from offline_data.sources.base import Release, Source
 from offline_data.sources.options import Options
 from offline_data.sources.registry import get_source, source_names
+from tests.remedy import assert_none
 from tests.sources.test_d3rlpy import write_dump, write_flat
 from tests.sources.test_files import WAYS, as_rows, mapping_of
 from tests.sources.test_flat_sources import ENDS, LENGTHS, flat_arrays, write_dsrl, write_neorl
@@ -397,8 +398,18 @@ def test_cells_are_rows_of_the_file_and_of_the_dataset(name: str, tmp_path: Path
 
 
 def test_every_source_has_facts_and_a_diagram_or_a_sentence() -> None:
-    assert list(FACTS) == source_names()
-    assert {name for name in FACTS if not files_of(name)} == {
-        name for name, facts in FACTS.items() if "instead" in facts
-    }
-    assert {name for name in FACTS if files_of(name)} == set(MAKERS)
+    assert_none(
+        set(FACTS) ^ set(source_names()),
+        "docs/generate/sources.yml describes each source (ids, files, quirks), and nothing else",
+    )
+    assert list(FACTS) == sorted(FACTS), "sort docs/generate/sources.yml by the names of sources"
+    drawn = {name for name in FACTS if files_of(name)}
+    assert_none(
+        drawn ^ {name for name, facts in FACTS.items() if "instead" not in facts},
+        "each source of docs/generate/sources.yml has `files`, a diagram of rows, or a sentence `instead`",
+    )
+    assert_none(
+        drawn ^ set(MAKERS),
+        "each source with `files` in docs/generate/sources.yml has a function make_NAME in "
+        "tests/docs/test_alignment.py, which returns an Example for each file",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from offline_data.sources.registry import iter_catalogs, source_names
 from offline_data_cli.app import command_tree
 from offline_data_cli.help import EXAMPLES
 from offline_data_cli.main import EXIT_CODES
+from tests.remedy import assert_none
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 400_000
@@ -26,6 +28,10 @@ def pages() -> dict[str, str]:
 
 
 def test_every_source_and_dataset(pages: dict[str, str]) -> None:
+    assert_none(
+        (name for name in source_names() if f"sources/{name}.md" not in pages),
+        "describe these sources in docs/generate/sources.yml",
+    )
     for name in source_names():
         assert f"# {name}\n" in pages[f"sources/{name}.md"]
         assert f"({name}.md)" in pages["sources/index.md"]
@@ -66,16 +72,28 @@ def test_every_verb_with_every_option_and_example(pages: dict[str, str]) -> None
 
 
 def test_every_rule_with_bad_and_good_data(pages: dict[str, str]) -> None:
-    assert rules.EXAMPLES.keys() == rule_texts().keys()
+    assert_none(
+        rules.EXAMPLES.keys() ^ rule_texts().keys(),
+        "docs/generate/rules.yml has an example, `bad` and `good`, for each rule and for nothing else",
+    )
     for code, text in rule_texts().items():
-        assert rules.EXAMPLES[code]["bad"] != rules.EXAMPLES[code]["good"]
+        assert rules.EXAMPLES[code]["bad"] != rules.EXAMPLES[code]["good"], code
         assert text.summary in pages[f"rules/{code}.md"]
-        assert f"#{code.lower()}-{text.name}" in (ROOT / "docs" / "rules.md").read_text("utf-8")
+        again = f"{code} is missing: run `offline-data rule --all > docs/rules.md`"
+        assert f"#{code.lower()}-{text.name}" in (ROOT / "docs" / "rules.md").read_text("utf-8"), (
+            again
+        )
 
 
 def test_every_public_name_once(pages: dict[str, str]) -> None:
-    listed = [name for group in reference.GROUPS.values() for name in group["names"].split()]
-    assert sorted(listed) == sorted(reference.public_names())
+    listed = collections.Counter(
+        name for group in reference.GROUPS.values() for name in group["names"].split()
+    )
+    assert_none(
+        sorted(listed - collections.Counter(reference.public_names()))
+        + sorted(collections.Counter(reference.public_names()) - listed),
+        "name each public name of offline_data/__init__.pyi once in a group of docs/generate/reference.yml",
+    )
     text = "".join(page for path, page in pages.items() if path.startswith("python/"))
     assert all(f"\n::: offline_data.{name}\n" in text for name in listed)
 
@@ -83,12 +101,17 @@ def test_every_public_name_once(pages: dict[str, str]) -> None:
 def test_the_navigation_has_every_page_and_no_other(pages: dict[str, str]) -> None:
     placed = re.findall(r"[\w/.-]+\.md", str(hook.navigation()))
     own = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert len(placed) == len(set(placed))
-    assert set(placed) == own | set(pages)
+    assert_none(
+        {*(page for page in placed if placed.count(page) > 1), *(set(placed) ^ (own | set(pages)))},
+        "each page has one place in `navigation` of docs/generate/hook.py, and each place a page",
+    )
 
 
 def test_pages_are_not_huge(pages: dict[str, str]) -> None:
-    assert {path for path, text in pages.items() if len(text.encode()) > LARGEST} == set()
+    assert_none(
+        (path for path, text in pages.items() if len(text.encode()) > LARGEST),
+        f"divide these pages, or list less on them: more than {LARGEST:,} bytes load slowly",
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from offline_data.sources.registry import iter_catalogs
 from tests.install.conftest import ROOT, setup_options
+from tests.remedy import assert_none
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,13 +61,18 @@ def test_every_file_has_the_addresses_of_the_project() -> None:
 
 def test_all_has_every_extra() -> None:
     named = {extra for line in EXTRAS["all"] for extra in Requirement(line).extras}
-    assert named == EXTRAS.keys() - {"all"}
+    assert_none(
+        named ^ (EXTRAS.keys() - {"all"}), "the extra `all` in pyproject.toml names each other one"
+    )
 
 
 def test_each_package_is_in_one_extra_once() -> None:
     lines = [Requirement(line) for extra in EXTRAS.values() for line in extra]
     names = sorted((one.name, *sorted(one.extras)) for one in lines if one.name != "offline-data")
-    assert names == sorted(set(names))
+    assert_none(
+        (name for name in set(names) if names.count(name) > 1),
+        "pyproject.toml: name the package in one extra, and that one as offline-data[…] in the others",
+    )
 
 
 def test_every_extra_that_a_text_names_exists() -> None:
@@ -82,7 +88,7 @@ def test_every_extra_that_a_text_names_exists() -> None:
     }
     printed = {catalog.extra for catalog in iter_catalogs()} - {None}
     assert len(printed) > 4
-    assert printed <= EXTRAS.keys()
+    assert_none(printed - EXTRAS.keys(), "sources name these extras: add them to pyproject.toml")
 
 
 TEXT = """[![badge](https://a.example/b.svg)](https://a.example) ![bars](docs/pictures/bars.svg)
@@ -117,7 +123,10 @@ def test_what_the_readme_links_to_exists(monkeypatch: pytest.MonkeyPatch) -> Non
     assert code.findall(shown) == code.findall(text)
     paths = re.findall(rf"{REPOSITORY}/(?:raw|blob)/main/([^)#\"]+)", shown)
     assert paths
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert_none(
+        (path for path in paths if not (ROOT / path).exists()),
+        "README.md links to these, and they do not exist: write where the files are now",
+    )
     assert re.findall(r"\]\((?!https?:|#)[^)]*|(?:src|srcset|href)=\"(?!https?:|#)", shown) == []
 
 

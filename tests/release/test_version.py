@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.release.conftest import ROOT
+from tests.remedy import assert_none
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -76,12 +77,17 @@ def test_conda_recipe_has_the_requirements() -> None:
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
     assert recipe["context"]["name"] == PROJECT["name"]
     assert recipe["about"]["license"] == PROJECT["license"]
-    assert recipe["about"]["summary"] == PROJECT["description"]
+    assert recipe["about"]["summary"] == PROJECT["description"], (
+        "conda/recipe.yaml: `summary` is the description of pyproject.toml"
+    )
     wanted = [f"python {PROJECT['requires-python']}"]
     for requirement in PROJECT["dependencies"]:
         name, bound = re.fullmatch(r"([\w-]+)(>=[\d.]+)(?:;.*)?", requirement).groups()  # type: ignore[union-attr]
         wanted.append(f"{CONDA_NAMES.get(name, name)} {bound}")
-    assert sorted(recipe["requirements"]["run"]) == sorted(wanted)
+    assert_none(
+        set(recipe["requirements"]["run"]) ^ set(wanted),
+        "conda/recipe.yaml: `run` has the dependencies of pyproject.toml, by their names in conda",
+    )
     ((command, target),) = PROJECT["scripts"].items()
     assert recipe["build"]["python"]["entry_points"] == [f"{command} = {target}"]
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
@@ -92,11 +98,17 @@ def test_citation() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["title"] == PROJECT["name"]
     assert citation["license"] == PROJECT["license"]
-    assert citation["abstract"] == PROJECT["description"]
+    assert citation["abstract"] == PROJECT["description"], (
+        "CITATION.cff: `abstract` is the description of pyproject.toml"
+    )
 
 
 def test_a_version_has_at_most_25_lines_in_the_changelog() -> None:
     _, *versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
     assert versions
     for section in versions:
-        assert len(re.findall(r"^- ", section, re.MULTILINE)) <= 25, section.partition("\n")[0]
+        lines = len(re.findall(r"^- ", section, re.MULTILINE))
+        assert lines <= 25, (
+            f"CHANGELOG.md has {lines} lines for {section.partition(chr(10))[0]}, more than 25: add the change "
+            "to the line of its subject (a source to **Sources**), or merge two lines"
+        )

@@ -19,6 +19,7 @@ from offline_data.sources.registry import (
     iter_sources,
     source_accepting,
 )
+from tests.remedy import assert_none
 from tests.toys import sharded
 from tests.toys.d4rl import write_d4rl_hdf5
 
@@ -57,6 +58,11 @@ def test_each_source_that_publishes_has_a_catalogue_also_one_of_another_package(
 ) -> None:
     monkeypatch.syspath_prepend(str(sharded.install(tmp_path)))
     listed = {source.name: source for source in iter_sources() if source.catalog()}
+    assert_none(
+        {catalog.name for catalog in iter_catalogs()} ^ set(listed),
+        "a source that lists datasets has a line in `_CATALOGS` of offline_data/sources/registry.py, "
+        "and no other has",
+    )
     assert [catalog.name for catalog in iter_catalogs()] == list(listed)
     assert "shardtoy" in listed
     for name, source in listed.items():

@@ -11,6 +11,7 @@ import pytest
 
 from offline_data.targets.base import TARGETS, get_target
 from offline_data_cli.app import command_tree
+from tests.remedy import assert_none
 from tests.stories.conftest import Shell
 from tests.targets.conftest import flat_batch
 from tests.toys.stored import write_stored
@@ -53,7 +54,7 @@ def table() -> str:
 def test_the_table_is_that_of_the_formats() -> None:
     found = re.search(r"<!-- formats: .*? -->\n(.*?)\n\n", PAGE, re.DOTALL)
     assert found is not None
-    assert found[1] == table()
+    assert found[1] == table(), f"replace the table in docs/export.md by\n{table()}"
 
 
 def test_the_commands_and_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,12 +78,17 @@ def test_the_commands_and_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_format_has_a_line_in_the_docs() -> None:
-    assert [
-        name for name in TARGETS if f"--to {name}" not in PAGE and f"or `{name}`" not in PAGE
-    ] == []
+    assert_none(
+        (name for name in TARGETS if f"--to {name}" not in PAGE and f"or `{name}`" not in PAGE),
+        "write a line `--to NAME` for these formats in docs/export.md",
+    )
 
 
 def test_the_help_names_every_format() -> None:
     to = next(one for one in command_tree().commands["export"].params if one.name == "to")
     names = str(to.help).partition(". ")[2].rstrip(".")
-    assert sorted(re.split(r", | or ", names)) == sorted(TARGETS)
+    assert_none(
+        set(re.split(r", | or ", names)) ^ set(TARGETS),
+        "the help of `export --to` (cli/offline_data_cli/commands/export.py) names the formats of "
+        "offline_data/targets/base.py",
+    )

@@ -14,6 +14,7 @@ from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
 from offline_data.testing.chunks import toy_chunk, with_leaves
 from offline_data.testing.steps import StepContract
+from tests.remedy import assert_none
 
 TEXTS = [
     "cast:info=int32,action=float64,reward=float16",
@@ -55,7 +56,10 @@ def test_every_built_in_step_is_here() -> None:
         "decode",
         "label",
     }  # of encoded columns, and of files: see test_encoded.py, test_label.py
-    assert {text.partition(":")[0] for text in TEXTS} | apart == built_in
+    assert_none(
+        ({text.partition(":")[0] for text in TEXTS} | apart) ^ built_in,
+        "each built-in step has a text in TEXTS here, which the contract is tested with",
+    )
 
 
 class TestContract(StepContract):
