@@ -309,7 +309,7 @@ def print_rooms(crossing: collections.Counter[tuple[str, str]]) -> None:
     number = collections.Counter(map(room_of, files))
     columns = ("lines", "recorded", "tests", "files", "imports out", "in")
     print(f"{'room':14}", *(f"{name:>11}" for name in columns))
-    rows = {
+    rows: dict[str, tuple[int, ...]] = {
         room: (
             lines[room],
             RECORDED.get(room, (0, ""))[0],
