@@ -185,7 +185,8 @@ CODES = {
 def epilog(verb: str) -> str:
     """Return the end of a verb's help."""
     more = "" if verb else f"Documentation: {DOCUMENTATION}\n"
-    return f"{_format_examples(EXAMPLES[verb])}\n\n{more}{GLOBALS}"
+    examples = f"{_format_examples(EXAMPLES[verb])}\n\n" if verb in EXAMPLES else ""
+    return f"{examples}{more}{GLOBALS}"
 
 
 def _format_examples(examples: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ from offline_data_cli.help import EXAMPLES, GLOBALS, SYNONYMS
 from offline_data_cli.main import main
 from offline_data_cli.progress import Bars
 from tests.cli.conftest import RUN, Cli, Terminal
+from tests.remedy import assert_none
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.stored import write_stored
 
@@ -160,7 +161,10 @@ def test_tail_and_sample(cli: Cli, toy: Path) -> None:
 
 def test_every_example_can_be_typed_and_every_help_ends_alike(cli: Cli) -> None:
     commands = _commands()
-    assert set(EXAMPLES) == set(commands)
+    assert_none(
+        set(EXAMPLES) ^ set(commands),
+        "each verb has an example in EXAMPLES of cli/offline_data_cli/help.py, and nothing else has",
+    )
     for verb, command in commands.items():
         for example in EXAMPLES[verb]:
             words = shlex.split(example)

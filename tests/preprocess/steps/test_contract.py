@@ -58,7 +58,7 @@ def test_every_built_in_step_is_here() -> None:
     }  # of encoded columns, and of files: see test_encoded.py, test_label.py
     assert_none(
         ({text.partition(":")[0] for text in TEXTS} | apart) ^ built_in,
-        "each built-in step has a text in TEXTS here, which the contract is tested with",
+        "each built-in step has a text in TEXTS of this file, which the contract is tested with",
     )
 
 
