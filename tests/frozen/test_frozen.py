@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import shlex
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_origin
@@ -20,70 +19,56 @@ import offline_data
 import offline_data.plugins
 from tests.cli.conftest import Cli
 from tests.frozen import commands, values
+from tests.frozen.recorded import GOLDEN, compare, compare_names
 
-GOLDEN = Path(__file__).parent / "golden"
-STORAGES = ("LazyTensorStorage", "LazyMemmapStorage", "ListStorage")
-DRAWN = [(name, storage) for name in values.samplers() for storage in STORAGES]
-
-
-def compare(file: str, name: str, found: Any) -> None:
-    """Compare a value with the one of this name in a golden file, or record it there."""
-    path = GOLDEN / f"{file}.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if os.environ.get("OFFLINE_DATA_FREEZE"):
-        known[name] = found
-        path.parent.mkdir(exist_ok=True)
-        text = json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
-    assert found == known[name]
+CASES = [(file, name) for file, names in values.CASES.items() for name in names]
 
 
-@pytest.mark.parametrize("name", values.CONVERSIONS)
-def test_conversions(name: str, tmp_path: Path) -> None:
-    compare("conversions", name, values.converted(name, tmp_path))
+@pytest.mark.parametrize(("file", "name"), CASES)
+def test_values(file: str, name: str, tmp_path: Path) -> None:
+    compare(file, name, values.CASES[file][name](tmp_path))
 
 
-@pytest.mark.parametrize("name", values.samplers())
-def test_batches_of_datasets(name: str, tmp_path: Path) -> None:
-    compare("batches", f"dataset, {name}", values.on_dataset(name, tmp_path))
-
-
-@pytest.mark.parametrize(("name", "storage"), DRAWN)
-def test_batches_of_growing_buffers(name: str, storage: str, tmp_path: Path) -> None:
-    compare("batches", f"growing, {name}", values.growing(name, storage, tmp_path))
-
-
-@pytest.mark.parametrize("name", values.DERIVED)
-def test_derived_leaves(name: str, tmp_path: Path) -> None:
-    compare("batches", f"derived, {name}", values.derived(name, tmp_path))
-
-
-@pytest.mark.parametrize("name", values.MIXED)
-def test_batches_of_several_datasets(name: str, tmp_path: Path) -> None:
-    compare("batches", f"mixed, {name}", values.MIXED[name](tmp_path))
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what each command finds; not to be written."""
+    folder = tmp_path_factory.mktemp("prepared")
+    commands.prepare(folder)
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory of a command, with two datasets under `root`."""
-    commands.prepare(tmp_path)
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OFFLINE_DATA_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
+    monkeypatch.setenv("OFFLINE_DATA_WORKERS", "2")
     monkeypatch.setenv("COLUMNS", "80")
+    commands.patch(monkeypatch)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_json(name: str, cli: Cli, folder: Path) -> None:
-    words = [*shlex.split(commands.COMMANDS[name]), "--json"]
-    compare("json", name, commands.run(words, cli, folder))
+    *first, last = commands.words_of(name)
+    compare("json", name, commands.run([*first, [*last, "--json"]], cli, folder))
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_texts(name: str, cli: Cli, folder: Path) -> None:
-    words = shlex.split(commands.COMMANDS[name])
-    compare("texts", name, commands.run(words, cli, folder))
+    compare("texts", name, commands.run(commands.words_of(name), cli, folder))
+
+
+@pytest.mark.parametrize("verb", commands.EVERY)
+def test_every_verb_is_run_and_fails(verb: str) -> None:
+    words = verb.split()
+    names = [n for n in commands.COMMANDS if commands.words_of(n)[-1][: len(words)] == words]
+    texts = json.loads((GOLDEN / "texts.json").read_text(encoding="utf-8"))
+    codes = {texts[name]["code"] for name in names if name in texts}
+    assert 0 in codes, f"`{verb}` has no command line in COMMANDS that works"
+    assert codes - {0}, f"`{verb}` has no command line in COMMANDS that fails"
 
 
 def test_help(cli: Cli, folder: Path) -> None:
@@ -112,3 +97,11 @@ def _parameters(value: Any) -> list[str]:
         f"{p.name} {p.kind.name.lower()}{'' if p.default is p.empty else ', optional'}"
         for p in given
     ]
+
+
+def test_no_name_is_stale() -> None:
+    """Last in the file: where files are written anew, others have been recorded before."""
+    known = {file: set(names) for file, names in values.CASES.items()}
+    known |= {"json": set(commands.COMMANDS), "texts": {*commands.COMMANDS, "help"}}
+    for file in GOLDEN.glob("*.json"):
+        compare_names(file.stem, known.get(file.stem, {"offline_data"}))

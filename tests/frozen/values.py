@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -287,8 +288,17 @@ def on_dataset(name: str, folder: Path) -> Digests:
     return _draws(_loaded(folder, samplers()[name]()))
 
 
-def growing(name: str, storage: str, folder: Path) -> Digests:
+def growing(name: str, folder: Path) -> Digests:
     """Return the batches that a sampler draws from a buffer that was written over once."""
+    found = [_growing(name, storage, folder) for storage in STORAGES]
+    assert found[1:] == found[:-1], f"{name} draws other rows from other storages"
+    return found[0]
+
+
+STORAGES = ("LazyTensorStorage", "LazyMemmapStorage", "ListStorage")
+
+
+def _growing(name: str, storage: str, folder: Path) -> Digests:
     make: dict[str, Callable[[], Any]] = {
         "LazyTensorStorage": lambda: od.LazyTensorStorage(29),
         "LazyMemmapStorage": lambda: od.LazyMemmapStorage(29, scratch_dir=str(folder / "memmap")),
@@ -351,3 +361,14 @@ MIXED: dict[str, Callable[[Path], Digests]] = {
     },
 }
 """What draws from several datasets, or through a loader."""
+
+CASES: dict[str, dict[str, Callable[[Path], Any]]] = {
+    "conversions": {name: partial(converted, name) for name in CONVERSIONS},
+    "batches": {
+        **{f"dataset, {name}": partial(on_dataset, name) for name in samplers()},
+        **{f"growing, {name}": partial(growing, name) for name in samplers()},
+        **{f"derived, {name}": partial(derived, name) for name in DERIVED},
+        **{f"mixed, {name}": make for name, make in MIXED.items()},
+    },
+}
+"""What returns the value of each name of a golden file, in a folder of its own."""
