@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,6 +31,8 @@ if find_spec("torchrl") is None:
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or a module; raises `AttributeError` with similar names."""
+    if name in {"_make", "_new"}:  # where pickles find them
+        return getattr(import_module(f"{__name__}.pickles"), name)
     if name.startswith("_") or name in __all__ or find_spec(f"{__name__}.{name}"):
         return _import(name)
     from offline_data.ids import did_you_mean

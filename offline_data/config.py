@@ -31,6 +31,7 @@ from offline_data.errors import (
     UnknownNameError,
     UsageError,
 )
+from offline_data.pickles import pickled_by_name
 from offline_data.strict_json import check_depth, read_whole
 from offline_data.urls import redact_setting
 
@@ -62,6 +63,7 @@ _REPLACEMENT = re.compile(r"(?:(?:https?|hf)://[^\s/]\S*|file:///\S*)\Z")
 _EXAMPLE = "for example http://host/data/=https://mirror/data/ or http://host/data/=/mnt/data/"
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class TransferLimits:
     """The user's download limits; None: the default of `FetchLimits`."""
@@ -76,6 +78,7 @@ class TransferLimits:
     """Bytes per second, over all downloads of a process."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Settings:
     """Resolved settings of one run; pickled unchanged to worker processes.

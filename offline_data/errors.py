@@ -7,12 +7,14 @@ import re
 from typing import ClassVar
 
 from offline_data.hints import in_python
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import shorten
 from offline_data.urls import redact
 
 _LONG_WORD = re.compile(r"\S{501,}")
 
 
+@pickled_by_name
 class OfflineDataError(Exception):
     """Base of every failure this package expects.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from offline_data.errors import InvalidIdError, OfflineDataError
+from offline_data.pickles import pickled_by_name
 from offline_data.urls import redact
 
 _Error = TypeVar("_Error", bound=OfflineDataError)
@@ -39,6 +40,7 @@ _SHARED_REPOSITORY = re.compile(
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*(?::[0-9]{1,5})?\Z")
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class DatasetId:
     """A dataset of a source, with or without a revision.

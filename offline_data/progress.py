@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
 from offline_data.hints import in_python
+from offline_data.pickles import pickled_by_name
 
 DELAY = 2.0
 """Seconds after which a bar is drawn."""
@@ -44,6 +45,7 @@ class Progress(Protocol):
         """Report a sentence that the user should read."""
 
 
+@pickled_by_name
 class SilentProgress:
     """Ignores everything; it is its own task.
 

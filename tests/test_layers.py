@@ -48,6 +48,7 @@ LAYERS = (
         "decode",
         "urls",
         "version",
+        "pickles",
         "progress",
         "files",
         "processes",

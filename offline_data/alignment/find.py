@@ -16,6 +16,7 @@ from offline_data.alignment.lags import SHORTEST, Array, LagEstimate, Series, fi
 from offline_data.episodes.fields import ACTION_ROOTS, REWARD, Key, join_key, split_key
 from offline_data.errors import NotFoundError
 from offline_data.ids import unknown
+from offline_data.pickles import pickled_by_name
 from offline_data.reports.frames import image_leaves
 from offline_data.store.layout import LeafSpec
 from offline_data.store.reader import DatasetReader
@@ -42,6 +43,7 @@ SIDE = 16
 """Height and width to which images are reduced."""
 
 
+@pickled_by_name
 @dataclass(frozen=True, kw_only=True)
 class LeafAlignment(LagEstimate):
     """The lag of one leaf against others: the rows by which it is late."""
@@ -53,6 +55,7 @@ class LeafAlignment(LagEstimate):
     kind: Kind
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Alignment:
     """The lags of the leaves of a dataset."""

@@ -22,6 +22,7 @@ from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.files import disk_errors, read_head
+from offline_data.pickles import pickled_by_name
 from offline_data.store.publish import REPLACED, publish
 from offline_data.strict_json import check_depth, parse_json, read_whole
 
@@ -40,6 +41,7 @@ _HINT = "resume from an earlier state"
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
+@pickled_by_name
 class Saves(ABC):
     """Base class of objects whose `state_dict` can be saved to a folder without pickle."""
 

@@ -44,6 +44,7 @@ from offline_data.episodes.fields import Key, join_key
 from offline_data.episodes.split import in_pairs, split_episodes
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.preprocess.api import Preprocesses
 from offline_data.store.arrays import Style
@@ -685,6 +686,7 @@ class DatasetView(BaseDatasetExperienceReplay):
         )
 
 
+@pickled_by_name
 class TextDecoder:
     """Replaces the codes of every text leaf in a batch by strings (`NonTensorStack`)."""
 

@@ -37,6 +37,7 @@ from offline_data.config import resolve_settings
 from offline_data.episodes.fields import REWARD
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
+from offline_data.pickles import pickled_by_name
 from offline_data.progress import progress_of
 from offline_data.store.reader import open_reader
 
@@ -62,6 +63,7 @@ class Common(NamedTuple):
 _DEFAULTS = Common()
 
 
+@pickled_by_name
 class _NamesOfSource:
     """The class attribute `available_datasets`: dataset names of a source, without the network."""
 
@@ -454,6 +456,7 @@ class VD4RLExperienceReplay(SourceExperienceReplay):
             self.append_transform(_PixelsToTensor(size))
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class _PixelsToTensor:
     """Converts uint8 images to float32 in [0, 1], channels first, and resizes them."""

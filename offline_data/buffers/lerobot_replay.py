@@ -18,6 +18,7 @@ from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.episodes import Key
 from offline_data.episodes.fields import next_of, split_key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 _IMAGES: Key = ("observation", "images")
 """All images, of which those that `key_map` names are taken out first."""
@@ -94,6 +95,7 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
         self.repo_id = repo_id
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class _Renamed:
     """Renames leaves of a batch, and those of the next row alike."""

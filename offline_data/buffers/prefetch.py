@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from offline_data.buffers.fields import StateFields
+from offline_data.pickles import pickled_by_name
 
 
+@pickled_by_name
 class Draw(NamedTuple):
     """A sampler's output for one batch: rows int64 `[B]`, leaves by key, whether an epoch ends."""
 
@@ -40,6 +42,7 @@ Make: TypeAlias = "Callable[[Draw], Any]"
 """Builds the batch of a draw; called concurrently by several threads."""
 
 
+@pickled_by_name
 class Prefetcher:
     """Draws batches in the calling thread and builds them ahead in worker threads.
 

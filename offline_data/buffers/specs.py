@@ -14,10 +14,12 @@ import torch
 
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import LeafSpace, known_spaces, leaves_with_space, observed_leaves
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False)
 class Specs:
     """TorchRL specs of the leaves of a batch, without its batch dimension.
@@ -48,6 +50,7 @@ class Specs:
         return "\n".join(["Specs", *rows])
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False)
 class Spaces:
     """Bounds of leaves, before they are TorchRL specs.

@@ -17,6 +17,7 @@ from offline_data.buffers.storage.rows import leaves_of
 from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
@@ -27,6 +28,7 @@ TRAJ_IDS = "traj_ids"
 DATASET_INDEX = "dataset_index"
 
 
+@pickled_by_name
 class TrajectoryStorage:
     """The episodes of a dataset as rows `[T]`, padded to the longest episode.
 

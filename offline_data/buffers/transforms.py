@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from offline_data.errors import IntegrityError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 Transform: TypeAlias = "Callable[[Any], Any]"
@@ -23,6 +24,7 @@ _REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 """Errors of `load_state_dict` of a transform for the state of another."""
 
 
+@pickled_by_name
 class Link(NamedTuple):
     """One transform of a chain: called on batches; its `inv`, if any, on written rows."""
 
@@ -31,6 +33,7 @@ class Link(NamedTuple):
     """Whether the directions are swapped."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Chain:
     """Transforms in the order of application to batches; reversed for written rows."""

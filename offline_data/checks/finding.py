@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from offline_data.checks.names import without_revision
+from offline_data.pickles import pickled_by_name
 
 Severity: TypeAlias = Literal["info", "warning", "error"]
 """`error`: training on it as it is goes wrong; `warning`: probably not what was meant; `info`: worth
@@ -16,6 +17,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """From the least to the most severe."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Finding:
     """One finding of a rule. All places with the same cause in one leaf are one finding."""

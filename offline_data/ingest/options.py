@@ -12,6 +12,7 @@ from offline_data.errors import NotFoundError, UsageError
 from offline_data.fetch.plan import FetchPlan
 from offline_data.files import human_bytes
 from offline_data.ids import DatasetId, did_you_mean
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.sources.base import NOT_TAKEN, Release
 from offline_data.sources.options import (
@@ -96,6 +97,7 @@ def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | N
     return pinned
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Stored:
     """A dataset on this disk, as the result of a command."""

@@ -40,6 +40,7 @@ from offline_data.ingest.options import apply_options
 from offline_data.ingest.raw import describe_file, fetch_files, files_of, free, opening_files
 from offline_data.ingest.resolve import ask_source, offline_advice, suggest_command
 from offline_data.ingest.shards import check_files, naming
+from offline_data.pickles import pickled_by_name
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.dataset_names import resolve_name
 from offline_data.sources.base import Release, Shard
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _PREFIX = "stream-"
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class StreamPlan:
     """A dataset that is read shard by shard; the same in every process."""

@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from offline_data.pickles import name_of
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 """Types whose values are identified by their `repr`."""
 
@@ -268,7 +270,7 @@ class _Walk:
 
     def _function(self, fn: types.FunctionType) -> None:
         if not is_own(fn.__module__, self._home):
-            self._say("function", f"{fn.__module__} {fn.__qualname__}")
+            self._say("function", _full_name(fn))
             self._add_bound(fn)
             return
         self.add(fn.__code__)
@@ -327,7 +329,7 @@ class _Walk:
 
     def _class(self, kind: type) -> None:
         if not is_own(kind.__module__, self._home):
-            self._say("class", f"{kind.__module__} {kind.__qualname__}")
+            self._say("class", _full_name(kind))
             return
         self._say("class", kind.__qualname__)
         self._each(kind.__bases__)
@@ -359,6 +361,11 @@ class _Walk:
         self._each((make, arguments))
         for part in rest:
             self.add(list(part) if hasattr(part, "__next__") else part)
+
+
+def _full_name(value: type | types.FunctionType) -> str:
+    """Return module and name, of this package without the module in which it is defined."""
+    return f"{'offline_data' if name_of(value) else value.__module__} {value.__qualname__}"
 
 
 def _kind(value: object) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.cut import runs_within
 from offline_data.episodes.fields import join_key
+from offline_data.pickles import pickled_by_name
 from offline_data.progress import SILENT, Progress
 from offline_data.project.content import Content, Leaf, episode_digests
 from offline_data.reports.stats import DatasetStats, dataset_stats
@@ -42,6 +43,7 @@ class LeafDifference:
     b: str | None
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class EpisodeDifferences:
     """Episodes by their numbers, counted from 0; first those of the same content are paired.
@@ -62,6 +64,7 @@ class EpisodeDifferences:
     matched_by: Match
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class ValueDifference:
     """Differences of a leaf in pairs of changed episodes, in the rows that both of a pair have.
@@ -79,6 +82,7 @@ class ValueDifference:
     """Largest difference of two finite numbers; None for text, images, and if there is none."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class FigureDifference:
     """A figure of `stats` that differs by more than rounding; None: a dataset lacks it."""
@@ -90,6 +94,7 @@ class FigureDifference:
     b: float | None
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class DatasetDiff:
     """The differences between A and B; false in `if` where there are none."""

@@ -17,6 +17,7 @@ from offline_data.decode import Count, Sha256, decode, matching
 from offline_data.errors import UsageError
 from offline_data.files import disk_errors, write_durably
 from offline_data.ids import DatasetId
+from offline_data.pickles import pickled_by_name
 from offline_data.project.requests import (
     EXAMPLE,
     DatasetRequest,
@@ -82,6 +83,7 @@ class _LockedTable:
             raise UsageError(f"id is {self.id}; expected a revision of {self.requested}")
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class LockedDataset(_LockedTable):
     """A dataset of a lock file."""

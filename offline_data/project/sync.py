@@ -20,6 +20,7 @@ from offline_data.ingest.build import destination_of
 from offline_data.ingest.download import download
 from offline_data.ingest.options import pinned_text
 from offline_data.ingest.resolve import on_disk, suggest_command
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural, plural_of
 from offline_data.progress import SILENT, Progress
 from offline_data.project.content import digest_of
@@ -44,6 +45,7 @@ Action: TypeAlias = Literal["none", "download", "rewrite"]
 _MOST_NAMED = 5
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class LockResult:
     """Result of `lock`."""
@@ -58,6 +60,7 @@ class LockResult:
     """Whether it was written."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class SyncedDataset:
     """A dataset that is on this disk as locked; after a dry run, that would be."""

@@ -30,6 +30,7 @@ from offline_data.errors import FormatError, UsageError
 from offline_data.files import check_links, disk_errors, file_lock
 from offline_data.ingest.convert import new_id
 from offline_data.ingest.options import Stored
+from offline_data.pickles import pickled_by_name
 from offline_data.progress import Progress, progress_of
 from offline_data.record.columns import (
     GrowingLeaf,
@@ -81,6 +82,7 @@ class _Episode:
     """Whether steps pass unrecorded."""
 
 
+@pickled_by_name
 class Recorder:
     """Wraps an environment of Gymnasium, and writes what it returns as the dataset `local:NAME`.
 

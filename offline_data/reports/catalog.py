@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from offline_data.config import Settings
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId, did_you_mean
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.reports.listing import Listing
 from offline_data.sources.catalogs import Catalog, CatalogEntry
@@ -22,6 +23,7 @@ _SIMILAR = 0.75
 """Minimum `difflib` similarity at which an unknown word is replaced by a known one."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class CatalogDataset:
     """One dataset in a source's catalogue."""

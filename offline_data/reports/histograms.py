@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.pickles import pickled_by_name
+
 HISTOGRAM_BINS = 64
 """Bins of the histograms that are reported."""
 
@@ -22,6 +24,7 @@ _NARROWEST = -960
 """Least exponent of a bin's width: smaller values count as 0."""
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False)
 class FeatureHistogram:
     """Counts of the finite values of each feature in bins of equal width."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from offline_data.errors import ManifestError
+from offline_data.pickles import pickled_by_name
 from offline_data.store.library import Entry, survey
 
 T = TypeVar("T")
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Listing(Sequence[T], Generic[T]):
     """Datasets, as a sequence, with notes on the list.
@@ -41,6 +43,7 @@ class Listing(Sequence[T], Generic[T]):
         return self.datasets[place]
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class LocalDataset:
     """One dataset on this disk."""

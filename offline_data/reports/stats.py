@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import Key, join_key, next_of, split_key
 from offline_data.errors import ManifestError, NotFoundError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
 from offline_data.reports.histograms import FeatureHistogram, Histograms
@@ -50,6 +51,7 @@ _ENDS = ("q01", "q99")
 _TITLES = ("MIN", "MAX", "MEAN", "STD", "NAN", "INF")
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False)
 class FeatureStats:
     """Figures of each number of a leaf's rows, over the finite values of it; arrays `[*shape]`.
@@ -74,6 +76,7 @@ class FeatureStats:
     histogram: FeatureHistogram
 
 
+@pickled_by_name
 @dataclass(frozen=True, repr=False)
 class LeafStats:
     """Statistics over the finite items of a numeric leaf; printed, those of each feature.
@@ -146,6 +149,7 @@ class TextStats:
     """Up to `MOST_COMMON` words with their counts, most frequent first."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Spread:
     """Distribution of the finite values of one quantity over the episodes."""
@@ -156,6 +160,7 @@ class Spread:
     max: float
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class EpisodeStats:
     """Statistics of episodes."""
@@ -170,6 +175,7 @@ class EpisodeStats:
     """Number of episodes whose observation after the last action is unknown."""
 
 
+@pickled_by_name
 @dataclass(frozen=True, repr=False)
 class DatasetStats:
     """All statistics of a dataset or a view of it, leaves ordered by key; printed as tables."""

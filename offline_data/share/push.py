@@ -12,6 +12,7 @@ from offline_data.errors import IntegrityError, InvalidIdError, UsageError
 from offline_data.files import disk_errors, is_folder, write_durably
 from offline_data.ids import SHARED, parse_id
 from offline_data.pages.preview import card_files
+from offline_data.pickles import pickled_by_name
 from offline_data.progress import SILENT, Progress
 from offline_data.share.hub import HubPush
 from offline_data.store.copies import write_copy
@@ -30,6 +31,7 @@ _OPEN = re.compile(
 """Names (SPDX, or the hub's) of licences that allow to pass on data in another form. Those of `-nd` do not."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Pushed:
     """Result of `push`."""

@@ -47,6 +47,7 @@ from offline_data.errors import (
 )
 from offline_data.fetch.files import RemoteFile
 from offline_data.ids import did_you_mean
+from offline_data.pickles import pickled_by_name
 from offline_data.sources.catalogs import ActionKind, Catalog, CatalogEntry
 from offline_data.sources.options import Options, TextOptions
 
@@ -100,6 +101,7 @@ NOT_TAKEN = {
 """Message and hint for an option that a source does not take."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Release:
     """One dataset at one revision: the files to fetch, or their location on this machine."""
@@ -159,6 +161,7 @@ class SourceInfo:
     """Episodes that were skipped when the raw data were made."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Shard:
     """A part of a dataset that is fetched, read sequentially once, and then freed."""

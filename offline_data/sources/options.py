@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 from offline_data.episodes.fields import Autoreset
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, unknown
+from offline_data.pickles import pickled_by_name
 from offline_data.sources.files.mapping import FileMapping, read_mapping
 from offline_data.store.layout import DEFAULT_AUDIT, AuditMode, LayoutName, parse_audit
 from offline_data.strict_json import shown
@@ -173,6 +174,7 @@ _PLACES = ("tokenizer", "tokenizer_revision")
 """Location of a tokenizer, in place of its identity."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class TextOptions:
     """Options of text datasets; see `offline_data.download`.
@@ -314,6 +316,7 @@ def _content(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in _PLACES}
 
 
+@pickled_by_name
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of `download` and `convert`; see `offline_data.download`."""

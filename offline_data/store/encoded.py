@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.readers.images import decode_into, header_shapes, image_head, is_jpeg
 from offline_data.readers.pixels import at_once, check_pixels, fits
@@ -43,6 +44,7 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 """Thread pool by process id: a forked process has none of its parent's threads."""
 
 
+@pickled_by_name
 class EncodedColumn:
     """A column of encoded images `[n, *shape]`: `numpy.asarray` decodes it, in threads.
 

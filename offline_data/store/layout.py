@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from offline_data.decode import Check, Count
 from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 FORMAT_VERSION = 3
 """Newest directory format that is read; 3 is written if a leaf is a video, 2 if one is encoded, else 1."""
@@ -133,6 +134,7 @@ def fits_encoding(encoding: str, dtype: str, shape: tuple[int, ...]) -> bool:
     )
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class LeafSpec:
     """Place of one leaf: row `i` begins at byte `offset + i * stride` of `file`."""
@@ -169,6 +171,7 @@ class LeafSpec:
         return {name: value for name, value in fields.items() if name != "encoding" or value}
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class TableSpec:
     """One table: rows that belong together, as packed records and big leaves."""

@@ -30,6 +30,7 @@ from offline_data.episodes.fields import (
     next_of,
 )
 from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
+from offline_data.pickles import pickled_by_name
 from offline_data.store.layout import (
     BYTES,
     DTYPES,
@@ -141,6 +142,7 @@ def _reasons(*names: str) -> Check:
     return Check(expected, lambda entry: entry.keys() == {*names})
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class HistoryStep:
     """One step from a source to a dataset; see `store.history`."""
@@ -164,6 +166,7 @@ class HistoryStep:
     """Digest of the manifest of the dataset, which has those of all its files."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Manifest:
     """A dataset's manifest; every field is JSON but `tables` and `history`.

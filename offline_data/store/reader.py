@@ -33,6 +33,7 @@ from offline_data.errors import (
     NotFoundError,
 )
 from offline_data.files import map_privately
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.readers.pixels import at_once
 from offline_data.store.encoded import EncodedColumn, blocks_of
@@ -56,6 +57,7 @@ MAX_TEXT_BYTES = 1 << 30
 """Bytes of the largest `text.json` that is read; a conversion holds all its words in memory, too."""
 
 
+@pickled_by_name
 class DatasetReader:
     """Reads a dataset directory of either layout, by leaf, transition or episode.
 

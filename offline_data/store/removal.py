@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from offline_data.pickles import pickled_by_name
 from offline_data.store.cache import refetchable
 from offline_data.store.library import Entry, foreign_files, remove
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class RemovedDataset:
     """One dataset that was deleted, or would be."""
@@ -22,6 +24,7 @@ class RemovedDataset:
     """Of its files."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class DatasetRemoval:
     """Result of removing datasets."""

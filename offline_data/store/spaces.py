@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.errors import FormatError
+from offline_data.pickles import pickled_by_name
 from offline_data.store.layout import LeafSpec
 from offline_data.strict_json import shown
 
@@ -25,6 +26,7 @@ _DECLARED = ("observation", "action")
 _ROOTS = {*_DECLARED, *ACTION_ROOTS}
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False)
 class LeafSpace:
     """The values that a row of a leaf may have, all bounds included."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from offline_data.ahead import Ahead
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.errors import AccessError, FormatError, IntegrityError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress, Task
 from offline_data.store.audit import equal_rows
@@ -53,6 +54,7 @@ class Problem:
     problem: str
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Verification:
     """Result of comparing a dataset with its manifest; true in `if` where it is intact."""

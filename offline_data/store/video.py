@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from offline_data.errors import FormatError, MissingDependencyError
+from offline_data.pickles import pickled_by_name
 from offline_data.readers.pixels import at_once
 from offline_data.readers.video import VideoFile
 from offline_data.store.encoded import EncodedColumn, in_threads
@@ -46,6 +47,7 @@ _idle: dict[int, list[tuple[str, VideoFile]]] = {}
 _lock = Lock()
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class StoredVideo:
     """An mp4 file, of a dataset or a source."""

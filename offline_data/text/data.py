@@ -12,6 +12,7 @@ from tensordict import tensorclass
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.samplers.base import ValidRows
+from offline_data.pickles import pickled_by_name
 from offline_data.text.tokenize import (
     PromptTensorDictTokenizer,
     TensorDictTokenizer,
@@ -25,6 +26,7 @@ COMPARISONS = "CarperAI/openai_summarize_comparisons"
 PROMPTS = "CarperAI/openai_summarize_tldr"
 
 
+@pickled_by_name
 @tensorclass
 class RewardData:
     """Tokens for a reward model; int64 `[N, T]`, rewards `[N, T]`, scores `[N]`."""
@@ -35,6 +37,7 @@ class RewardData:
     end_scores: torch.Tensor | None = None
 
 
+@pickled_by_name
 @tensorclass
 class PairwiseDataset:
     """Pairs of chosen and rejected texts."""
@@ -79,6 +82,7 @@ class PairwiseDataset:
         return _construct(cls, chosen_data=chosen, rejected_data=rejected, batch_size=[half])
 
 
+@pickled_by_name
 @tensorclass
 class PromptData:
     """Prompts with their completions."""

@@ -16,6 +16,7 @@ from offline_data.buffers.indexing import positive
 from offline_data.buffers.samplers.base import ValidRows
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.store.reader import DatasetReader
 
@@ -28,6 +29,7 @@ IGNORED = -100
 _TOKENS, _MASK = ("input_ids",), ("completion_mask",)
 
 
+@pickled_by_name
 class Documents:
     """The documents of a tokenized dataset (`hf:…`, `convert --from text`), by number.
 

@@ -21,6 +21,7 @@ from offline_data.buffers.gather.mmap import map_file
 from offline_data.buffers.indexing import positive
 from offline_data.config import resolve_settings
 from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
+from offline_data.pickles import by_name, pickled_by_name
 from offline_data.plurals import plural
 from offline_data.preprocess.identity import UnknownIdentityError, digest_of
 from offline_data.store.layout import TED
@@ -80,9 +81,11 @@ class _PrivateTensor(MemoryMappedTensor):  # type: ignore[misc]
         if self.is_inference() or self._version:
             return self.as_subclass(torch.Tensor).clone().__reduce_ex__(protocol)
         file, size, begin = self._place
-        return type(self).of_file, (file, self.dtype, size, (begin, begin + len(self)))
+        place = file, self.dtype, size, (begin, begin + len(self))
+        return by_name((type(self).of_file, place))
 
 
+@pickled_by_name
 class TensorDictTokenizer:
     """Tokenizes the texts of a sample, one or a list, as TorchRL's class of that name.
 
@@ -205,6 +208,7 @@ def pre_tokenization_hook(
     return chain(texts("chosen"), texts("rejected"))
 
 
+@pickled_by_name
 class TokenizedDatasetLoader:
     """Tokenizes a dataset once and returns it memory-mapped; TorchRL's class of that name.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import NestedKey
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 _log = logging.getLogger("offline_data")
@@ -35,6 +36,7 @@ except ImportError:
             return self._inv_call(data)
 
 
+@pickled_by_name
 class TopKRewardSelector(Transform):  # type: ignore[misc]
     """Writes the best dialogs of each prompt, when enough of them have come; TorchRL's class.
 

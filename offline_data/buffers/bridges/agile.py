@@ -16,6 +16,7 @@ from offline_data.buffers.indexing import positive
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 if TYPE_CHECKING:
     from offline_data.buffers.buffer import ReplayBuffer
@@ -79,6 +80,7 @@ def _either(data: Any, dtype: torch.dtype | None) -> Any:
     return to_tensordict(data, dtype) if parts else to_torch_tensor(data, dtype)
 
 
+@pickled_by_name
 class Transition(TensorClass):  # type: ignore[misc]
     """One step of an environment, or of several at once, as AgileRL's buffers expect it.
 
@@ -147,6 +149,7 @@ def to_transition(
     )
 
 
+@pickled_by_name
 class ReplayDataset(IterableDataset[Any]):
     """Batches of a buffer until its sampler ends an epoch, which a `RandomSampler` never does.
 
@@ -246,6 +249,7 @@ class ReplayDataset(IterableDataset[Any]):
         self.buffer._drop_drawn()
 
 
+@pickled_by_name
 class WorkerEpochs:
     """Counts the iterations of a `DataLoader`'s workers in memory that they share.
 

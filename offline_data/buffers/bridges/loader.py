@@ -22,6 +22,7 @@ from offline_data.buffers.samplers.base import ValidRows
 from offline_data.config import launched_ranks
 from offline_data.episodes.permutation import EpochOrder
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 
@@ -83,6 +84,7 @@ def fetch(buffer: Any, rows: Sequence[int]) -> Any:
     return RowBatch(batch, batch_size=batch.batch_size, device=batch.device, names=batch.names)
 
 
+@pickled_by_name
 class Ranks:
     """The rank of this process and the number of ranks, as given or as found when needed.
 
@@ -114,6 +116,7 @@ class Ranks:
         return {"_given": self._given if now == (0, 1) else now}
 
 
+@pickled_by_name
 class EpochBatches(DistributedSampler[Any]):
     """Yields the rows of every batch of an epoch, each row once, or one rank's share of them.
 
@@ -264,6 +267,7 @@ class EpochBatches(DistributedSampler[Any]):
         self.position = self._reached = (epoch, begin)
 
 
+@pickled_by_name
 class WholeBatches:
     """The rows of a buffer by batch, as the dataset of a loader; other attributes are the buffer's.
 
@@ -295,6 +299,7 @@ class WholeBatches:
         return getattr(self._buffer, name)
 
 
+@pickled_by_name
 class DatasetLoader(DataLoader[Any]):
     """A resumable `DataLoader` of batches `[B]`; returned and documented by `ds.dataloader(…)`."""
 
@@ -323,7 +328,7 @@ class DatasetLoader(DataLoader[Any]):
             WholeBatches(buffer),  # type: ignore[arg-type]  # has the interface of a map-style dataset
             batch_size=None,
             sampler=batches,
-            collate_fn=collate_fn or _identity,
+            collate_fn=collate_fn or Unchanged(),
             **options,
         )
 
@@ -379,8 +384,13 @@ def as_dict(batch: Any) -> Any:
     return batch.to_dict() if isinstance(batch, TensorDictBase) or is_tensorclass(batch) else batch
 
 
-def _identity(batch: Any) -> Any:
-    return batch
+@pickled_by_name
+class Unchanged:
+    """Returns a batch as it is; a function would be pickled by its module."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch."""
+        return batch
 
 
 def _move(batch: Any, device: torch.device) -> Any:

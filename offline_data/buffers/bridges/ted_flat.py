@@ -15,6 +15,7 @@ from offline_data.buffers.storage.rows import Leaves, leaves_of
 from offline_data.episodes import Key
 from offline_data.episodes.fields import join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 _SHAPE = "_storage_shape"
@@ -57,6 +58,7 @@ class _FlatOrder:
         return ends.reshape(-1)
 
 
+@pickled_by_name
 class _FlatKeys:
     """Keys used in both directions; see `TED2Flat`."""
 

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from offline_data.buffers.samplers.slices import runs_of
 from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
 from offline_data.errors import ImmutableError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.store.spaces import LeafSpace, spaces_below
 from offline_data.strict_json import read_json
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.buffer import ReplayBuffer
 
 
+@pickled_by_name
 class LazyColumns:
     """All rows of a storage as a mapping of leaves, each copied on first use.
 
@@ -98,6 +99,7 @@ class LazyColumns:
         return self._rows.get(torch.arange(len(self._rows)))
 
 
+@pickled_by_name
 class RowsStorage(theirs.Storage):  # type: ignore[misc]
     """A read-only TorchRL storage whose rows are gathered from a dataset or a view.
 
@@ -165,9 +167,17 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         self.load_state_dict(read_json(Path(path) / "rows.json"))
 
 
-def _collate(data: Any, then: Callable[[Any], Any] | None) -> Any:
-    batch = data.whole() if isinstance(data, LazyColumns) else data
-    return batch if then is None else then(batch)
+@pickled_by_name
+class Collate:
+    """Reads all rows if TorchRL asks for them, then calls the user's function, if there is one."""
+
+    def __init__(self, then: Callable[[Any], Any] | None) -> None:
+        self._then = then
+
+    def __call__(self, data: Any) -> Any:
+        """Return a batch."""
+        batch = data.whole() if isinstance(data, LazyColumns) else data
+        return batch if self._then is None else self._then(batch)
 
 
 def to_torchrl(
@@ -213,7 +223,7 @@ def to_torchrl(
     replay = theirs.TensorDictReplayBuffer(
         storage=RowsStorage(buffer, valid_only=valid_only),
         writer=theirs.ImmutableDatasetWriter(),
-        collate_fn=partial(_collate, then=collate_fn),
+        collate_fn=Collate(collate_fn),
         batch_size=buffer.batch_size if batch_size is None else batch_size,
         **torchrl,
     )

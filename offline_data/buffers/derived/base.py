@@ -17,6 +17,7 @@ from offline_data.buffers.storage import Storage
 from offline_data.buffers.storage.rows import is_leaf
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -84,6 +85,7 @@ def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:
     return Spans(first, last, valid, valid if runs.final is None else valid & runs.final[run])
 
 
+@pickled_by_name
 class Memory:
     """Cache of a derived leaf, with one entry per storage.
 
@@ -119,6 +121,7 @@ class Memory:
         return self.recall(storage, keys, lambda: storage.only(keys))
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class CachedLeaf:
     """A derived leaf that caches results."""

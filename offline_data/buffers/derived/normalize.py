@@ -23,6 +23,7 @@ from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.buffers.storage import Storage
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import IntegrityError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.store.quantiles import LEVELS, QuantileSketch
 from offline_data.store.statistics import Moments, item_moments
 from offline_data.strict_json import shown
@@ -49,6 +50,7 @@ class Mixture(Protocol):
         """The buffers that rows are drawn from."""
 
 
+@pickled_by_name
 class Scale:
     """Mean and standard deviation of one leaf, elementwise; its repr has all digits.
 
@@ -174,7 +176,7 @@ def normalize(
         select_keys(list(given), wanted)
         scales = tuple(given.items())
     eps = usual if eps is None else within(eps, "eps", 0, math.inf)
-    return Normalizer(wanted, scales, eps, kind)
+    return Normalizer(wanted, scales, eps, by)
 
 
 def _scale_of(key: KeyLike, given: Any, kind: type[Scale]) -> Scale:
@@ -193,6 +195,7 @@ def _scale_of(key: KeyLike, given: Any, kind: type[Scale]) -> Scale:
         ) from error
 
 
+@pickled_by_name
 class _State:
     """Statistics of a `Normalizer`, or the data that they will be computed from.
 
@@ -215,7 +218,7 @@ class Normalizer(CachedLeaf):
     keys: tuple[Key, ...]
     given: tuple[tuple[Key, Scale], ...] | None
     eps: float
-    kind: type[Scale] = Scale
+    by: str = "std"
     _state: _State = field(default_factory=_State, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:  # noqa: ARG002
@@ -311,7 +314,7 @@ class Normalizer(CachedLeaf):
         """
         try:
             eps, found = state_dict["eps"], state_dict["statistics"]
-            scales = {as_key(name): self.kind(**scale) for name, scale in found.items()}
+            scales = {as_key(name): _KINDS[self.by][0](**scale) for name, scale in found.items()}
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise UsageError(
                 f"This is not a state of normalize: {type(error).__name__} {error}",
@@ -384,7 +387,7 @@ class Normalizer(CachedLeaf):
                 rows = stored.gather(every.at(numbers))
                 for key, shape in shapes.items():
                     values = rows.get(key).cpu().double().numpy()
-                    if self.kind is QuantileScale:
+                    if self.by == "quantile":
                         sketch = sketches.setdefault(key, QuantileSketch(math.prod(shape)))
                         sketch.add(values.reshape(len(values), -1).T)
                     else:

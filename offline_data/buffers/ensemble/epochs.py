@@ -13,8 +13,10 @@ from offline_data.buffers.bridges.loader import EpochBatches
 from offline_data.buffers.ensemble.allocation import draw_members
 from offline_data.buffers.samplers.base import ValidRows, nothing_to_draw
 from offline_data.episodes.permutation import EpochOrder
+from offline_data.pickles import pickled_by_name
 
 
+@pickled_by_name
 class MixtureRows:
     """The rows of a mixture's sources by source and number, as the map-style dataset of a loader."""
 

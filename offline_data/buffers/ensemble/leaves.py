@@ -18,6 +18,7 @@ from offline_data.buffers.views.rows import DATASET_EPISODE, DATASET_INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 from offline_data.exact import changes
+from offline_data.pickles import pickled_by_name
 
 INDEX, MEMBER = "index", "buffer_ids"
 """Leaves under `index` in an ensemble's batches, as in TorchRL: the row and its member."""
@@ -28,6 +29,7 @@ Rename: TypeAlias = "Mapping[Any, KeyLike]"
 """`{key in the mixture: key in the member}`, for leaves or parents of leaves."""
 
 
+@pickled_by_name
 class MemberLeaves(NamedTuple):
     """Mapping from a mixture's leaves to those of a member's batches."""
 
@@ -36,6 +38,7 @@ class MemberLeaves(NamedTuple):
     dtypes: tuple[torch.dtype, ...]  # the member's dtype of each leaf of the mixture
 
 
+@pickled_by_name
 class Agreement:
     """The common leaves of a mixture's batches, and their mapping for each member.
 

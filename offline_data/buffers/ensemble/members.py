@@ -19,6 +19,7 @@ from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.episodes import Key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.store.layout import EPISODE
 
@@ -34,6 +35,7 @@ def dataset_of(storage: Any) -> DatasetStorage | None:
     return whole if isinstance(whole, DatasetStorage) else None
 
 
+@pickled_by_name
 class GatherMany:
     """Gathers rows of several datasets and views in one compiled call into one batch."""
 

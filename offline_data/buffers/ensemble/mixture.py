@@ -54,12 +54,14 @@ from offline_data.buffers.samplers.base import (
 from offline_data.buffers.transforms import LABELS, Chain, Transform, apply_transforms
 from offline_data.episodes import Key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+@pickled_by_name
 class MixtureDraw(NamedTuple):
     """Rows drawn for one batch of a mixture.
 

@@ -20,8 +20,10 @@ from offline_data.buffers.storage import LazyTensorStorage, Storage
 from offline_data.buffers.transforms import Transform
 from offline_data.episodes.fields import DONE, TRUNCATED, join_key
 from offline_data.errors import BufferUsageError, UsageError
+from offline_data.pickles import pickled_by_name
 
 
+@pickled_by_name
 class OfflineToOnlineReplayBuffer:
     """Batches with a fixed fraction of a dataset's rows; the rest are newly written rows.
 

@@ -24,6 +24,7 @@ from offline_data.buffers.storage import GrowingStorage, Storage
 from offline_data.buffers.transforms import Transform
 from offline_data.buffers.writers import Writer
 from offline_data.errors import ImmutableError, OfflineDataError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def member_index(
     return numbers.tolist(), tuple(others)
 
 
+@pickled_by_name
 class Parts:
     """One part per member, in order."""
 

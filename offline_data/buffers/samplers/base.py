@@ -15,6 +15,7 @@ from offline_data.buffers.fields import StateFields
 from offline_data.buffers.transforms import spread
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,7 @@ OWN, GLOBAL = "generator", "global_generator"
 """StateFields of a state with a sampler's own random state, or torch's."""
 
 
+@pickled_by_name
 class ValidRows:
     """The rows `[0, total)` except `left_out`, `[k]` ascending; `count` of them.
 
@@ -63,6 +65,7 @@ class RowOrder(Protocol):
         """Return one value for each position, `[n]`, as one for each row."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class RingOrder:
     """Rows of a ring buffer in order of time, one environment after the other.
@@ -97,6 +100,7 @@ class RingOrder:
         return values.reshape(self.width, self.steps).T.roll(self.first, 0).reshape(-1)
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class EpisodeIndex:
     """Runs of consecutive rows: the episodes of a storage, or pieces of them.
@@ -125,6 +129,7 @@ class EpisodeIndex:
         return torch.searchsorted(self.starts, rows, right=True) - 1
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Boundaries:
     """Leaves that separate trajectories, instead of a storage's default ones.

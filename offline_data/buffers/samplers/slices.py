@@ -23,6 +23,7 @@ from offline_data.buffers.samplers.base import (
 from offline_data.buffers.samplers.uniform import SamplerWithoutReplacement
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 Distribution: TypeAlias = Literal["episodes", "starts"]
@@ -41,6 +42,7 @@ _STARTS = 1
 """Separates the random numbers of slice starts from those of the episode order."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class EpisodePieces:
     """The runs of a view of rows by the episode that they are pieces of.
@@ -82,6 +84,7 @@ class EpisodePieces:
         return self.order[place], number - first
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class SliceStarts:
     """Rows at which slices of one length may begin, in the `K` episodes that have any, ascending.

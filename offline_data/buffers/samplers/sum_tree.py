@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offline_data.buffers.gather.native import extension
+from offline_data.pickles import pickled_by_name
 
 _WIDTH, _SHIFT, _MAX_LEVELS = 8, 3, 16
 
@@ -30,6 +31,7 @@ compiled = extension("offline_data.buffers._sum_tree")
 """The extension module, or None: numpy is then used, with bitwise equal results."""
 
 
+@pickled_by_name
 class SumTree:
     """Weights of `capacity` rows, initially zero; `packed` is the `Tree` of `_sum_tree.c`.
 

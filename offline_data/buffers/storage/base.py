@@ -31,6 +31,7 @@ from offline_data.buffers.storage.trajectory_index import (
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes import Key
 from offline_data.errors import BufferUsageError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 _NOBODY = -1
@@ -408,6 +409,7 @@ class GrowingStorage(Saves):
         return f"{type(self).__name__}({len(self)} of {plural(self.max_size, 'row')})"
 
 
+@pickled_by_name
 class SelectedLeaves:
     """A live view of a storage with only some of its leaves."""
 
@@ -429,6 +431,7 @@ class SelectedLeaves:
         return self._storage._take(rows, self._keys)
 
 
+@pickled_by_name
 class InTime:
     """A live view of a storage whose rows are numbered so that those of a run are adjacent."""
 

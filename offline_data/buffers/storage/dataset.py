@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from offline_data.buffers.devices import as_device, pinnable
-from offline_data.buffers.gather.assemble import assemble, tree_of
+from offline_data.buffers.gather.assemble import Node, assemble, tree_of
 from offline_data.buffers.gather.encoded import EncodedGather
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.buffers.gather.native import NativeGather, fits
-from offline_data.buffers.gather.plan import all_keys, plan_batch
+from offline_data.buffers.gather.plan import GatherPlan, all_keys, plan_batch
 from offline_data.buffers.gather.readahead import Readahead, around
 from offline_data.buffers.gather.torch import TorchGather
 from offline_data.buffers.keys import KeyLike, select_keys
@@ -26,6 +26,7 @@ from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
 from offline_data.episodes import Key
 from offline_data.episodes.fields import next_of
 from offline_data.errors import ManifestError, NotFoundError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.store.layout import EPISODE
 from offline_data.store.reader import open_reader
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
+@pickled_by_name
 class DatasetStorage:
     """The transitions of a dataset directory, of either layout.
 
@@ -79,8 +81,6 @@ class DatasetStorage:
         self._pin = pinnable(pin_memory)
         self._in_memory = in_memory
         self._decode = decode
-        self._plan = plan_batch(self.reader, self.keys)
-        self._tree = tree_of(self._plan.slots)
         self._leaves_of: Callable[[Tensor], list[Tensor]] | None = None
         self._readahead: Readahead | None = None
         self._closed = False
@@ -88,8 +88,17 @@ class DatasetStorage:
         self._rows: dict[bool, ValidRows] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the maps: the other process opens its own."""
-        return {**vars(self), "_leaves_of": None, "_readahead": None}
+        """Leave out the maps, which the other process opens itself, and what is computed from leaves."""
+        state = {**vars(self), "_leaves_of": None, "_readahead": None}
+        return {name: value for name, value in state.items() if name not in {"_plan", "_tree"}}
+
+    @cached_property
+    def _plan(self) -> GatherPlan:
+        return plan_batch(self.reader, self.keys)
+
+    @cached_property
+    def _tree(self) -> Node:
+        return tree_of(self._plan.slots)
 
     def __len__(self) -> int:
         """Return `N`, the number of transitions, including those without a known next observation."""
@@ -110,8 +119,6 @@ class DatasetStorage:
         """Return the same transitions with only some leaves; see `Storage`."""
         other = copy(self)
         other.keys = select_keys(all_keys(self.reader), keys)
-        other._plan = plan_batch(self.reader, other.keys)
-        other._tree = tree_of(other._plan.slots)
         other._leaves_of = other._readahead = None
         return other
 

@@ -17,11 +17,13 @@ from offline_data.buffers.fields import StateFields
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import BufferUsageError, UsageError
+from offline_data.pickles import pickled_by_name
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 """Tensors by key; a bare tensor has the key `()`."""
 
 
+@pickled_by_name
 class Frame(NamedTuple):
     """Structure of rows besides their leaves.
 

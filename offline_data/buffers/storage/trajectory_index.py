@@ -13,6 +13,7 @@ from offline_data.buffers.fields import StateFields
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, RingOrder
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
 """Leaves that number trajectories, in order of precedence: TorchRL's, and a dataset's."""
@@ -99,6 +100,7 @@ def _elements(leaf: Tensor, count: int) -> Tensor:
     return leaf.detach().reshape(count, leaf.numel() // max(count, 1))
 
 
+@pickled_by_name
 class TrajectoryIndex:
     """Stores, for every row, whether it continues the previous row.
 

@@ -39,6 +39,7 @@ from offline_data.episodes.fields import join_key
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest import Options
 from offline_data.ingest.stream import ShardReader, StreamPlan, plan_stream
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
 
@@ -50,6 +51,7 @@ WINDOW_BYTES = 256 << 20
 """Default size of the episodes shuffled together; images count as JPEG or PNG."""
 
 
+@pickled_by_name
 class StreamingDataset(IterableDataset[Any]):
     """A dataset streamed from its host: batches in TED, without a copy on disk.
 

@@ -32,6 +32,7 @@ from offline_data.episodes.joining import concatenate
 from offline_data.errors import UsageError
 from offline_data.ingest.shards import naming
 from offline_data.ingest.stream import ShardReader, StreamPiece
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
@@ -47,6 +48,7 @@ _ORDER, _ROWS = 0, 1
 """Separates the random numbers of shard orders from those of windows."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Position:
     """Position in a stream: the number of items already returned."""
@@ -64,6 +66,7 @@ class Position:
     """Number of batches of the epoch that were returned already."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class BatchForm:
     """Contents of a batch: transitions, slices, or one whole episode.

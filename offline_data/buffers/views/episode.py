@@ -18,9 +18,11 @@ from offline_data.buffers.views.html import fields_html, leaves_html, leaves_of
 from offline_data.buffers.views.rows import whole_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False, repr=False)
 class Episode:
     """One episode, as a copy; returned by `ds.episode(number)` and `ds.iter_episodes()`.

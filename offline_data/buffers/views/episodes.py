@@ -18,6 +18,7 @@ from offline_data.buffers.views.rows import SubsetStorage, end_to_end
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import unknown
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from offline_data.reports.quality import EpisodeQuality
 
 
+@pickled_by_name
 class EpisodeTable:
     """Columns of the `E` episodes of a dataset; `batch["episode"]` are row numbers of this table.
 

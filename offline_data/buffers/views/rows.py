@@ -22,6 +22,7 @@ from offline_data.buffers.trajectories import MASK, TRAJ_IDS, TrajectoryStorage
 from offline_data.episodes import Key
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _NUMBERS_PER_PIECE = 4
 """Memory per piece, in int64 numbers; a row of a `RowList` takes one."""
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False)
 class Pieces:
     """Contiguous pieces of a storage's rows, each within one run, concatenated.
@@ -112,6 +114,7 @@ class Pieces:
         return self
 
 
+@pickled_by_name
 @dataclass(frozen=True, eq=False)
 class RowList:
     """Storage rows of a view in any order, int64 `[n]`."""
@@ -185,6 +188,7 @@ def _digest(*numbers: Tensor) -> str:
     return found.hexdigest()
 
 
+@pickled_by_name
 class SubsetStorage:
     """Selected rows of a dataset's storage (transitions or whole episodes) as a storage.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from typing_extensions import Self
 
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
+from offline_data.pickles import pickled_by_name
 from offline_data.preprocess.steps.parse import read_arguments, usage_error
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     """Vocabularies of text columns."""
 
 
+@pickled_by_name
 class Step:
     """A step of a recipe: a frozen dataclass whose fields are its parameters.
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.errors import StepError, UsageError
+from offline_data.pickles import pickled_by_name
 
 HINT = (
     "an expression has fields, numbers, quoted text, + - * / %, == != < <= > >=, in [a, b], and, "
@@ -53,6 +54,7 @@ _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
 _OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
 
+@pickled_by_name
 class Expression:
     """An expression of supported parts only; its text is never executed.
 

@@ -24,6 +24,7 @@ from offline_data.errors import (
     UnknownLeafError,
 )
 from offline_data.ids import unknown
+from offline_data.pickles import pickled_by_name
 from offline_data.preprocess.chunk import EpisodeChunk, episode_words
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import OUTCOMES, rebuilt
@@ -176,6 +177,7 @@ class Label(Step, name="label", example="label:labels.csv"):
         )
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Labels:
     """The content of a file of labels."""
