@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from offline_data.episodes.fields import REWARD, TERMINATED, Key, join_key
 from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.progress import SILENT, Progress
 from offline_data.store.environments import import_gymnasium, make_environment
@@ -39,6 +40,7 @@ Actions: TypeAlias = Callable[[int], Sequence[Any]]
 """Actions to apply for a row; none: the row is not played."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class EpisodeReplay:
     """Comparison of one episode."""
@@ -59,6 +61,7 @@ class EpisodeReplay:
     """Likely cause, where it can be told."""
 
 
+@pickled_by_name
 @dataclass(frozen=True, repr=False)
 class Replay:
     """Result of `replay`; printed as a table."""

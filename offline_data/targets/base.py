@@ -16,6 +16,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import Key
 from offline_data.errors import UsageError
 from offline_data.ids import did_you_mean
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural, shorten
 from offline_data.sources.base import RawDataset
 from offline_data.targets.episodes import ExportedEpisodes, Leaf, Table
@@ -99,6 +100,7 @@ FINAL = "observation after the last action"
 """Name of these rows of all observations in a `Loss`."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Loss:
     """A difference between the dataset and the files that it is exported to."""

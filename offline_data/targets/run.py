@@ -30,6 +30,7 @@ from offline_data.files import (
     write_durably,
 )
 from offline_data.markdown import escape
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.preprocess.plan import digest_of_rows
 from offline_data.progress import Progress
@@ -84,6 +85,7 @@ class _Receipt:
     compared: Count = 0
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Exported:
     """Result of `export`."""

@@ -103,5 +103,6 @@ def test_no_name_is_stale() -> None:
     """Last in the file: where files are written anew, others have been recorded before."""
     known = {file: set(names) for file, names in values.CASES.items()}
     known |= {"json": set(commands.COMMANDS), "texts": {*commands.COMMANDS, "help"}}
+    known["digests"] = {"partial of public objects"}
     for file in GOLDEN.glob("*.json"):
         compare_names(file.stem, known.get(file.stem, {"offline_data"}))

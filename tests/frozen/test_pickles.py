@@ -23,7 +23,7 @@ from offline_data import errors, pickles
 from offline_data.preprocess.identity import digest_of
 from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
 from tests.frozen import values
-from tests.frozen.test_frozen import compare
+from tests.frozen.recorded import compare
 
 STORED = Path(__file__).parent / "pickles"
 PLAIN = {"builtins", "collections", "functools", "offline_data", "pathlib", "torch"}
@@ -85,6 +85,22 @@ def _reward_data(_: Path) -> Any:
     return make(torch.zeros(1, 2), torch.zeros(1, 2), batch_size=[1])
 
 
+def _mixture(folder: Path) -> Any:
+    mixture = od.DatasetMixture(*values._pair(folder), weights=[0.3, 0.7], batch_size=6)
+    mixture.sample()
+    return mixture
+
+
+def _exported(folder: Path) -> Any:
+    root = values._toy(folder).parents[2]
+    return od.export("local:toy", folder / "toy.h5", to="d3rlpy", root=root)
+
+
+def _inspected(folder: Path) -> Any:
+    _exported(folder)
+    return od.inspect_files(folder / "toy.h5")
+
+
 def _prefetching(folder: Path) -> Any:
     buffer = values._loaded(folder, prefetch=1)
     buffer.sample()
@@ -120,7 +136,7 @@ OBJECTS: dict[str, Make] = {
     "episode": lambda to: values._loaded(to).episode(2),
     "manifest": lambda to: values._loaded(to).manifest,
     "specs": lambda to: values._loaded(to).specs,
-    "mixture": lambda to: od.DatasetMixture(*values._pair(to), weights=[0.3, 0.7], batch_size=6),
+    "mixture": _mixture,
     "ensemble": lambda to: od.ReplayBufferEnsemble(*values._pair(to), batch_size=6, p=[0.4, 0.6]),
     "offline to online": lambda to: od.OfflineToOnlineReplayBuffer(
         values._loaded(to), online_capacity=9, batch_size=6
@@ -158,6 +174,8 @@ OBJECTS: dict[str, Make] = {
     "align": lambda to: od.align("local:toy", root=values._toy(to).parents[2]),
     "list": lambda to: od.list_datasets(root=values._toy(to).parents[2]),
     "remove": lambda to: od.remove("local:toy", root=values._toy(to).parents[2]),
+    "export": _exported,
+    "inspect": _inspected,
     "download": lambda to: od.download("local:toy", root=values._toy(to).parents[2]),
 }
 """What makes an object of every kind that users pickle, in a folder."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDict
 
+from offline_data.pickles import pickled_by_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Node:
     """One level of a nested TensorDict: slots of leaves by name, and sub-levels by name."""

@@ -25,6 +25,7 @@ from offline_data.config import read_toml
 from offline_data.decode import Check, decode
 from offline_data.episodes.fields import RESERVED_ROOTS, Autoreset, check_key, split_key
 from offline_data.errors import UsageError
+from offline_data.pickles import pickled_by_name
 
 if TYPE_CHECKING:
     import os
@@ -54,6 +55,7 @@ Pattern: TypeAlias = Annotated[
 ]
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Ends:
     """Arrays that say where and how episodes end; at most one of `episode`, `lengths` and `offsets`."""
@@ -93,6 +95,7 @@ class Ends:
         return {n: self.arrays[n] for n in ("done", "terminated", "truncated") if n in self.arrays}
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class FileMapping:
     """A mapping; fields that are None and needed are asked for, see `MappingQuestionError`."""

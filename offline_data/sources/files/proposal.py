@@ -14,6 +14,7 @@ import numpy as np
 
 from offline_data.episodes.autoreset import find_autoreset
 from offline_data.errors import OfflineDataError
+from offline_data.pickles import pickled_by_name
 from offline_data.plurals import plural
 from offline_data.readers.arrays import natural
 from offline_data.sources.base import PART_BYTES
@@ -68,6 +69,7 @@ _RESETS = {
 }
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class FoundArray:
     """An array of the files."""
@@ -84,6 +86,7 @@ class FoundArray:
     """Its meaning by its name, or the reason why it cannot be read; empty: not known."""
 
 
+@pickled_by_name
 @dataclass(frozen=True)
 class Inspection:
     """Arrays of files, and the mapping that is proposed for them."""
