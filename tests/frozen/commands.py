@@ -41,7 +41,15 @@ TARGETS = {
     "d3rlpy": "x.h5 --observation observation/state", "ted": "x",
 }  # fmt: skip
 """Destination and options of an export to each format."""
+UNKNOWN = {"cp": " copy", "push": " pushed", "rm": " --yes"} | dict.fromkeys(
+    ("card", "info", "open", "path", "report", "sample", "tail", "verify"), ""
+)
+"""Verbs that are asked for a dataset that is not there, and the rest of their words."""
+ALONE = ("cache dir", "cache ls", "config edit", "config path", "demo", "env", "sources", "version")
+"""Verbs without arguments, of which one is given."""
 COMMANDS: dict[str, str] = {
+    **{f"{verb} of none": f"{verb} local:none{rest}" for verb, rest in UNKNOWN.items()},
+    **{f"{verb} with an argument": f"{verb} x" for verb in ALONE},
     "align": "align ./late",
     "align --fix": "align ./late --fix aligned",
     "align of short episodes": "align local:toy",
@@ -49,9 +57,7 @@ COMMANDS: dict[str, str] = {
     "browse": "browse --no-open",
     "browse at no port": "browse --port 65536",
     "cache dir": "cache dir",
-    "cache dir with an argument": "cache dir x",
     "cache ls": "cache ls",
-    "cache ls with an argument": "cache ls x",
     "cache prune": "cache prune --yes",
     "cache prune --dry-run": "cache prune --dry-run",
     "cache prune of minus one day": "cache prune --older-than -1",
@@ -60,7 +66,6 @@ COMMANDS: dict[str, str] = {
     "cache rm of none": "cache rm nope",
     "card": "card local:toy",
     "card --out": "card local:toy --out CARD.md",
-    "card of none": "card local:none",
     "check": "check local:toy",
     "check --select": "check local:toy --select RL001,RL015",
     "check without a dataset": "check local:toyy",
@@ -85,9 +90,7 @@ COMMANDS: dict[str, str] = {
     "config set": "config set workers 2",
     "config set what is not a key": "config set worker 2",
     "config edit": "config edit",
-    "config edit with an argument": "config edit x",
     "config path": "config path",
-    "config path with an argument": "config path x",
     "convert": "convert raw-v0 converted",
     "convert --dry-run": "convert raw-v0 converted --dry-run",
     "convert in TED": "convert raw-v0 converted --layout ted --keep-episodes",
@@ -104,10 +107,8 @@ COMMANDS: dict[str, str] = {
     "convert --inspect to stdout": "convert own.npz --inspect",
     "convert npz without a mapping": "convert own.npz own",
     "cp": "cp local:toy copy",
-    "cp of none": "cp local:none copy",
     "demo": "demo",
     "demo --keep": "demo --keep",
-    "demo with an argument": "demo x",
     "diff": "diff local:toy local:other",
     "diff of one": "diff local:toy local:toy",
     "download of a typo": "download d4rl:hopper-medum-v2",
@@ -116,7 +117,6 @@ COMMANDS: dict[str, str] = {
     "download what was pushed": "push local:toy pushed ; rm local:toy --yes ; download ./pushed",
     "download what is here": "download local:toy",
     "env": "env",
-    "env with an argument": "env x",
     "episodes": "episodes local:toy --sort jerk",
     "episodes --similar": "episodes local:other --similar --reverse --sort length --limit 1",
     "episodes by a missing column": "episodes local:toy --sort jerc",
@@ -139,7 +139,6 @@ COMMANDS: dict[str, str] = {
     "head of an episode that is not there": "head local:toy --episode 9",
     "info": "info local:toy",
     "info --history": f"preprocess local:toy {STEP} --out twice ; info local:twice --history",
-    "info of none": "info local:none",
     "list": "list",
     "list --remote": "list libero --remote",
     "list of no source": "list nope",
@@ -149,9 +148,7 @@ COMMANDS: dict[str, str] = {
     "merge": "merge local:toy local:other --out both",
     "merge of none": "merge local:toy local:none --out both",
     "open": "open local:toy",
-    "open of none": "open local:none",
     "path": "path local:toy",
-    "path of none": "path local:none",
     "plot": "plot local:toy",
     "plot --list": "plot local:toy --list",
     "plot --leaf": "plot local:toy --leaf action --kind histogram",
@@ -168,7 +165,6 @@ COMMANDS: dict[str, str] = {
     "push again": "push local:toy pushed ; push local:toy pushed",
     "push --dry-run": "push local:toy pushed --dry-run",
     "push offline": "push local:toy hf://me/toy",
-    "push of none": "push local:none pushed",
     "rename": "rename local:other new",
     "rename to a name in use": "rename local:other toy",
     "replay": "replay ./cart --env CartPole-v1",
@@ -177,19 +173,15 @@ COMMANDS: dict[str, str] = {
     "report of two": "report local:toy local:other --out both.html",
     "report --card": "report local:toy --card",
     "report --episode": "report ./images --episode 1 --out one.html",
-    "report of none": "report local:none",
     "rm": "rm local:other --yes",
     "rm --dry-run": "rm local:other --dry-run",
     "rm unconfirmed": "rm local:other",
-    "rm of none": "rm local:none --yes",
     "rule": "rule RL001",
     "rule of none": "rule RL999",
     "sample": "sample local:toy --seed 3",
-    "sample of none": "sample local:none",
     "search": "search hopper medium",
     "search for nothing": "search qqqqq",
     "sources": "sources",
-    "sources with an argument": "sources x",
     "split": "split local:toy a=0.5 b=0.5",
     "split --view": "split local:toy a=0.5 b=0.5 --view",
     "split without shares": "split local:toy a",
@@ -201,13 +193,10 @@ COMMANDS: dict[str, str] = {
     "sync --dry-run": "lock ; sync --dry-run",
     "sync --locked without a lock file": "sync --locked",
     "tail": "tail local:toy",
-    "tail of none": "tail local:none",
     "verify": "verify local:toy",
     "verify --all": "verify --all",
-    "verify of none": "verify local:none",
     "check --files": "check local:toy --files",
     "version": "version",
-    "version with an argument": "version x",
     "view": "view ./images 1 --out film.gif",
     "view of an episode that is not there": "view ./images 9",
     "view without images": "view local:toy 0",
@@ -307,7 +296,7 @@ def run(lines: list[list[str]], cli: Cli, folder: Path) -> dict[str, Any]:
     verb = lines[-1][0] if lines[-1] else ""
     out: Any = plain(ran.out, folder, verb)
     if "--json" in lines[-1]:
-        out = [_plain(json.loads(value), folder, verb) for value in _values(ran.out)]
+        out = [plain_json(json.loads(value), folder, verb) for value in _values(ran.out)]
     found = {"code": ran.code, "out": out, "err": plain(ran.err, folder, verb)}
     if made := dict(_made(folder, before)):
         found["made"] = made
@@ -393,7 +382,7 @@ _VOLATILE_OF_VERB = {
 """Keys that depend on files of other libraries, or on manifests, which have versions of packages."""
 
 
-def _plain(value: Any, folder: Path, verb: str) -> Any:
+def plain_json(value: Any, folder: Path, verb: str) -> Any:
     if isinstance(value, dict):
         volatile = _VOLATILE | _VOLATILE_OF_VERB.get(verb, set())
         return {
@@ -401,11 +390,11 @@ def _plain(value: Any, folder: Path, verb: str) -> Any:
             if key in volatile
             else sorted({*one} - {"tomli"})
             if key == "packages"  # of `env`: their versions; tomli is for Python 3.10
-            else _plain(one, folder, verb)
+            else plain_json(one, folder, verb)
             for key, one in value.items()
         }
     if isinstance(value, list):
-        return [_plain(one, folder, verb) for one in value]
+        return [plain_json(one, folder, verb) for one in value]
     if isinstance(value, str):
         return plain(value, folder, verb)
     if isinstance(value, float):

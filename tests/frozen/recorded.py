@@ -15,7 +15,7 @@ import pytest
 GOLDEN = Path(__file__).parent / "golden"
 RECORD = "OFFLINE_DATA_FREEZE=1 .venv/bin/pytest tests/frozen"
 """The command that writes the files anew, and drops names that no test has any more."""
-_LINES = 60
+_LINES, _WIDTH = 60, 300
 
 
 def compare(file: str, name: str, found: Any) -> None:
@@ -59,7 +59,9 @@ def _pretty(value: Any) -> str:
 def _diff(known: Any, found: Any) -> str:
     """Return a unified diff; each line of a text is one of the diff."""
     texts = [_pretty(value).replace("\\n", "\n") for value in (known, found)]
-    lines = list(unified_diff(*(t.splitlines() for t in texts), "recorded", "found", lineterm=""))
+    before, after = (text.splitlines() for text in texts)
+    lines = list(unified_diff(before, after, "recorded", "found", lineterm=""))
+    lines = [f"{line[:_WIDTH]}…" if len(line) > _WIDTH else line for line in lines]
     more = [f"… {len(lines) - _LINES} more lines"] if len(lines) > _LINES else []
     wanted = f"If users should see this change, record it in a commit of its own: {RECORD}"
     return "\n".join([*lines[:_LINES], *more, "", wanted])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_origin
@@ -18,15 +19,23 @@ import pytest
 import offline_data
 import offline_data.plugins
 from tests.cli.conftest import Cli
-from tests.frozen import commands, values
+from tests.frozen import commands, conversions, exports, loading, values
 from tests.frozen.recorded import GOLDEN, compare, compare_names
 
-CASES = [(file, name) for file, names in values.CASES.items() for name in names]
+CASES: dict[str, dict[str, Callable[[Path], Any]]] = {
+    "conversions": conversions.CASES,
+    "batches": values.CASES,
+    "loading": loading.CASES,
+    "exports": exports.CASES,
+}
+"""What returns the value of each name of a golden file, in a folder of its own."""
 
 
-@pytest.mark.parametrize(("file", "name"), CASES)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+@pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)")  # torch has one thread here
+@pytest.mark.parametrize(("file", "name"), [(file, name) for file in CASES for name in CASES[file]])
 def test_values(file: str, name: str, tmp_path: Path) -> None:
-    compare(file, name, values.CASES[file][name](tmp_path))
+    compare(file, name, CASES[file][name](tmp_path))
 
 
 @pytest.fixture(scope="session")
@@ -101,8 +110,9 @@ def _parameters(value: Any) -> list[str]:
 
 def test_no_name_is_stale() -> None:
     """Last in the file: where files are written anew, others have been recorded before."""
-    known = {file: set(names) for file, names in values.CASES.items()}
-    known |= {"json": set(commands.COMMANDS), "texts": {*commands.COMMANDS, "help"}}
+    known = {file: {*names} for file, names in CASES.items()}
+    known |= {"json": {*commands.COMMANDS}, "texts": {*commands.COMMANDS, "help"}}
+    known["names"] = {"offline_data", "offline_data.plugins"}
     known["digests"] = {"partial of public objects"}
-    for file in GOLDEN.glob("*.json"):
-        compare_names(file.stem, known.get(file.stem, {"offline_data"}))
+    for file, names in known.items():
+        compare_names(file, names)

@@ -13,7 +13,7 @@ from offline_data.errors import UsageError
 from offline_data.store.library import entry_at
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.targets.base import TARGETS, get_target
-from tests.frozen.values import converted
+from tests.frozen.conversions import converted
 
 SOURCES = {"rlds": "openx", "ted": "local", "zarr": "diffusion_policy"}
 """Source that reads a format, where it has another name."""

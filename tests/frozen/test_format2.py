@@ -1,0 +1,42 @@
+"""Datasets, a view and states of format 2, of the first release, still open and go on as they did."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import offline_data as od
+from tests.frozen import states
+from tests.frozen.recorded import compare, compare_names
+from tests.frozen.values import of_batch
+
+WRITTEN = Path(__file__).parent / "format2"
+STORED = ("compact", "ted")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Return a copy of what was written."""
+    return Path(shutil.copytree(WRITTEN, tmp_path / "format2"))
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_datasets(name: str, written: Path) -> None:
+    compare("format2", f"stored {name}", of_batch(states.stored(written / "root", name)[:]))
+    assert od.verify(f"local:{name}", root=written / "root").ok
+
+
+def test_a_saved_view(written: Path) -> None:
+    view = states.stored(written / "root").saved_view("long")
+    compare("format2", "view", of_batch(view[:]))
+
+
+@pytest.mark.parametrize("name", states.KINDS)
+def test_states(name: str, written: Path) -> None:
+    compare("format2", name, states.resume(name, written))
+
+
+def test_no_name_is_stale() -> None:
+    compare_names("format2", {*states.KINDS, *(f"stored {name}" for name in STORED), "view"})
