@@ -21,15 +21,15 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from offline_data.config import Settings, TransferLimits, resolve_settings
-from offline_data.errors import AuthError, NetworkError, OfflineDataError
+from offline_data.base.config import Settings, TransferLimits, resolve_settings
+from offline_data.base.errors import AuthError, NetworkError, OfflineDataError
 from offline_data.fetch.client import open_client, open_url
 from offline_data.fetch.files import RemoteFile, check_head, check_size
 from offline_data.fetch.hub import hub_headers, url_on_hub
 from offline_data.fetch.mirrors import host_of, scheme_of
 from offline_data.fetch.plan import FileStep, plan_fetch
 from offline_data.fetch.retry import FetchLimits, with_retries
-from offline_data.sources.registry import get_source, iter_catalogs
+from offline_data.formats.registry import get_source, iter_catalogs
 
 HEAD = 1024
 """Bytes requested of a file."""

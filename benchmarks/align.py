@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.timing import Row
-from offline_data.alignment.find import align_dataset
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.analysis.alignment.find import align_dataset
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import write_toy
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.converters import make
 from benchmarks.timing import Row, interleaved
-from offline_data.sources.atari_dqn.log import file_of
+from offline_data.formats.atari_dqn.log import file_of
 from tests.toys.atari import write_gz
 from tests.toys.gen_dgrl import packed, toy_name
 

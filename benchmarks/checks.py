@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.sampling_data import D4RL, IMAGES, Data, write
 from benchmarks.timing import Row, interleaved
-from offline_data.checks.block import all_leaves
-from offline_data.checks.registry import select_rules
-from offline_data.checks.run import run_checks
-from offline_data.reports.quality import episode_quality
+from offline_data.analysis.checks.block import all_leaves
+from offline_data.analysis.checks.registry import select_rules
+from offline_data.analysis.checks.run import run_checks
+from offline_data.analysis.episodes import episode_quality
 from offline_data.store.reader import DatasetReader
 
 TARGET = "twice the time of reading the files once"

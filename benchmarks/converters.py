@@ -13,8 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offline_data.config import resolve_settings
-from offline_data.ingest import Options, convert
+from offline_data.base.config import resolve_settings
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import open_reader
 
 Convert = Callable[[Path, Path], object]

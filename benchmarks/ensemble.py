@@ -25,8 +25,8 @@ from benchmarks.sampling_data import (
 )
 from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
-from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
 MEMBERS, SIZE = 4, 256
 

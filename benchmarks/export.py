@@ -18,9 +18,9 @@ import numpy as np
 
 import offline_data
 from benchmarks.timing import Row, interleaved
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.base.config import Settings
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.testing.toy import write_toy
 
 STEPS = 1000

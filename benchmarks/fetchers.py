@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.file_server import COMMIT
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import offline_data
 from benchmarks.sampling_data import D4RL, Data, load_ted
 from benchmarks.sampling_data import write as write_data
-from offline_data.episodes import Key
+from offline_data.episode import Key
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:

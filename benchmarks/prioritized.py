@@ -29,7 +29,7 @@ from benchmarks.sampling_data import (
 )
 from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
-from offline_data.buffers.samplers import PrioritizedSampler
+from offline_data.rows.samplers import PrioritizedSampler
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

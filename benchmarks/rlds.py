@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks.memory import added_mib
 from benchmarks.timing import Row
-from offline_data.readers.images import encode_image
-from offline_data.sources.base import Release
-from offline_data.sources.openx import OpenX
+from offline_data.formats.base import Release
+from offline_data.formats.rlds.source import OpenX
+from offline_data.raw.images import encode_image
 from offline_data.store.encoded import EncodedColumn
 from tests.toys.rlds import write_rlds
 

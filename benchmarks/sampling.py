@@ -30,7 +30,7 @@ from benchmarks.sampling_data import (
 )
 from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
-from offline_data.buffers.gather import native
+from offline_data.rows.gather import native
 
 CASES: tuple[tuple[Data, int, dict[int, float]], ...] = (
     (D4RL, 1_000_000, {1: 0, 32: 10, 256: 10, 1024: 9, 4096: 9}),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from offline_data.episodes import EpisodeBatch, Key
+from offline_data.episode import EpisodeBatch, Key
 from offline_data.testing.toy import write_toy
 
 with warnings.catch_warnings():  # importing torchrl warns about its own deprecated classes

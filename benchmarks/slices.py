@@ -25,7 +25,7 @@ from benchmarks.sampling_data import (
 )
 from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
-from offline_data.buffers.samplers import SliceSampler
+from offline_data.rows.samplers import SliceSampler
 
 SHAPES = ((8, 32), (64, 64))
 """Number of slices in a batch, and of rows in a slice."""

@@ -18,9 +18,9 @@ from benchmarks.decode import SIDE, _jpeg
 from benchmarks.file_server import serving
 from benchmarks.memory import added_mib
 from benchmarks.timing import Row, interleaved
+from offline_data.base.config import Settings
 from offline_data.buffers.streaming import StreamingDataset
-from offline_data.config import Settings
-from offline_data.sources.openx import OpenX
+from offline_data.formats.rlds.source import OpenX
 from tests.toys.rlds import toy_features, toy_record, write_rlds
 
 NAME, HOST = "bridge_dataset", "https://rail.eecs.berkeley.edu"
@@ -29,7 +29,7 @@ SHARDS, EPISODES, BATCH = 16, 16, 256
 
 _IMPORT = """
 from offline_data.buffers.streaming import StreamingDataset
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 settings = Settings(Path(sys.argv[1]), mirrors=((sys.argv[2], sys.argv[3]),))
 """
 _EPOCH = """

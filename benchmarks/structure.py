@@ -23,7 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from offline_data.processes.protocol import unpack
+from offline_data.pipeline.jobs.processes.protocol import unpack
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -196,7 +196,7 @@ def _frames_to(functions: list[int]) -> Callable[[Any], Any]:
 
 
 def _trace_download(root: Path) -> str:
-    from offline_data.config import Settings
+    from offline_data.base.config import Settings
     from offline_data.fetch.files import RemoteFile
     from offline_data.fetch.plan import plan_fetch
     from offline_data.fetch.run import run_fetch
@@ -240,7 +240,7 @@ def run_counts() -> Iterator[tuple[str, str]]:
         path = write_d4rl_hdf5(Path(folder, "x.hdf5"))
         yield "download of one file", _trace_download(Path(folder, "x"))
         line = ["convert", str(path), "x", "--from", "d4rl", "--root", folder, "-q"]
-        with patch("offline_data.ingest.conversion.Child", _NoChild):
+        with patch("offline_data.pipeline.ingest.conversion.Child", _NoChild):
             yield "convert x.hdf5 --from d4rl", traced(lambda: main(line))
         ds = offline_data.load_dataset("local:x", 4, root=folder)
         for _ in range(3):

@@ -16,8 +16,8 @@ import numpy as np
 
 import offline_data
 from benchmarks.timing import Row, interleaved
-from offline_data.config import Settings
-from offline_data.sources.options import TextOptions
+from offline_data.base.config import Settings
+from offline_data.formats.options import TextOptions
 from offline_data.store.reader import DatasetReader
 
 TARGET = "1.2×"

@@ -20,7 +20,7 @@ from benchmarks.sampling import setting
 from benchmarks.sampling_data import OURS, calls_for, torchrl
 from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
-from offline_data.episodes import EpisodeBatch
+from offline_data.episode import EpisodeBatch
 from offline_data.testing.toy import write_toy
 
 ROWS, LENGTH, BATCH = 20_000, 1024, 64

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 import offline_data
 from benchmarks.memory import added_mib
 from benchmarks.timing import Row, interleaved
-from offline_data.config import resolve_settings
-from offline_data.ingest import Options, convert
+from offline_data.base.config import resolve_settings
+from offline_data.pipeline.ingest import Options, convert
 from tests.toys.lerobot import CAMERA, FEATURES, FPS, V2_VIDEO, VIDEO, write_lerobot
 
 HEIGHT, WIDTH, GOP, WINDOW, BATCH = 480, 640, 30, 16, 16

@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"{__name__}.pickles"), name)
     if name.startswith("_") or name in __all__ or find_spec(f"{__name__}.{name}"):
         return _import(name)
-    from offline_data.ids import did_you_mean
+    from offline_data.base.ids import did_you_mean
 
     near = did_you_mean(name, __all__, shown=f"{__name__}.{{}}".format)
     hint = f"; {near}" if near else ""

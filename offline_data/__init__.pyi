@@ -1,5 +1,6 @@
 """Public names and the modules of this package that they live in; `__init__.py` imports them on first use."""
 
+from .analysis.checks.finding import Finding as Finding
 from .api import align as align
 from .api import card as card
 from .api import check as check
@@ -21,6 +22,7 @@ from .api import search as search
 from .api import stats as stats
 from .api import sync as sync
 from .api import verify as verify
+from .base.version import __version__ as __version__
 from .buffers.bridges.agile import ReplayDataset as ReplayDataset
 from .buffers.bridges.agile import Transition as Transition
 from .buffers.bridges.agile import to_tensordict as to_tensordict
@@ -37,66 +39,48 @@ from .buffers.bridges.torchrl import iter_trajectories as iter_trajectories
 from .buffers.bridges.torchrl import traj as traj
 from .buffers.buffer import ReplayBuffer as ReplayBuffer
 from .buffers.dataset import BaseDatasetExperienceReplay as BaseDatasetExperienceReplay
-from .buffers.derived import action_chunk as action_chunk
-from .buffers.derived import delta_timestamps as delta_timestamps
-from .buffers.derived import frame_stack as frame_stack
-from .buffers.derived import n_step as n_step
-from .buffers.derived import normalize as normalize
-from .buffers.derived import relabel as relabel
-from .buffers.derived import return_to_go as return_to_go
-from .buffers.derived import timestep as timestep
-from .buffers.ensemble.buffer import ReplayBufferEnsemble as ReplayBufferEnsemble
-from .buffers.ensemble.dataset_mixture import DatasetMixture as DatasetMixture
-from .buffers.ensemble.offline_to_online import (
-    OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
-)
-from .buffers.ensemble.offline_to_online import prefill_replay_buffer as prefill_replay_buffer
-from .buffers.ensemble.parts import SamplerEnsemble as SamplerEnsemble
-from .buffers.ensemble.parts import StorageEnsemble as StorageEnsemble
-from .buffers.ensemble.parts import WriterEnsemble as WriterEnsemble
-from .buffers.experience_replay import AtariDQNExperienceReplay as AtariDQNExperienceReplay
-from .buffers.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
-from .buffers.experience_replay import GenDGRLExperienceReplay as GenDGRLExperienceReplay
-from .buffers.experience_replay import MinariExperienceReplay as MinariExperienceReplay
-from .buffers.experience_replay import OpenMLExperienceReplay as OpenMLExperienceReplay
-from .buffers.experience_replay import RobosetExperienceReplay as RobosetExperienceReplay
-from .buffers.experience_replay import VD4RLExperienceReplay as VD4RLExperienceReplay
-from .buffers.lerobot_replay import LeRobotExperienceReplay as LeRobotExperienceReplay
 from .buffers.load import load_dataset as load_dataset
 from .buffers.load import open_dataset as open_dataset
 from .buffers.load import register_dataset as register_dataset
 from .buffers.load import torchrl_dataset as torchrl_dataset
-from .buffers.openx_replay import OpenXExperienceReplay as OpenXExperienceReplay
-from .buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-from .buffers.prioritized import (
-    TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+from .buffers.mixtures.dataset_mixture import DatasetMixture as DatasetMixture
+from .buffers.mixtures.offline_to_online import (
+    OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
 )
-from .buffers.samplers import PrioritizedSampler as PrioritizedSampler
-from .buffers.samplers import PrioritizedSliceSampler as PrioritizedSliceSampler
-from .buffers.samplers import RandomSampler as RandomSampler
-from .buffers.samplers import Sampler as Sampler
-from .buffers.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
-from .buffers.samplers import SliceSampler as SliceSampler
-from .buffers.samplers import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
-from .buffers.storage import LazyMemmapStorage as LazyMemmapStorage
-from .buffers.storage import LazyStackStorage as LazyStackStorage
-from .buffers.storage import LazyTensorStorage as LazyTensorStorage
-from .buffers.storage import ListStorage as ListStorage
-from .buffers.storage import TensorStorage as TensorStorage
+from .buffers.mixtures.offline_to_online import prefill_replay_buffer as prefill_replay_buffer
 from .buffers.streaming import StreamingDataset as StreamingDataset
 from .buffers.tensordict_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
-from .buffers.trajectories import split_trajs as split_trajs
 from .buffers.views.episode import Episode as Episode
 from .buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
 from .buffers.writers import RoundRobinWriter as RoundRobinWriter
 from .buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
 from .buffers.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from .buffers.writers import Writer as Writer
-from .checks.finding import Finding as Finding
-from .preprocess.steps.base import Step as Step
-from .preprocess.steps.registry import register_step as register_step
-from .record.recorder import Recorder as Recorder
-from .sources.options import TextOptions as TextOptions
+from .formats.options import TextOptions as TextOptions
+from .pipeline.preprocess.steps.base import Step as Step
+from .pipeline.preprocess.steps.registry import register_step as register_step
+from .pipeline.record.recorder import Recorder as Recorder
+from .rows.derived import action_chunk as action_chunk
+from .rows.derived import delta_timestamps as delta_timestamps
+from .rows.derived import frame_stack as frame_stack
+from .rows.derived import n_step as n_step
+from .rows.derived import normalize as normalize
+from .rows.derived import relabel as relabel
+from .rows.derived import return_to_go as return_to_go
+from .rows.derived import timestep as timestep
+from .rows.samplers import PrioritizedSampler as PrioritizedSampler
+from .rows.samplers import PrioritizedSliceSampler as PrioritizedSliceSampler
+from .rows.samplers import RandomSampler as RandomSampler
+from .rows.samplers import Sampler as Sampler
+from .rows.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
+from .rows.samplers import SliceSampler as SliceSampler
+from .rows.samplers import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+from .rows.storage import LazyMemmapStorage as LazyMemmapStorage
+from .rows.storage import LazyStackStorage as LazyStackStorage
+from .rows.storage import LazyTensorStorage as LazyTensorStorage
+from .rows.storage import ListStorage as ListStorage
+from .rows.storage import TensorStorage as TensorStorage
+from .rows.trajectories import split_trajs as split_trajs
 from .text.data import PairwiseDataset as PairwiseDataset
 from .text.data import PromptData as PromptData
 from .text.data import RewardData as RewardData
@@ -107,6 +91,22 @@ from .text.tokenize import PromptTensorDictTokenizer as PromptTensorDictTokenize
 from .text.tokenize import TensorDictTokenizer as TensorDictTokenizer
 from .text.tokenize import TokenizedDatasetLoader as TokenizedDatasetLoader
 from .text.topk import TopKRewardSelector as TopKRewardSelector
-from .version import __version__ as __version__
+from .torchrl.ensembles.buffer import ReplayBufferEnsemble as ReplayBufferEnsemble
+from .torchrl.ensembles.parts import SamplerEnsemble as SamplerEnsemble
+from .torchrl.ensembles.parts import StorageEnsemble as StorageEnsemble
+from .torchrl.ensembles.parts import WriterEnsemble as WriterEnsemble
+from .torchrl.experience_replay import AtariDQNExperienceReplay as AtariDQNExperienceReplay
+from .torchrl.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
+from .torchrl.experience_replay import GenDGRLExperienceReplay as GenDGRLExperienceReplay
+from .torchrl.experience_replay import MinariExperienceReplay as MinariExperienceReplay
+from .torchrl.experience_replay import OpenMLExperienceReplay as OpenMLExperienceReplay
+from .torchrl.experience_replay import RobosetExperienceReplay as RobosetExperienceReplay
+from .torchrl.experience_replay import VD4RLExperienceReplay as VD4RLExperienceReplay
+from .torchrl.lerobot_replay import LeRobotExperienceReplay as LeRobotExperienceReplay
+from .torchrl.openx_replay import OpenXExperienceReplay as OpenXExperienceReplay
+from .torchrl.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+from .torchrl.prioritized import (
+    TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+)
 
 __all__: list[str]  # noqa: PYI035 - it has the names above

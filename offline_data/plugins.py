@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "offline_data.checks.block": "RowBlock",
-    "offline_data.checks.finding": "Finding",
-    "offline_data.checks.rule": "Measured Rule Tally",
-    "offline_data.config": "Settings",
-    "offline_data.episodes.batch": "EpisodeBatch",
-    "offline_data.episodes.cut": "with_final_rows",
-    "offline_data.episodes.fields": "Dropped Key Skipped join_key split_key",
-    "offline_data.episodes.joining": "join_episodes",
-    "offline_data.errors": (
+    "offline_data.analysis.checks.block": "RowBlock",
+    "offline_data.analysis.checks.finding": "Finding",
+    "offline_data.analysis.checks.rule": "Measured Rule Tally",
+    "offline_data.base.config": "Settings",
+    "offline_data.episode.batch": "EpisodeBatch",
+    "offline_data.episode.cut": "with_final_rows",
+    "offline_data.episode.fields": "Dropped Key Skipped join_key split_key",
+    "offline_data.episode.joining": "join_episodes",
+    "offline_data.base.errors": (
         "FormatError MissingDependencyError NetworkError NotFoundError "
         "OfflineDataError OfflineError StepError UsageError"
     ),
@@ -26,21 +26,21 @@ _NAMES = {
     "offline_data.fetch.files": "RemoteFile",
     "offline_data.fetch.gcs": "list_bucket",
     "offline_data.fetch.hub": "list_hub",
-    "offline_data.files": "check_relative",
-    "offline_data.preprocess.chunk": "EpisodeChunk",
-    "offline_data.preprocess.steps.base": "MeasuredStep Selection Step",
-    "offline_data.readers.hdf5": "open_hdf5",
-    "offline_data.readers.npy": "open_npz",
-    "offline_data.sources.base": (
+    "offline_data.base.files": "check_relative",
+    "offline_data.store.chunk": "EpisodeChunk",
+    "offline_data.pipeline.preprocess.steps.base": "MeasuredStep Selection Step",
+    "offline_data.raw.hdf5": "open_hdf5",
+    "offline_data.raw.npy": "open_npz",
+    "offline_data.formats.base": (
         "CatalogSource Part RandomAccess RawDataset Release Shard Source SourceInfo UNVERSIONED"
     ),
-    "offline_data.sources.catalogs": "CatalogEntry",
-    "offline_data.sources.fingerprint": "fingerprint",
-    "offline_data.sources.options": "Options",
-    "offline_data.sources.recognition": "ArrayNames",
+    "offline_data.formats.catalogues": "CatalogEntry",
+    "offline_data.formats.fingerprint": "fingerprint",
+    "offline_data.formats.options": "Options",
+    "offline_data.formats.recognition": "ArrayNames",
     "offline_data.store.encoded": "EncodedColumn",
     "offline_data.store.reader": "DatasetReader",
-    "offline_data.strict_json": "parse_json read_json",
+    "offline_data.base.json": "parse_json read_json",
 }
 """Public names by the module that has them."""
 
@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         found = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return found
-    from offline_data.ids import did_you_mean
+    from offline_data.base.ids import did_you_mean
 
     near = did_you_mean(name, __all__, shown=f"{__name__}.{{}}".format)
     hint = f"; {near}" if near else ""

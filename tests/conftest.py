@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.fetch import retry
-from offline_data.sources.base import Release
-from offline_data.sources.d4rl import D4RL
+from offline_data.formats.base import Release
+from offline_data.formats.d4rl.source import D4RL
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.servers import FileServer
 

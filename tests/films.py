@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import av
 import numpy as np
 
-from offline_data.readers.video import VideoFile
+from offline_data.raw.video import VideoFile
 from offline_data.store.video import StoredVideo, VideoColumn, hash_file
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.lerobot import write_video
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 FILM: Key = ("observation", "film")
 NEXT_FILM: Key = ("next", *FILM)

@@ -20,7 +20,7 @@ from offline_data.store.layout import MANIFEST
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 PIXELS: Key = ("observation", "pixels")
 NEXT: Key = ("next", *PIXELS)

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from offline_data.ahead import Ahead
-from offline_data.errors import UsageError
+from offline_data.base.ahead import Ahead
+from offline_data.base.errors import UsageError
 
 
 @pytest.mark.parametrize("count", [1, 4])

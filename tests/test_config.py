@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offline_data.config import Settings, check_mirror, config_place, resolve_settings
-from offline_data.errors import UsageError
+from offline_data.base.config import Settings, check_mirror, config_place, resolve_settings
+from offline_data.base.errors import UsageError
 from offline_data.fetch.mirrors import path_of_url, with_mirrors
 from tests.documented import BLOCK
 from tests.documented import read as read_page

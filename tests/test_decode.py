@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
-from offline_data.decode import Count, Sha256, decode
-from offline_data.errors import FormatError, InvalidIdError, UsageError
-from offline_data.ids import DatasetId, parse_id
+from offline_data.base.decode import Count, Sha256, decode
+from offline_data.base.errors import FormatError, InvalidIdError, UsageError
+from offline_data.base.ids import DatasetId, parse_id
 
 
 @dataclass(frozen=True)

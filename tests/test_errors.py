@@ -8,8 +8,8 @@ import traceback
 
 import pytest
 
-from offline_data import errors
-from offline_data.errors import OfflineDataError
+from offline_data.base import errors
+from offline_data.base.errors import OfflineDataError
 
 
 def family(kind: type[OfflineDataError]) -> list[type[OfflineDataError]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.exact import changes, exact, first_changed, holds
+from offline_data.base.exact import changes, exact, first_changed, holds
 from offline_data.store.layout import DTYPES
 
 EDGES = [

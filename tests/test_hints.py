@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     InvalidIdError,
     NetworkError,
     NotFoundError,
     OfflineError,
     UsageError,
 )
-from offline_data.hints import FUNCTIONS, in_python
-from offline_data.ids import parse_id
-from offline_data.ingest import Options
-from offline_data.ingest.resolve import suggest_command
+from offline_data.base.hints import FUNCTIONS, in_python
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options
+from offline_data.pipeline.ingest.resolve import suggest_command
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
 from offline_data_cli.verbs import HIDDEN, VERBS

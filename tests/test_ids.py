@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offline_data.errors import InvalidIdError, UnknownNameError
-from offline_data.ids import DatasetId, did_you_mean, looks_like_path, nearest, parse_id, unknown
+from offline_data.base.errors import InvalidIdError, UnknownNameError
+from offline_data.base.ids import (
+    DatasetId,
+    did_you_mean,
+    looks_like_path,
+    nearest,
+    parse_id,
+    unknown,
+)
 
 GOOD = [
     "minari:D4RL/door/human-v2",

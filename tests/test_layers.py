@@ -76,7 +76,7 @@ ONE_FILE = {"torchrl", "gymnasium", "isal", "ray", "matplotlib", "av", "rerun"}
 TORCH = {"torch", "tensordict", "torchrl"}
 
 BRING_TORCH = (
-    *("offline_data/buffers/", "offline_data/preprocess/functions/"),
+    *("offline_data/buffers/", "offline_data/pipeline/preprocess/functions/"),
     *(f"offline_data/text/{name}.py" for name in ("data", "documents", "tokenize", "topk")),
 )
 """Where tensors are handled: whoever imports these has torch imported."""
@@ -245,13 +245,13 @@ def _top(found: Import) -> str:
     return found.module.partition(".")[0]
 
 
-OWN_PIPES = {"offline_data/processes/child.py"}
+OWN_PIPES = {"offline_data/pipeline/jobs/processes/child.py"}
 """A child process: its standard streams are pipes to the process that started it."""
 
-REDIRECTS = {"offline_data/executors/ray.py"}
+REDIRECTS = {"offline_data/pipeline/jobs/executors/ray.py"}
 """Where what Ray prints by itself is kept off standard output."""
 
-STOPS_EXITS = {"offline_data/preprocess/functions/rows.py"}
+STOPS_EXITS = {"offline_data/pipeline/preprocess/functions/rows.py"}
 """Where `os._exit` in a user's function becomes an error."""
 
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
@@ -266,8 +266,8 @@ def test_only_config_reads_the_environment() -> None:
         or (isinstance(node, ast.ImportFrom) and {a.name for a in node.names} & ENVIRONMENT)
     ]
     assert_none(
-        (user for user in users if not user.startswith("offline_data/config.py:")),
-        "read the environment in offline_data/config.py: a field of Settings, or a function there",
+        (user for user in users if not user.startswith("offline_data/base/config.py:")),
+        "read the environment in offline_data/base/config.py: a field of Settings, or a function there",
     )
 
 
@@ -308,7 +308,7 @@ def test_only_the_program_exits() -> None:
     library = {name for name in exits - OWN_PIPES - STOPS_EXITS if name.startswith("offline_data/")}
     assert_none(
         (name for name in library if _room(name) != "testing"),
-        "raise an error of offline_data/errors.py: the command line turns it into an exit code",
+        "raise an error of offline_data/base/errors.py: the command line turns it into an exit code",
     )
 
 

@@ -38,15 +38,15 @@ SAFE = {"allow_pickle": False, "weights_only": True}
 ALLOWED = {
     # Functions and values between this program and processes it started, or a pool that a caller
     # gave it: no byte comes from elsewhere.
-    "offline_data/processes/protocol.py": {"cloudpickle", "pickle"},
+    "offline_data/pipeline/jobs/processes/protocol.py": {"cloudpickle", "pickle"},
     # Lets TorchRL's own module be executed as it is imported, and then registers with it.
     "offline_data/__init__.py": {"exec_module"},
     # Runs the Python file that the user names on the command line as the function's home.
-    "offline_data/preprocess/functions/reference.py": {"cloudpickle", "exec_module"},
+    "offline_data/pipeline/preprocess/functions/reference.py": {"cloudpickle", "exec_module"},
     # Finds nothing but functions of its own, each of which checks its arguments.
-    "offline_data/readers/restricted_pickle.py": {"pickle", "Unpickler"},
+    "offline_data/raw/restricted_pickle.py": {"pickle", "Unpickler"},
     # Adds three names to those, which stand for descriptions.
-    "offline_data/readers/torch_file.py": {"find_class"},
+    "offline_data/raw/torch_file.py": {"find_class"},
     # Contract tests of steps, like those of adapters, look whether a step survives pickling.
     "offline_data/testing/steps.py": {"pickle"},
     # Contract tests of other people's adapters send datasets to a process that they start.
@@ -140,7 +140,7 @@ def test_nothing_here_runs_what_a_file_says() -> None:
                 found.append(f"{name}:{line} uses {used}")
     assert_none(
         found,
-        "use a reader of offline_data/readers, which runs nothing; if no byte of it can come from elsewhere, "
+        "use a reader of offline_data/raw, which runs nothing; if no byte of it can come from elsewhere, "
         "add the file to ALLOWED in tests/test_nothing_executed.py, with the reason",
     )
 
@@ -190,7 +190,7 @@ def test_the_checker_sees(source: str, used: str) -> None:
         "import numpy as np\nnp.load('x', allow_pickle=False)",
         "import json\njson.load(file)",
         "import re\nre.compile('x')",
-        "from offline_data.readers.restricted_pickle import load\nload(stream, size=1, where='x')",
+        "from offline_data.raw.restricted_pickle import load\nload(stream, size=1, where='x')",
         "module.eval()",
     ],
 )

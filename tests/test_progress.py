@@ -17,10 +17,10 @@ import pytest
 from rich.console import Console
 
 import offline_data
-from offline_data import progress
-from offline_data.executors.local import InProcess
-from offline_data.jobs.run import run_tasks
-from offline_data.progress import LoggedNotes, ProgressBars, SilentProgress, progress_of
+from offline_data.base import progress
+from offline_data.base.progress import LoggedNotes, ProgressBars, SilentProgress, progress_of
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.run import run_tasks
 from offline_data.testing.toy import toy_batch, write_toy
 
 
@@ -115,7 +115,7 @@ def test_loading_and_preprocessing_too(toys: Callable[..., Path], tmp_path: Path
 
 CODE = """
 import sys, offline_data
-from offline_data.progress import ProgressBars
+from offline_data.base.progress import ProgressBars
 given = {"bars": ProgressBars(0), "off": False, "on": True}[sys.argv[2]]
 assert offline_data.verify(sys.argv[1], progress=given)
 assert "torch" not in sys.modules

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from docs.generate import sampling, terminal
-from offline_data.sources.registry import get_catalog, source_names
+from offline_data.formats.registry import get_catalog, source_names
 from tests.documented import ROOT, follow, read
 from tests.remedy import assert_none
 from tests.stories.conftest import Shell

@@ -18,12 +18,12 @@ import torch
 from torch import distributed
 
 from offline_data import RandomSampler, TextOptions, load_dataset
-from offline_data.config import resolve_settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.ids import DatasetId
-from offline_data.ingest.in_memory import convert_in_memory
-from offline_data.progress import SILENT
-from offline_data.sources.options import Options
+from offline_data.base.config import resolve_settings
+from offline_data.base.ids import DatasetId
+from offline_data.base.progress import SILENT
+from offline_data.episode import EpisodeBatch
+from offline_data.formats.options import Options
+from offline_data.pipeline.ingest.in_memory import convert_in_memory
 from offline_data.testing.toy import write_toy
 from offline_data.text.dataset import TextDataset
 from tests.toys.text import SENTENCES, write_tokenizer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.record.dataset import COLUMNS
-from offline_data.record.log import SYNC_SECONDS
+from offline_data.pipeline.record.dataset import COLUMNS
+from offline_data.pipeline.record.log import SYNC_SECONDS
 from tests.stories.conftest import Shell
 
 PAGE = (Path(__file__).parents[1] / "docs" / "record.md").read_text(encoding="utf-8")

@@ -65,7 +65,7 @@ def test_importing_the_package_is_nothing(root: Path) -> None:
     _, loaded = _run(root, "import offline_data\ndir(offline_data), offline_data.__version__\n")
     assert "offline_data" in loaded
     assert not loaded & {*LATER, "numpy", "rich", "typer"}
-    settle = "from offline_data.config import resolve_settings; resolve_settings(environ={})\n"
+    settle = "from offline_data.base.config import resolve_settings; resolve_settings(environ={})\n"
     assert not _run(root, settle)[1] & {"tomllib", "tomli", "numpy"}  # there is no config file
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.errors import AccessError, FormatError, NotFoundError
-from offline_data.strict_json import MAX_DEPTH, count_of, parse_json, read_json
+from offline_data.base.errors import AccessError, FormatError, NotFoundError
+from offline_data.base.json import MAX_DEPTH, count_of, parse_json, read_json
 
 
 def nested(depth: int) -> str:

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from offline_data.config import resolve_settings
-from offline_data.errors import NetworkError, UsageError
-from offline_data.urls import redact
+from offline_data.base.config import resolve_settings
+from offline_data.base.errors import NetworkError, UsageError
+from offline_data.base.urls import redact
 from offline_data_cli.main import main
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.servers import Answer, Fault, FileServer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.sources.files.mapping import Ends, FileMapping
+from offline_data.formats.files.mapping import Ends, FileMapping
 from tests.stories.conftest import Shell
 
 PAGE = (Path(__file__).parents[1] / "docs" / "your-files.md").read_text(encoding="utf-8")

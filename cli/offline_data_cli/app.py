@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_args
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
 
-from offline_data.config import resolve_settings
+from offline_data.base.config import resolve_settings
 from offline_data_cli.help import Verb, Verbs, epilog
 from offline_data_cli.options import Context, Globals, OptionTable
 from offline_data_cli.progress import progress_for

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.plurals import plural
+from offline_data.base.plurals import plural
 
 if TYPE_CHECKING:
     from offline_data.reports.pictures import (

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from offline_data.config import CONFIG_KEYS, Settings, resolve_settings
-from offline_data.plurals import plural
+from offline_data.base.config import CONFIG_KEYS, Settings, resolve_settings
+from offline_data.base.plurals import plural
 
 BASH = r"""# bash completion of offline-data: eval "$(offline-data completion bash)"
 _offline_data_completion() {
@@ -85,19 +85,19 @@ def _local_ids(settings: Settings) -> Iterable[tuple[str, str]]:
 
 
 def _all_ids(settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.reports.catalog import search
+    from offline_data.formats.search import search
 
     return [(dataset.id, dataset.summary) for dataset in search("", settings)]
 
 
 def _sources(_settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.sources.registry import iter_sources
+    from offline_data.formats.registry import iter_sources
 
     return [(source.name, source.title) for source in iter_sources()]
 
 
 def _steps(_settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.preprocess.steps.registry import describe_step, step_names
+    from offline_data.pipeline.preprocess.steps.registry import describe_step, step_names
 
     return [(name, describe_step(name)["does"]) for name in step_names()]
 
@@ -109,13 +109,13 @@ def _kinds(_settings: Settings) -> Iterable[tuple[str, str]]:
 
 
 def _rules(_settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.checks.reference import rule_texts
+    from offline_data.analysis.checks.reference import rule_texts
 
     return [(text.code, text.summary) for text in rule_texts().values()]
 
 
 def _targets(_settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.targets.base import TARGETS
+    from offline_data.formats.writing.base import TARGETS
 
     return [(name, "") for name in TARGETS]
 

@@ -1,11 +1,11 @@
-"""Options of a conversion on the command line, from the table in `offline_data.sources.options`."""
+"""Options of a conversion on the command line, from the table in `offline_data.formats.options`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from offline_data.sources.options import Option, Options, TextOptions, options_of
+from offline_data.formats.options import Option, Options, TextOptions, options_of
 from offline_data.store.layout import LayoutName
 from offline_data_cli.help import panel_of
 from offline_data_cli.options import Context, OptionTable, option
@@ -66,7 +66,7 @@ def _kind_of(kind: Any, each: Option) -> Any:
 
 def parse_options(context: Context, given: Given, *, split_of_text: bool = True) -> Options:
     """Parse the options of the table; `split_of_text`: whether `--split` is that of text."""
-    from offline_data.ingest.options import pinned_text
+    from offline_data.pipeline.ingest.options import pinned_text
 
     text, others = (_parse_fields(table, given) for table in (TextOptions, Options))
     (others if split_of_text else text).pop("split", None)

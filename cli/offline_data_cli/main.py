@@ -15,10 +15,10 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NoReturn
 
-from offline_data import errors
-from offline_data.config import completes_command_lines
-from offline_data.errors import OfflineDataError
-from offline_data.urls import redact
+from offline_data.base import errors
+from offline_data.base.config import completes_command_lines
+from offline_data.base.errors import OfflineDataError
+from offline_data.base.urls import redact
 
 PROGRAM = "offline-data"
 

@@ -15,7 +15,7 @@ def dataset_id(context: Context, text: str) -> str:
 
     Raises like `resolve_name`; without a terminal to ask in, several matches are a `UsageError`.
     """
-    from offline_data.reports.dataset_names import resolve_name
+    from offline_data.formats.names import resolve_name
 
     return resolve_name(text, context.settings, choose=partial(choose, yes=context.yes))
 
@@ -28,7 +28,7 @@ def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
         text: An id, a path or a name.
         exact: Whether only a whole name matches, for commands that delete datasets.
     """
-    from offline_data.reports.dataset_names import resolve_name
+    from offline_data.formats.names import resolve_name
     from offline_data.store.library import locate
 
     if exact:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from offline_data.config import Settings
-from offline_data.progress import Progress
+from offline_data.base.config import Settings
+from offline_data.base.progress import Progress
 from offline_data_cli import complete
 from offline_data_cli.render import Display, Mode
 

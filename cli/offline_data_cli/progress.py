@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from offline_data.progress import SILENT, Progress, ProgressBars, SilentProgress
+from offline_data.base.progress import SILENT, Progress, ProgressBars, SilentProgress
 from offline_data_cli.render import Mode, error_console, say, stderr_is_terminal
 
 DELAY = 1.0

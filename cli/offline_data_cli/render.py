@@ -16,9 +16,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from offline_data.errors import UsageError
-from offline_data.files import human_bytes
-from offline_data.urls import redact
+from offline_data.base.errors import UsageError
+from offline_data.base.files import human_bytes
+from offline_data.base.urls import redact
 from offline_data_cli.result import (
     Block,
     Drawing,
@@ -301,7 +301,7 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        from offline_data.ids import DatasetId
+        from offline_data.base.ids import DatasetId
 
         if isinstance(value, DatasetId):
             return str(value)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from offline_data.errors import OfflineDataError
+from offline_data.base.errors import OfflineDataError
 
 Kind: TypeAlias = Literal["text", "count", "bytes", "number", "share"]
 """Format of a value: unchanged, `1,234`, `3.5 MiB`, four digits, `12.5 %`."""

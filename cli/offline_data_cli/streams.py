@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from offline_data.errors import AccessError, NoSpaceError
+from offline_data.base.errors import AccessError, NoSpaceError
 
 _ERRORS = "offline_data_cli.plain"
 _PLAIN = {"\u2192": "->", "\u2013": "-", "\u2026": "...", "\u00d7": "x", "\ufffd": "?"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from docs.generate.text import bullets, code, links, page, plain, table
-from offline_data.checks.reference import RuleText, rule_texts
-from offline_data.checks.rules.files import advisories
+from offline_data.analysis.checks.reference import RuleText, rule_texts
+from offline_data.analysis.checks.rules.files import advisories
 
 EXAMPLES: dict[str, dict[str, str]] = yaml.safe_load(
     Path(__file__).with_name("rules.yml").read_text("utf-8")

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from docs.generate.text import bullets, code, links, page, plain, table
-from offline_data.checks.rules.files import advisories
-from offline_data.files import human_bytes
-from offline_data.sources.catalogs import Catalog, CatalogEntry, read_catalog
-from offline_data.sources.registry import get_catalog, source_names
+from offline_data.analysis.checks.rules.files import advisories
+from offline_data.base.files import human_bytes
+from offline_data.formats.catalogues import Catalog, CatalogEntry, read_catalog
+from offline_data.formats.registry import get_catalog, source_names
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS: dict[str, dict[str, Any]] = yaml.safe_load(

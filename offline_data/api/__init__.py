@@ -3,7 +3,7 @@
 `root` is the folder of all datasets, None for the user's (`OFFLINE_DATA_HOME`, else the config
 file's, else the platform's cache folder); `settings` are settings already resolved, instead.
 `progress` is True (a bar on stderr, in a terminal or a notebook, for operations of more than two
-seconds), False (no bar), or an `offline_data.progress.Progress`. Notes go to the logger
+seconds), False (no bar), or an `offline_data.base.progress.Progress`. Notes go to the logger
 `offline_data`.
 """
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, settings_of
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from offline_data.alignment.find import Alignment
-    from offline_data.config import Settings
+    from offline_data.analysis.alignment.find import Alignment
+    from offline_data.base.config import Settings
 
 
 def align(
@@ -57,7 +57,7 @@ def align(
         IntegrityError, AccessError: As for `stats`.
         UsageError: `rows` below 1.
     """
-    from offline_data.alignment.find import align_dataset
+    from offline_data.analysis.alignment.find import align_dataset
     from offline_data.store.reader import open_reader
 
     if rows < 1:

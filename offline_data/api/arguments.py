@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
-from offline_data.config import resolve_settings
-from offline_data.errors import UsageError
-from offline_data.ids import DatasetId
+from offline_data.base.config import resolve_settings
+from offline_data.base.errors import UsageError
+from offline_data.base.ids import DatasetId
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offline_data.config import Settings
+    from offline_data.base.config import Settings
     from offline_data.store.library import Entry
 
 DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
@@ -45,7 +45,7 @@ def settings_of(root: str | os.PathLike[str] | None, settings: Settings | None) 
 
 def name_of(data: DatasetLike, settings: Settings, *, exact: bool = False) -> str:
     """Return the id or path of a dataset as text; raises like `resolve_name`."""
-    from offline_data.reports.dataset_names import resolve_name
+    from offline_data.formats.names import resolve_name
     from offline_data.store.library import text_of
 
     return resolve_name(text_of(data), settings, exact=exact)

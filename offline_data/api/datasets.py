@@ -14,11 +14,11 @@ from offline_data.api.arguments import (
     name_of,
     settings_of,
 )
-from offline_data.config import user_path
-from offline_data.episodes.fields import split_key
-from offline_data.errors import UsageError
-from offline_data.ids import DatasetId
-from offline_data.progress import progress_of
+from offline_data.base.config import user_path
+from offline_data.base.errors import UsageError
+from offline_data.base.ids import DatasetId
+from offline_data.base.progress import progress_of
+from offline_data.episode.fields import split_key
 from offline_data.store.layout import DEFAULT_AUDIT
 
 if TYPE_CHECKING:
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from offline_data.analysis.info import DatasetInfo
+    from offline_data.analysis.replay import Replay
+    from offline_data.analysis.statistics import DatasetStats
+    from offline_data.base.config import Settings
+    from offline_data.base.progress import Progress
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.config import Settings
-    from offline_data.executors.base import Executor
-    from offline_data.ingest.options import Stored
-    from offline_data.progress import Progress
-    from offline_data.reports.catalog import CatalogDataset
-    from offline_data.reports.info import DatasetInfo
-    from offline_data.reports.listing import Listing, LocalDataset
-    from offline_data.reports.replay import Replay
-    from offline_data.reports.stats import DatasetStats
-    from offline_data.sources.base import ActionKind
-    from offline_data.sources.files.mapping import FileMapping
-    from offline_data.sources.files.proposal import Inspection
-    from offline_data.sources.options import TextOptions
+    from offline_data.formats.base import ActionKind
+    from offline_data.formats.files.mapping import FileMapping
+    from offline_data.formats.files.proposal import Inspection
+    from offline_data.formats.options import TextOptions
+    from offline_data.formats.search import CatalogDataset
+    from offline_data.pipeline.ingest.options import Stored
+    from offline_data.pipeline.jobs.executors.base import Executor
     from offline_data.store.arrays import Style
     from offline_data.store.layout import AuditMode, LayoutName
+    from offline_data.store.listing import Listing, LocalDataset
     from offline_data.store.removal import DatasetRemoval
     from offline_data.store.verify import Verification
 
@@ -119,7 +119,7 @@ def download(
         NoSpaceError, AccessError: Disk errors.
         UsageError, InvalidIdError: Invalid argument.
     """
-    from offline_data import ingest
+    from offline_data.pipeline import ingest
 
     chosen = settings_of(root, settings)
     options = ingest.Options(
@@ -256,8 +256,8 @@ def convert(
         ...     print(stored.transitions, stored.episodes, info("local:tiny", root=root).layout)
         4 2 compact
     """
-    from offline_data import ingest
-    from offline_data.sources.files.mapping import read_mapping
+    from offline_data.formats.files.mapping import read_mapping
+    from offline_data.pipeline import ingest
 
     chosen = settings_of(root, settings)
     options = ingest.Options(
@@ -287,8 +287,8 @@ def convert(
         raise UsageError(
             "alignment=, mapping=, only=, source=, split= and executor= are for a file or folder; the data are in memory"
         )
-    from offline_data.ingest.convert import new_id
-    from offline_data.ingest.in_memory import convert_in_memory
+    from offline_data.pipeline.ingest.convert import new_id
+    from offline_data.pipeline.ingest.in_memory import convert_in_memory
 
     return convert_in_memory(data, new_id(name), chosen, options, shown)
 
@@ -332,8 +332,8 @@ def merge(
             of that name.
         AuditError, NoSpaceError, AccessError: See `convert`.
     """
-    from offline_data.ingest.merge import MergeOptions, merge
-    from offline_data.sources.options import Options
+    from offline_data.formats.options import Options
+    from offline_data.pipeline.ingest.merge import MergeOptions, merge
 
     chosen = settings_of(root, settings)
     entries = [entry_of(dataset, chosen) for dataset in datasets]
@@ -367,7 +367,7 @@ def inspect_files(path: str | os.PathLike[str]) -> Inspection:
         >>> found.mapping.final_observation, stored.transitions
         ('extra_row', 3)
     """
-    from offline_data import ingest
+    from offline_data.pipeline import ingest
 
     return ingest.inspect_files(user_path(path, "the data"))
 
@@ -427,7 +427,7 @@ def load_arrays(
     if isinstance(download, bool) and revision is None:
         path = at_hand(name, chosen.root)
     if path is None:  # what converts takes as long to import as all else
-        from offline_data.ingest import ensure
+        from offline_data.pipeline.ingest import ensure
 
         path = ensure(name, settings=chosen, download=download, revision=revision, progress=shown)
     reader = open_reader(path)
@@ -495,8 +495,8 @@ def list_datasets(
         AccessError: The root cannot be read.
         NetworkError: With `remote`: a source does not answer, and has no packaged catalogue.
     """
-    from offline_data.reports.listing import Listing, list_local
-    from offline_data.sources.registry import get_source, source_names
+    from offline_data.formats.registry import get_source, source_names
+    from offline_data.store.listing import Listing, list_local
 
     if sort not in {"name", "size"}:
         raise UsageError(f"sort is {sort!r}; expected 'name' or 'size'")
@@ -506,7 +506,7 @@ def list_datasets(
     chosen = settings_of(root, settings)
     listing: Listing[Any]
     if remote:
-        from offline_data.reports import catalog
+        from offline_data.formats import search as catalog
 
         listing = catalog.list_remote(source, chosen)
     else:
@@ -552,7 +552,7 @@ def search(
         >>> [one.id for one in search("hopper expert v2", limit=1)]
         ['d4rl:hopper-expert-v2']
     """
-    from offline_data.reports import catalog
+    from offline_data.formats import search as catalog
 
     bounds = catalog.Bounds(min_bytes, max_bytes, min_episodes, max_episodes, action)
     return catalog.search(query, settings_of(root, settings), bounds, limit)
@@ -575,7 +575,7 @@ def info(
         IntegrityError: Its manifest is damaged.
         NetworkError: Only its source could tell, and does not answer.
     """
-    from offline_data.reports.info import dataset_info
+    from offline_data.analysis.info import dataset_info
 
     chosen = settings_of(root, settings)
     return dataset_info(name_of(id, chosen), chosen)
@@ -616,7 +616,7 @@ def stats(
         NotFoundError, InvalidIdError, IntegrityError, AccessError: The dataset is not available.
         UsageError: No action, no whole chunk, or a state of another shape.
     """
-    from offline_data.reports.stats import dataset_stats
+    from offline_data.analysis.statistics import dataset_stats
     from offline_data.store.reader import open_reader
 
     entry = entry_of(id, settings_of(root, settings))
@@ -674,7 +674,7 @@ def replay(
     """
     import numpy as np
 
-    from offline_data.reports.replay import replay_dataset
+    from offline_data.analysis.replay import replay_dataset
     from offline_data.store.publish import amend_manifest, check_amendable
     from offline_data.store.reader import open_reader
 
@@ -747,9 +747,9 @@ def card(
 
     Raises `NotFoundError`, `InvalidIdError`, `IntegrityError`, `AccessError`.
     """
+    from offline_data.analysis.info import entry_info
+    from offline_data.analysis.statistics import dataset_stats
     from offline_data.reports.card import dataset_card
-    from offline_data.reports.info import entry_info
-    from offline_data.reports.stats import dataset_stats
     from offline_data.store.reader import open_reader
 
     entry = entry_of(id, settings_of(root, settings))

@@ -6,18 +6,18 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.api.arguments import DatasetLike, entry_of, settings_of
-from offline_data.config import user_path
-from offline_data.errors import UsageError
-from offline_data.progress import progress_of
+from offline_data.base.config import user_path
+from offline_data.base.errors import UsageError
+from offline_data.base.progress import progress_of
 
 if TYPE_CHECKING:
+    from offline_data.base.config import Settings
+    from offline_data.base.progress import Progress
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
-    from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
-    from offline_data.config import Settings
-    from offline_data.progress import Progress
-    from offline_data.targets.episodes import ExportMember
-    from offline_data.targets.run import Exported
+    from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+    from offline_data.formats.writing.episodes import ExportMember
+    from offline_data.pipeline.export.run import Exported
+    from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
     Exportable: TypeAlias = (
         DatasetLike | BaseDatasetExperienceReplay | ReplayBufferEnsemble | DatasetMixture
@@ -113,11 +113,11 @@ def export(
         >>> rewards, [str(loss) for loss in exported.losses]
         ([1.0, 2.0], ['episodes/seed: there is no place for it'])
     """
-    from offline_data.episodes.fields import split_key
-    from offline_data.pages.preview import card_files
-    from offline_data.targets.base import ExportOptions
-    from offline_data.targets.episodes import ExportedEpisodes
-    from offline_data.targets.run import export_episodes
+    from offline_data.episode.fields import split_key
+    from offline_data.formats.writing.base import ExportOptions
+    from offline_data.formats.writing.episodes import ExportedEpisodes
+    from offline_data.pipeline.export.run import export_episodes
+    from offline_data.reports.pages.preview import card_files
 
     chosen = settings_of(root, settings)
     options = ExportOptions(
@@ -142,8 +142,8 @@ def export(
 
 def _members_of(data: Any, view: str | None, settings: Settings) -> list[ExportMember]:
     """Return the episodes of a dataset, view or mixture; those of a mixture are listed once."""
+    from offline_data.formats.writing.episodes import ExportMember
     from offline_data.store.reader import open_reader
-    from offline_data.targets.episodes import ExportMember
 
     if hasattr(data, "members"):
         if view is not None:
@@ -157,7 +157,7 @@ def _members_of(data: Any, view: str | None, settings: Settings) -> list[ExportM
         from offline_data.buffers.load import open_dataset
 
         data = open_dataset(path)
-    from offline_data.preprocess.api import selection_of
+    from offline_data.pipeline.preprocess.api import selection_of
 
     buffer = data if view is None else data.saved_view(view)
     reader, step = open_reader(buffer.data_path), getattr(buffer, "saved_step", None)

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, name_of, settings_of
-from offline_data.config import user_path
-from offline_data.errors import UsageError
-from offline_data.ids import DatasetId
-from offline_data.progress import progress_of
+from offline_data.base.config import user_path
+from offline_data.base.errors import UsageError
+from offline_data.base.ids import DatasetId
+from offline_data.base.progress import progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offline_data.checks.finding import Finding
-    from offline_data.checks.registry import RewardFunction
-    from offline_data.config import Settings
-    from offline_data.progress import Progress
-    from offline_data.project.diff import DatasetDiff
+    from offline_data.analysis.checks.finding import Finding
+    from offline_data.analysis.checks.registry import RewardFunction
+    from offline_data.analysis.diff import DatasetDiff
+    from offline_data.base.config import Settings
+    from offline_data.base.progress import Progress
     from offline_data.project.sync import LockResult, SyncedDataset
 
 
@@ -63,8 +63,8 @@ def check(
         UsageError: No dataset, or no such rule or threshold.
         AccessError: A folder cannot be read.
     """
-    from offline_data.checks.registry import select_rules
-    from offline_data.checks.run import run_checks
+    from offline_data.analysis.checks.registry import select_rules
+    from offline_data.analysis.checks.run import run_checks
     from offline_data.store.library import locate_folders
 
     chosen = settings_of(root, settings)
@@ -203,7 +203,7 @@ def diff(
         NotFoundError, InvalidIdError: One is not on this disk; it is not an id.
         IntegrityError, AccessError: One is damaged, or cannot be read.
     """
-    from offline_data.project.diff import diff_datasets
+    from offline_data.analysis.diff import diff_datasets
     from offline_data.store.reader import open_reader
 
     chosen = settings_of(root, settings)

@@ -6,12 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from offline_data.api.arguments import DatasetLike, entry_of, settings_of
-from offline_data.progress import progress_of
+from offline_data.base.progress import progress_of
 
 if TYPE_CHECKING:
-    from offline_data.config import Settings
-    from offline_data.progress import Progress
-    from offline_data.share.push import Pushed
+    from offline_data.base.config import Settings
+    from offline_data.base.progress import Progress
+    from offline_data.project.share.push import Pushed
 
 
 def push(
@@ -67,7 +67,7 @@ def push(
         >>> pushed.existed, again.existed, copy.transitions
         (False, True, 2)
     """
-    from offline_data.share.push import push_dataset
+    from offline_data.project.share.push import push_dataset
 
     chosen = settings_of(root, settings)
     entry = entry_of(id, chosen)

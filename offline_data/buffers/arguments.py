@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.bridges.parts import of_torchrl, storage_of_torchrl
-from offline_data.buffers.samplers import RandomSampler, Sampler
-from offline_data.buffers.storage import GrowingStorage, ListStorage, Storage
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
-from offline_data.errors import UsageError
+from offline_data.rows.samplers import RandomSampler, Sampler
+from offline_data.rows.storage import GrowingStorage, ListStorage, Storage
 
 if TYPE_CHECKING:
-    from offline_data.buffers.derived.base import Derived
+    from offline_data.rows.derived.base import Derived
 
 Part = TypeVar("Part")
 

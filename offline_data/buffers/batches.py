@@ -13,23 +13,23 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from offline_data.base.errors import BufferUsageError, UsageError
 from offline_data.buffers.arguments import as_derived, as_sampler
 from offline_data.buffers.bridges.parts import bridge
-from offline_data.buffers.checkpoint import Saves
-from offline_data.buffers.derived.base import Derived
-from offline_data.buffers.derived.normalize import Normalizer
-from offline_data.buffers.devices import pinnable
-from offline_data.buffers.indexing import Index, cells_of, positive, rows_of
-from offline_data.buffers.keys import NestedKey
 from offline_data.buffers.prefetch import Draw, Prefetcher
-from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.storage import GrowingStorage, ListStorage, Storage
-from offline_data.buffers.storage.base import InTime
-from offline_data.buffers.storage.rows import plain
-from offline_data.buffers.storage.tensors import gather_cells
-from offline_data.buffers.transforms import LABELS, Chain, Transform, apply_transforms, through
 from offline_data.buffers.writers import immutable
-from offline_data.errors import BufferUsageError, UsageError
+from offline_data.rows.derived.base import Derived
+from offline_data.rows.derived.normalize import Normalizer
+from offline_data.rows.devices import pinnable
+from offline_data.rows.indexing import Index, cells_of, positive, rows_of
+from offline_data.rows.keys import NestedKey
+from offline_data.rows.samplers import Sampler
+from offline_data.rows.state import Saves
+from offline_data.rows.storage import GrowingStorage, ListStorage, Storage
+from offline_data.rows.storage.base import InTime
+from offline_data.rows.storage.rows import plain
+from offline_data.rows.storage.tensors import gather_cells
+from offline_data.rows.transforms import LABELS, Chain, Transform, apply_transforms, through
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,6 +12,8 @@ import torch
 from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
+from offline_data.base.errors import UsageError
+from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import (
     as_sampler,
     as_storage,
@@ -19,27 +21,25 @@ from offline_data.buffers.arguments import (
     either,
 )
 from offline_data.buffers.batches import Batch, BatchSource
-from offline_data.buffers.checkpoint import check_part, load_tree, owned_state, save_tree
-from offline_data.buffers.derived.base import Derived
-from offline_data.buffers.fields import StateFields, check_plain
-from offline_data.buffers.indexing import Index
-from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, check_draw
-from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.storage import GrowingStorage, Storage, TensorStorage
-from offline_data.buffers.storage.rows import across
 from offline_data.buffers.torchrl_dumps import read_torchrl_dump
-from offline_data.buffers.transforms import Transform
-from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
     Writer,
     immutable,
 )
-from offline_data.errors import UsageError
-from offline_data.plurals import plural
-from offline_data.readers.tensordict_memmap import is_torchrl_dump
+from offline_data.raw.tensordict_memmap import is_torchrl_dump
+from offline_data.rows.derived.base import Derived
+from offline_data.rows.fields import StateFields, check_plain
+from offline_data.rows.indexing import Index
+from offline_data.rows.keys import KeyLike, path_of
+from offline_data.rows.samplers import Sampler
+from offline_data.rows.state import check_part, load_tree, owned_state, save_tree
+from offline_data.rows.storage import GrowingStorage, Storage, TensorStorage
+from offline_data.rows.storage.rows import across
+from offline_data.rows.transforms import Transform
+from offline_data.rows.unsupported import refuse
 
 __all__ = ["ReplayBuffer", "Transform"]
 
@@ -99,7 +99,7 @@ class ReplayBuffer(BatchSource[Batch]):
     Example:
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> from offline_data.buffers.storage import LazyTensorStorage
+        >>> from offline_data.rows.storage import LazyTensorStorage
         >>> buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=2)
         >>> buffer.extend(TensorDict({"action": torch.tensor([7.0, 8.0, 9.0])}, [3]))
         tensor([0, 1, 2])

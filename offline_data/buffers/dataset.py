@@ -13,40 +13,40 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
+from offline_data.base.errors import UsageError
+from offline_data.base.files import human_bytes
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.buffer import Transform
-from offline_data.buffers.derived.base import Derived
-from offline_data.buffers.derived.delta import deltas_of
-from offline_data.buffers.derived.neighbour import Neighbour
 from offline_data.buffers.described import Described
-from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
-from offline_data.buffers.indexing import Index
-from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.buffers.trajectories import TrajectoryStorage
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.html import fields_html, leaves_html
-from offline_data.buffers.views.rows import (
+from offline_data.buffers.writers import Writer
+from offline_data.episode.fields import Key, join_key
+from offline_data.episode.split import in_pairs, split_episodes
+from offline_data.pipeline.preprocess.api import Preprocesses
+from offline_data.rows.derived.base import Derived
+from offline_data.rows.derived.delta import deltas_of
+from offline_data.rows.derived.neighbour import Neighbour
+from offline_data.rows.gather.encoded import ImageBytes, encoded_leaves
+from offline_data.rows.indexing import Index
+from offline_data.rows.keys import KeyLike, as_key
+from offline_data.rows.samplers import Sampler
+from offline_data.rows.saved import save_view, saved_rows
+from offline_data.rows.selection import (
     RowMap,
     SubsetStorage,
     rows_at,
     rows_of_episodes,
     whole_of,
 )
-from offline_data.buffers.views.saved import save_view, saved_rows
-from offline_data.buffers.writers import Writer
-from offline_data.episodes.fields import Key, join_key
-from offline_data.episodes.split import in_pairs, split_episodes
-from offline_data.errors import UsageError
-from offline_data.files import human_bytes
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
-from offline_data.preprocess.api import Preprocesses
+from offline_data.rows.storage import DatasetStorage
+from offline_data.rows.trajectories import TrajectoryStorage
 from offline_data.store.arrays import Style
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import entry_at, remove
@@ -56,7 +56,7 @@ from offline_data.store.reader import decode
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from offline_data.targets.episodes import ExportedEpisodes
+    from offline_data.formats.writing.episodes import ExportedEpisodes
 
     SamplerLike = Sampler | Callable[[], Sampler]
 
@@ -525,7 +525,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             MissingDependencyError: Minari cannot be imported.
             UsageError: The dataset has no rewards, or no actions.
         """
-        from offline_data.targets.minari import view_as_minari
+        from offline_data.formats.minari.writer import view_as_minari
 
         return view_as_minari(self._episodes_to_export())
 
@@ -539,7 +539,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             MissingDependencyError: d3rlpy cannot be imported.
             UsageError: Several observations and no `observation_key`; no rewards, or no actions.
         """
-        from offline_data.targets.d3rlpy import load_in_d3rlpy
+        from offline_data.formats.d3rlpy.writer import load_in_d3rlpy
 
         key = None if observation_key is None else as_key(observation_key)
         return load_in_d3rlpy(self._episodes_to_export(), key)
@@ -557,8 +557,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         return to_hf(self)
 
     def _episodes_to_export(self) -> ExportedEpisodes:
-        from offline_data.preprocess.api import selection_of
-        from offline_data.targets.episodes import ExportedEpisodes, ExportMember
+        from offline_data.formats.writing.episodes import ExportedEpisodes, ExportMember
+        from offline_data.pipeline.preprocess.api import selection_of
 
         member = ExportMember.of(self._steps_storage.reader, selection_of(self.storage))
         return ExportedEpisodes((member,))
@@ -573,7 +573,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         self._steps_storage.close()
 
     def _repr_html_(self) -> str:
-        from offline_data.reports.info import schema_of
+        from offline_data.analysis.info import schema_of
 
         manifest, kind = self.manifest, type(self).__name__
         fields = {

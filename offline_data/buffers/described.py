@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 
+from offline_data.analysis.statistics import DatasetStats, dataset_stats
+from offline_data.base.errors import NotFoundError
 from offline_data.buffers.specs import Specs, specs_of
-from offline_data.buffers.storage import DatasetStorage, Storage
-from offline_data.buffers.views.rows import SubsetStorage
-from offline_data.errors import NotFoundError
-from offline_data.reports.stats import DatasetStats, dataset_stats
-from offline_data.store.environments import environment_of, make_environment, space_of
+from offline_data.formats.environments import environment_of, make_environment, space_of
+from offline_data.rows.selection import SubsetStorage
+from offline_data.rows.storage import DatasetStorage, Storage
 from offline_data.store.manifest import Manifest
 
 Returns = TypeVar("Returns")

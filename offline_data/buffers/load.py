@@ -10,25 +10,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
+from offline_data.base.config import resolve_settings
+from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
+from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, parse_id
+from offline_data.base.progress import Progress, progress_of
 from offline_data.buffers.buffer import Transform
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
-from offline_data.buffers.derived.base import Derived
-from offline_data.buffers.keys import KeyLike
-from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.views.saved import dataset_beside, read_view
 from offline_data.buffers.writers import Writer
-from offline_data.config import resolve_settings
-from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.ids import DatasetId, did_you_mean, looks_like_path, parse_id
-from offline_data.progress import Progress, progress_of
-from offline_data.reports.dataset_names import resolve_name
+from offline_data.formats.names import resolve_name
+from offline_data.rows.derived.base import Derived
+from offline_data.rows.keys import KeyLike
+from offline_data.rows.samplers import Sampler
+from offline_data.rows.saved import dataset_beside, read_view
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.library import at_hand, find, how_to_get, text_of
 
 if TYPE_CHECKING:
     import torch
 
-    from offline_data.ingest import TextOptions
+    from offline_data.pipeline.ingest import TextOptions
 
 Download: TypeAlias = Literal["force"] | bool
 """Whether to download and convert missing datasets; `"force"`: also replace existing ones."""
@@ -189,7 +189,7 @@ def load_dataset(
     if isinstance(download, bool) and (revision, layout, text) == (None,) * 3:
         path = at_hand(name, settings.root)
     if path is None:  # conversion takes as long to import as all else
-        from offline_data.ingest import ensure
+        from offline_data.pipeline.ingest import ensure
 
         path = ensure(
             name,
@@ -301,7 +301,7 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
 
 
 def _is_source(name: str) -> bool:
-    from offline_data.ingest import known_names
+    from offline_data.pipeline.ingest import known_names
 
     try:
         known_names(name)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from offline_data.buffers.fields import StateFields
-from offline_data.pickles import pickled_by_name
+from offline_data.base.pickles import pickled_by_name
+from offline_data.rows.fields import StateFields
 
 
 @pickled_by_name

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
-from offline_data.errors import MissingDependencyError, UsageError
-from offline_data.pickles import pickled_by_name
+from offline_data.base.errors import MissingDependencyError, UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.episode.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import LeafSpace, known_spaces, leaves_with_space, observed_leaves
 
@@ -180,7 +180,7 @@ def _spaces_of_data(reader: DatasetReader, keys: list[Key]) -> dict[Key, LeafSpa
 
     NaN where one is in the data, which no bound contains.
     """
-    from offline_data.checks.block import BLOCK_ITEMS, blocks
+    from offline_data.analysis.checks.block import BLOCK_ITEMS, blocks
 
     leaves = leaves_with_space(reader)
     found: dict[Key, LeafSpace] = {}

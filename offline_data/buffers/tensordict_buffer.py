@@ -9,15 +9,15 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.samplers.reduce import one_per_trajectory
-from offline_data.buffers.storage import Storage
-from offline_data.buffers.trajectories import MASK
 from offline_data.buffers.writers import TensorDictRoundRobinWriter
-from offline_data.episodes.fields import join_key
-from offline_data.errors import UsageError
+from offline_data.episode.fields import join_key
+from offline_data.rows.keys import KeyLike, as_key
+from offline_data.rows.samplers import Sampler
+from offline_data.rows.samplers.reduce import one_per_trajectory
+from offline_data.rows.storage import Storage
+from offline_data.rows.trajectories import MASK
 
 _MASKS = (MASK, ("collector", MASK))  # padding masks of trajectories
 

@@ -23,16 +23,10 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from torch import Tensor
 
-from offline_data.buffers.fields import StateFields
-from offline_data.buffers.gather.mmap import map_file
-from offline_data.buffers.keys import as_key
-from offline_data.buffers.samplers import PrioritizedSampler, SamplerWithoutReplacement
-from offline_data.buffers.samplers.base import GLOBAL, OWN
-from offline_data.buffers.storage import LazyTensorStorage, TensorStorage
+from offline_data.base.errors import IntegrityError, NotFoundError, UsageError
+from offline_data.base.plurals import plural
 from offline_data.buffers.writers import RoundRobinWriter, TensorDictMaxValueWriter
-from offline_data.errors import IntegrityError, NotFoundError, UsageError
-from offline_data.plurals import plural
-from offline_data.readers.tensordict_memmap import (
+from offline_data.raw.tensordict_memmap import (
     BUFFER_METADATA,
     PICKLE,
     MappedDict,
@@ -43,6 +37,12 @@ from offline_data.readers.tensordict_memmap import (
     read_fields,
     read_tensordict,
 )
+from offline_data.rows.fields import StateFields
+from offline_data.rows.gather.mmap import map_file
+from offline_data.rows.keys import as_key
+from offline_data.rows.samplers import PrioritizedSampler, SamplerWithoutReplacement
+from offline_data.rows.samplers.base import GLOBAL, OWN
+from offline_data.rows.storage import LazyTensorStorage, TensorStorage
 
 _SINGLE = "_-single-tensor-_"
 _NEVER = -1.0

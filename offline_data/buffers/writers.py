@@ -11,15 +11,15 @@ import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
-from offline_data.buffers.checkpoint import Saves
-from offline_data.buffers.fields import StateFields
-from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.samplers.reduce import check_reduction, reduce_values
-from offline_data.buffers.storage.base import GrowingStorage
-from offline_data.buffers.storage.rows import part_of, stack_rows
-from offline_data.buffers.unsupported import refuse
-from offline_data.episodes.fields import REWARD, join_key
-from offline_data.errors import BufferUsageError, ImmutableError, UsageError
+from offline_data.base.errors import BufferUsageError, ImmutableError, UsageError
+from offline_data.episode.fields import REWARD, join_key
+from offline_data.rows.fields import StateFields
+from offline_data.rows.keys import KeyLike, as_key
+from offline_data.rows.samplers.reduce import check_reduction, reduce_values
+from offline_data.rows.state import Saves
+from offline_data.rows.storage.base import GrowingStorage
+from offline_data.rows.storage.rows import part_of, stack_rows
+from offline_data.rows.unsupported import refuse
 
 
 class Writer(Saves):

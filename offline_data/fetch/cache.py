@@ -21,13 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from offline_data import strict_json
-from offline_data.config import Settings
-from offline_data.errors import OfflineDataError
+from offline_data.base import json as strict_json
+from offline_data.base.config import Settings
+from offline_data.base.errors import OfflineDataError
+from offline_data.base.files import boot_id, disk_errors, unless_locked, write_durably
+from offline_data.base.urls import redact
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.mirrors import scheme_of
-from offline_data.files import boot_id, disk_errors, unless_locked, write_durably
-from offline_data.urls import redact
 
 
 @dataclass(frozen=True)

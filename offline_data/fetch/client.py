@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offline_data import strict_json
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base import json as strict_json
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AccessError,
     AuthError,
     FormatError,
@@ -24,6 +24,7 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
+from offline_data.base.json import read_whole
 from offline_data.fetch.mirrors import path_of_url, scheme_of, with_mirrors
 from offline_data.fetch.retry import (
     PASSING,
@@ -33,7 +34,6 @@ from offline_data.fetch.retry import (
     parse_retry_after,
     with_retries,
 )
-from offline_data.strict_json import read_whole
 
 if TYPE_CHECKING:
     import ssl

@@ -19,8 +19,19 @@ from queue import Queue
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, TypeVar
 
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, NoSpaceError, OfflineDataError
+from offline_data.base.files import (
+    boot_id,
+    disk_errors,
+    free_bytes,
+    human_bytes,
+    require_bytes,
+    write_durably,
+)
+from offline_data.base.plurals import plural
+from offline_data.base.progress import Progress
+from offline_data.base.urls import redact
 from offline_data.fetch.cache import PartialState, remove_partial, state_path
 from offline_data.fetch.client import open_url
 from offline_data.fetch.files import (
@@ -35,17 +46,6 @@ from offline_data.fetch.files import (
 from offline_data.fetch.mirrors import Hosts
 from offline_data.fetch.progress import ByteProgress
 from offline_data.fetch.retry import FetchLimits, TransientError, with_retries
-from offline_data.files import (
-    boot_id,
-    disk_errors,
-    free_bytes,
-    human_bytes,
-    require_bytes,
-    write_durably,
-)
-from offline_data.plurals import plural
-from offline_data.progress import Progress
-from offline_data.urls import redact
 
 if TYPE_CHECKING:
     import httpx

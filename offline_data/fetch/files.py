@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offline_data.errors import AccessError, IntegrityError, UsageError
-from offline_data.files import check_relative, describe_head, disk_errors
-from offline_data.plurals import plural
-from offline_data.urls import redact
+from offline_data.base.errors import AccessError, IntegrityError, UsageError
+from offline_data.base.files import check_relative, describe_head, disk_errors
+from offline_data.base.plurals import plural
+from offline_data.base.urls import redact
 
 HEAD = 512
 """Bytes kept from the beginning, to say what a wrong file is."""

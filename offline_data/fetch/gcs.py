@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     FormatError,
     NetworkError,
@@ -23,10 +23,10 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
+from offline_data.base.files import check_relative, is_unicode
 from offline_data.fetch.client import get_document, parse_json
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.retry import FetchLimits
-from offline_data.files import check_relative, is_unicode
 
 HOST = "https://storage.googleapis.com"
 _FORM = "gs://BUCKET/PREFIX"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     FormatError,
     NetworkError,
@@ -27,6 +27,9 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
+from offline_data.base.files import is_unicode
+from offline_data.base.json import count_of, parse_json, shown
+from offline_data.base.urls import redact
 from offline_data.fetch.client import FROM_A_COPY
 from offline_data.fetch.files import RemoteFile, split_digest
 from offline_data.fetch.hub_session import LIBRARY, guard_session
@@ -38,9 +41,6 @@ from offline_data.fetch.retry import (
     parse_retry_after,
     with_retries,
 )
-from offline_data.files import is_unicode
-from offline_data.strict_json import count_of, parse_json, shown
-from offline_data.urls import redact
 
 T = TypeVar("T")
 _URL = re.compile(r"hf://datasets/(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<path>.+)")

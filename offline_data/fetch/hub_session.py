@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.fetch.retry import FetchLimits
 
 LIBRARY = "offline-data"

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock, Semaphore
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 
 
 def with_mirrors(

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from offline_data.config import Settings
-from offline_data.errors import UsageError
+from offline_data.base.config import Settings
+from offline_data.base.errors import UsageError
+from offline_data.base.files import check_relative, free_bytes, human_bytes
+from offline_data.base.plurals import plural
 from offline_data.fetch.cache import (
     FetchRecord,
     PartialState,
@@ -20,8 +22,6 @@ from offline_data.fetch.cache import (
 from offline_data.fetch.files import RemoteFile, check_plausible, split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
-from offline_data.files import check_relative, free_bytes, human_bytes
-from offline_data.plurals import plural
 
 Action: TypeAlias = Literal["keep", "fetch", "resume", "replace"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
-from offline_data.progress import Progress, Task
+from offline_data.base.progress import Progress, Task
 
 _PAUSE = 0.05
 """Seconds between two reports: blocks come far more often than anyone can read."""

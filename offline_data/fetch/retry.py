@@ -14,8 +14,8 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from offline_data.config import TransferLimits
-from offline_data.errors import NetworkError, NoNetworkError
+from offline_data.base.config import TransferLimits
+from offline_data.base.errors import NetworkError, NoNetworkError
 from offline_data.fetch.mirrors import host_of
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class FetchLimits:
         """Return the limits with those that a user chose in place of these.
 
         Example:
-            >>> from offline_data.config import TransferLimits
+            >>> from offline_data.base.config import TransferLimits
             >>> FetchLimits().within(TransferLimits(files_at_once=2)).per_host
             2
         """

@@ -12,8 +12,8 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TypeVar
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AccessError,
     AuthError,
     IntegrityError,
@@ -23,6 +23,9 @@ from offline_data.errors import (
     OfflineDataError,
     OfflineError,
 )
+from offline_data.base.files import check_links, disk_errors, file_lock, require_bytes, sync_folder
+from offline_data.base.plurals import plural
+from offline_data.base.progress import SILENT, Progress
 from offline_data.fetch.cache import (
     FetchRecord,
     lock_path,
@@ -46,9 +49,6 @@ from offline_data.fetch.mirrors import Hosts, host_of, path_of_url, scheme_of
 from offline_data.fetch.plan import FetchPlan, FileStep, here
 from offline_data.fetch.progress import ByteProgress, total_of
 from offline_data.fetch.retry import FetchLimits
-from offline_data.files import check_links, disk_errors, file_lock, require_bytes, sync_folder
-from offline_data.plurals import plural
-from offline_data.progress import SILENT, Progress
 
 T = TypeVar("T")
 _GRACE = 1.0

@@ -12,12 +12,13 @@ from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from offline_data.config import read_toml
-from offline_data.decode import Count, Sha256, decode, matching
-from offline_data.errors import UsageError
-from offline_data.files import disk_errors, write_durably
-from offline_data.ids import DatasetId
-from offline_data.pickles import pickled_by_name
+from offline_data.base.config import read_toml
+from offline_data.base.decode import Count, Sha256, decode, matching
+from offline_data.base.errors import UsageError
+from offline_data.base.files import disk_errors, write_durably
+from offline_data.base.ids import DatasetId
+from offline_data.base.pickles import pickled_by_name
+from offline_data.formats.options import SAVED, Options, TextOptions
 from offline_data.project.requests import (
     EXAMPLE,
     DatasetRequest,
@@ -26,7 +27,6 @@ from offline_data.project.requests import (
     options_fields,
     options_in,
 )
-from offline_data.sources.options import SAVED, Options, TextOptions
 
 VERSION = 1
 """Version of the file that is written, and the newest that is read."""
@@ -70,7 +70,7 @@ class _LockedTable:
     transitions: Count
     episodes: Count
     content: Annotated[str, matching("sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")]
-    """Content digest, see `offline_data.project.content`."""
+    """Content digest, see `offline_data.store.content`."""
     converter: str
     """Version of this package that converted it; another one may do so, if the content is the same."""
     files: tuple[LockedFile, ...]

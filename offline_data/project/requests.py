@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
-from offline_data.config import read_toml
-from offline_data.decode import Check, decode, matching
-from offline_data.errors import UsageError
-from offline_data.ids import DatasetId, parse_id
-from offline_data.sources.options import SAVED, Options, TextOptions, parse_range
+from offline_data.base.config import read_toml
+from offline_data.base.decode import Check, decode, matching
+from offline_data.base.errors import UsageError
+from offline_data.base.ids import DatasetId, parse_id
+from offline_data.formats.options import SAVED, Options, TextOptions, parse_range
 
 MAX_BYTES = 1 << 20
 """Bytes of the largest `datasets.toml` that is read."""

@@ -7,23 +7,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     IntegrityError,
     LockError,
     NotFoundError,
     OfflineDataError,
     UsageError,
 )
-from offline_data.ids import SHARED, DatasetId, unknown
-from offline_data.ingest.build import destination_of
-from offline_data.ingest.download import download
-from offline_data.ingest.options import pinned_text
-from offline_data.ingest.resolve import on_disk, suggest_command
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural, plural_of
-from offline_data.progress import SILENT, Progress
-from offline_data.project.content import digest_of
+from offline_data.base.ids import SHARED, DatasetId, unknown
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural, plural_of
+from offline_data.base.progress import SILENT, Progress
+from offline_data.formats.options import Options, video_kind
+from offline_data.formats.registry import get_source
+from offline_data.pipeline.ingest.build import destination_of
+from offline_data.pipeline.ingest.download import download
+from offline_data.pipeline.ingest.options import pinned_text
+from offline_data.pipeline.ingest.resolve import on_disk, suggest_command
 from offline_data.project.lockfile import (
     LockedDataset,
     LockedFile,
@@ -32,8 +33,7 @@ from offline_data.project.lockfile import (
     write_lock,
 )
 from offline_data.project.requests import DatasetRequest, read_requests
-from offline_data.sources.options import Options, video_kind
-from offline_data.sources.registry import get_source
+from offline_data.store.content import digest_of
 from offline_data.store.library import Entry, entry_at, find
 from offline_data.store.manifest import Manifest
 

@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 import numpy as np
 
-from offline_data.files import human_bytes
-from offline_data.markdown import LONGEST, escape, escape_text, one_line
-from offline_data.plurals import plural
-from offline_data.reports.info import DatasetInfo, compared_with_source, replay_line
-from offline_data.reports.names import names_in
+from offline_data.analysis.info import DatasetInfo, compared_with_source, replay_line
+from offline_data.analysis.statistics import DatasetStats
+from offline_data.base.files import human_bytes
+from offline_data.base.markdown import LONGEST, escape, escape_text, one_line
+from offline_data.base.plurals import plural
 from offline_data.reports.pictures import Histogram, histograms_of, ranges_of
-from offline_data.reports.stats import DatasetStats
+from offline_data.store.names import names_in
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _LICENCES = {

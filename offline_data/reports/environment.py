@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from offline_data.config import Settings
-from offline_data.errors import MissingDependencyError
-from offline_data.files import free_bytes
-from offline_data.sources.registry import get_source, source_names
-from offline_data.urls import redact
+from offline_data.base.config import Settings
+from offline_data.base.errors import MissingDependencyError
+from offline_data.base.files import free_bytes
+from offline_data.base.urls import redact
+from offline_data.formats.registry import get_source, source_names
 
 DISTRIBUTION = "offline-data"
 

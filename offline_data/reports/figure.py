@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.errors import MissingDependencyError, UsageError
-from offline_data.files import write_user_file
-from offline_data.plurals import plural
+from offline_data.base.errors import MissingDependencyError, UsageError
+from offline_data.base.files import write_user_file
+from offline_data.base.plurals import plural
 
 if TYPE_CHECKING:
-    from offline_data.alignment.find import Alignment
+    from offline_data.analysis.alignment.find import Alignment
+    from offline_data.analysis.episodes import EpisodeQuality
+    from offline_data.analysis.replay import Replay
     from offline_data.reports.pictures import (
         Coverage,
         Curves,
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
         Ranges,
         Timeline,
     )
-    from offline_data.reports.quality import EpisodeQuality
-    from offline_data.reports.replay import Replay
 
 FORMATS = ("png", "svg", "pdf")
 """Formats of figures, by the suffix of the file."""

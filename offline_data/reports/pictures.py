@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
-from offline_data.errors import UsageError
-from offline_data.ids import did_you_mean
-from offline_data.plurals import plural
-from offline_data.progress import SILENT, Progress
-from offline_data.reports.frames import image_layout
-from offline_data.reports.histograms import HISTOGRAM_BINS, Histograms
-from offline_data.reports.names import feature_labels, feature_names
-from offline_data.reports.stats import MOST_FEATURES, DatasetStats, LeafStats, dataset_stats
+from offline_data.analysis.frames import image_layout
+from offline_data.analysis.histograms import HISTOGRAM_BINS, Histograms
+from offline_data.analysis.statistics import MOST_FEATURES, DatasetStats, LeafStats, dataset_stats
+from offline_data.base.errors import UsageError
+from offline_data.base.ids import did_you_mean
+from offline_data.base.plurals import plural
+from offline_data.base.progress import SILENT, Progress
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
+from offline_data.store.names import feature_labels, feature_names
 from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import DatasetReader
 

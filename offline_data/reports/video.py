@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import MissingDependencyError, UsageError
-from offline_data.files import disk_errors
-from offline_data.readers.images import write_gif
-from offline_data.readers.video import write_mp4
+from offline_data.base.errors import MissingDependencyError, UsageError
+from offline_data.base.files import disk_errors
+from offline_data.raw.images import write_gif
+from offline_data.raw.video import write_mp4
 
 if TYPE_CHECKING:
-    from offline_data.reports.frames import Film
+    from offline_data.analysis.frames import Film
 
 FORMATS = ("mp4", "gif")
 """Formats of films, by the suffix of the file."""

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
-from offline_data.errors import UsageError
-from offline_data.files import free_memory, human_bytes
-from offline_data.plurals import plural
+from offline_data.base.errors import UsageError
+from offline_data.base.files import free_memory, human_bytes
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, STEPS, TED
 from offline_data.store.reader import DatasetReader
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
-from offline_data.errors import AuditError
-from offline_data.plurals import plural
-from offline_data.readers.pixels import at_once
+from offline_data.base.errors import AuditError
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.raw.pixels import at_once
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import (
     AUDITED_SHARE,
@@ -27,7 +27,7 @@ from offline_data.store.layout import (
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
 
 @dataclass

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from offline_data.config import Settings
-from offline_data.errors import AccessError, ManifestError, NotFoundError, OfflineDataError
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError, ManifestError, NotFoundError, OfflineDataError
+from offline_data.base.files import check_links, disk_errors, is_locked, unless_locked
 from offline_data.fetch.cache import list_downloads, remove_unused_partial, state_path
 from offline_data.fetch.mirrors import scheme_of
-from offline_data.files import check_links, disk_errors, is_locked, unless_locked
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, delete_files, entry_at, remove, survey
 

@@ -12,17 +12,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError, UsageError
-from offline_data.files import disk_errors, require_bytes, sync_folder, write_durably
-from offline_data.ids import DatasetId, parse_id
-from offline_data.progress import SILENT, Progress, Task
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, UsageError
+from offline_data.base.files import disk_errors, require_bytes, sync_folder, write_durably
+from offline_data.base.ids import DatasetId, parse_id
+from offline_data.base.json import MAX_BYTES, read_whole
+from offline_data.base.progress import SILENT, Progress, Task
 from offline_data.store.history import extend_history
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, foreign_files, remove
 from offline_data.store.manifest import HistoryStep, check_digest, dump_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
-from offline_data.strict_json import MAX_BYTES, read_whole
 
 _BLOCK = 1 << 20
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.errors import FormatError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
-from offline_data.readers.images import decode_into, header_shapes, image_head, is_jpeg
-from offline_data.readers.pixels import at_once, check_pixels, fits
+from offline_data.base.errors import FormatError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.raw.images import decode_into, header_shapes, image_head, is_jpeg
+from offline_data.raw.pixels import at_once, check_pixels, fits
 from offline_data.store.layout import fits_encoding
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class EncodedColumn:
         FormatError: The encoding does not support such a shape or dtype.
 
     Example:
-        >>> from offline_data.readers.images import encode_image
+        >>> from offline_data.raw.images import encode_image
         >>> frames = [encode_image(np.full((8, 9, 3), n, np.uint8), "png") for n in (5, 7)]
         >>> column = EncodedColumn.of(frames, ("png", "uint8", (8, 9, 3)))
         >>> column.shape, np.asarray(column)[1, 0, 0].tolist()

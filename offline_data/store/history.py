@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from offline_data.errors import OfflineDataError
-from offline_data.ids import parse_id
+from offline_data.base.errors import OfflineDataError
+from offline_data.base.ids import parse_id
 from offline_data.store.library import find
 from offline_data.store.manifest import HistoryStep, Manifest
 

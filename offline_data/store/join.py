@@ -33,12 +33,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes import Key
-from offline_data.episodes.fields import join_key
-from offline_data.episodes.notes import join_notes
-from offline_data.errors import FormatError, IntegrityError, ManifestError
-from offline_data.files import disk_errors, sync_folder, write_durably
-from offline_data.progress import SILENT, Progress, Task
+from offline_data.base.errors import FormatError, IntegrityError, ManifestError
+from offline_data.base.files import disk_errors, sync_folder, write_durably
+from offline_data.base.json import read_json
+from offline_data.base.progress import SILENT, Progress, Task
+from offline_data.episode import Key
+from offline_data.episode.fields import join_key
+from offline_data.episode.notes import join_notes
 from offline_data.store.copies import place_file
 from offline_data.store.layout import EPISODE, EPISODES, FRAME_BYTES, VIDEO, LeafSpec, with_counts
 from offline_data.store.manifest import Manifest, read_manifest
@@ -46,7 +47,6 @@ from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Column, Vocabularies
 from offline_data.store.video import number_videos
 from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink, finalize
-from offline_data.strict_json import read_json
 
 _CHUNK = 8 << 20
 """Bytes of whole rows that are read, rewritten and written at once."""

@@ -10,10 +10,10 @@ from itertools import groupby
 from math import prod
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from offline_data.decode import Check, Count
-from offline_data.episodes.fields import Key
-from offline_data.errors import UsageError
-from offline_data.pickles import pickled_by_name
+from offline_data.base.decode import Check, Count
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.episode.fields import Key
 
 FORMAT_VERSION = 3
 """Newest directory format that is read; 3 is written if a leaf is a video, 2 if one is encoded, else 1."""

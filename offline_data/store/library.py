@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from offline_data.config import Settings, user_path
-from offline_data.errors import (
+from offline_data.base.config import Settings, user_path
+from offline_data.base.errors import (
     AccessError,
     IntegrityError,
     InvalidIdError,
@@ -25,8 +25,8 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.files import check_links
-from offline_data.ids import DatasetId, did_you_mean, looks_like_path, offer, parse_id
+from offline_data.base.files import check_links
+from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, offer, parse_id
 from offline_data.store.layout import (
     EPISODES,
     MANIFEST,

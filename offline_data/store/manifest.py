@@ -17,8 +17,11 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
-from offline_data.decode import Check, Count, Sha256, decode, matching
-from offline_data.episodes.fields import (
+from offline_data.base.decode import Check, Count, Sha256, decode, matching
+from offline_data.base.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
+from offline_data.base.json import MAX_COUNT, as_unicode, parse_json, read_whole, shown
+from offline_data.base.pickles import pickled_by_name
+from offline_data.episode.fields import (
     DONE,
     RESERVED_ROOTS,
     REWARD,
@@ -29,8 +32,6 @@ from offline_data.episodes.fields import (
     Skipped,
     next_of,
 )
-from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
-from offline_data.pickles import pickled_by_name
 from offline_data.store.layout import (
     BYTES,
     DTYPES,
@@ -57,7 +58,6 @@ from offline_data.store.layout import (
     fits_encoding,
     video_name,
 )
-from offline_data.strict_json import MAX_COUNT, as_unicode, parse_json, read_whole, shown
 
 MAX_BYTES = 64 << 20
 """Bytes of the largest manifest that is read: it has about 300 for each raw file."""

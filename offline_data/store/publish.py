@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offline_data.errors import AccessError, IntegrityError
-from offline_data.files import check_links, disk_errors, file_lock, sync_folder, write_durably
-from offline_data.progress import Progress
+from offline_data.base.errors import AccessError, IntegrityError
+from offline_data.base.files import check_links, disk_errors, file_lock, sync_folder, write_durably
+from offline_data.base.progress import Progress
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, foreign_files, own_files
 from offline_data.store.manifest import check_digest, dump_manifest, parse_manifest

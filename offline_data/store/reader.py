@@ -15,8 +15,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import (
+from offline_data.base.errors import (
+    AccessError,
+    FormatError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+)
+from offline_data.base.files import map_privately
+from offline_data.base.json import read_json, shown
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import (
     DONE,
     EPISODE_COLUMNS,
     TERMINATED,
@@ -25,17 +36,7 @@ from offline_data.episodes.fields import (
     join_key,
     next_of,
 )
-from offline_data.errors import (
-    AccessError,
-    FormatError,
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-)
-from offline_data.files import map_privately
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
-from offline_data.readers.pixels import at_once
+from offline_data.raw.pixels import at_once
 from offline_data.store.encoded import EncodedColumn, blocks_of
 from offline_data.store.layout import (
     EPISODE,
@@ -51,7 +52,6 @@ from offline_data.store.layout import (
 )
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.video import StoredVideo, VideoColumn, read_videos
-from offline_data.strict_json import read_json, shown
 
 MAX_TEXT_BYTES = 1 << 30
 """Bytes of the largest `text.json` that is read; a conversion holds all its words in memory, too."""

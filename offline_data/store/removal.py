@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from offline_data.pickles import pickled_by_name
+from offline_data.base.pickles import pickled_by_name
 from offline_data.store.cache import refetchable
 from offline_data.store.library import Entry, foreign_files, remove
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED, Key
-from offline_data.errors import FormatError
-from offline_data.pickles import pickled_by_name
+from offline_data.base.errors import FormatError
+from offline_data.base.json import shown
+from offline_data.base.pickles import pickled_by_name
+from offline_data.episode.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.store.layout import LeafSpec
-from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
-from offline_data.errors import FormatError
-from offline_data.exact import exact
+from offline_data.base.errors import FormatError
+from offline_data.base.exact import exact
+from offline_data.episode.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.store.encoded import EncodedWriter, PixelColumn
 from offline_data.store.layout import (
     BIG_LEAF,
@@ -39,7 +39,7 @@ from offline_data.store.layout import (
 from offline_data.store.video import VideoWriter
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
     Rows = Callable[[slice], NDArray[Any]]
     """Returns the values of a column for a slice of a batch's rows in the table."""

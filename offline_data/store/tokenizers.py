@@ -9,9 +9,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from offline_data.errors import OfflineDataError
-from offline_data.files import write_user_file
-from offline_data.strict_json import read_whole
+from offline_data.base.errors import OfflineDataError
+from offline_data.base.files import write_user_file
+from offline_data.base.json import read_whole
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _LONGEST = 1 << 14

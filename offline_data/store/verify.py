@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.ahead import Ahead
-from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
-from offline_data.errors import AccessError, FormatError, IntegrityError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
-from offline_data.progress import SILENT, Progress, Task
+from offline_data.base.ahead import Ahead
+from offline_data.base.errors import AccessError, FormatError, IntegrityError
+from offline_data.base.json import read_json
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.base.progress import SILENT, Progress, Task
+from offline_data.episode.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.store.audit import equal_rows
 from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, STEPS, TED, TEXT
@@ -26,7 +27,6 @@ from offline_data.store.library import Entry, foreign_files
 from offline_data.store.manifest import Manifest, check_digest, read_manifest
 from offline_data.store.reader import DatasetReader, file_problem
 from offline_data.store.tables import meta_files
-from offline_data.strict_json import read_json
 
 CARD = "README.md"
 """Dataset card that `push` writes next to the files of a dataset."""

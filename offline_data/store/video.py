@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.pickles import pickled_by_name
-from offline_data.readers.pixels import at_once
-from offline_data.readers.video import VideoFile
+from offline_data.base.errors import FormatError, MissingDependencyError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.raw.pixels import at_once
+from offline_data.raw.video import VideoFile
 from offline_data.store.encoded import EncodedColumn, in_threads
 from offline_data.store.layout import LeafSpec, video_name
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
-from offline_data.episodes.notes import join_notes
-from offline_data.errors import FormatError, NoSpaceError
-from offline_data.files import disk_errors, human_bytes, require_bytes
-from offline_data.plurals import plural
-from offline_data.progress import SILENT
+from offline_data.base.errors import FormatError, NoSpaceError
+from offline_data.base.files import disk_errors, human_bytes, require_bytes
+from offline_data.base.plurals import plural
+from offline_data.base.progress import SILENT
+from offline_data.episode.fields import TERMINATED, TRUNCATED, Key, join_key
+from offline_data.episode.notes import join_notes
 from offline_data.store.audit import Audit, check_episodes
 from offline_data.store.copies import place_file
 from offline_data.store.layout import (
@@ -50,7 +50,7 @@ from offline_data.store.tables import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from offline_data.episodes import Dropped, EpisodeBatch, Skipped
+    from offline_data.episode import Dropped, EpisodeBatch, Skipped
 
 _LARGE = 16 << 20
 """Bytes of an append that is queued alone."""

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch, Key
-from offline_data.episodes.joining import concatenate
-from offline_data.preprocess.chunk import EpisodeChunk
+from offline_data.episode import EpisodeBatch, Key
+from offline_data.episode.joining import concatenate
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.toy import assert_same_batch
 
 

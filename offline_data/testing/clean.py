@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 
 if TYPE_CHECKING:
+    from offline_data.analysis.checks.finding import Severity
     from offline_data.api.arguments import DatasetLike, OnDisk
-    from offline_data.checks.finding import Severity
 
 
 def assert_clean(
@@ -36,8 +36,8 @@ def assert_clean(
     """
     __tracebackhide__ = True
     from offline_data import api
-    from offline_data.checks.finding import SEVERITIES
-    from offline_data.checks.formats import count_findings, human_lines, plain
+    from offline_data.analysis.checks.finding import SEVERITIES
+    from offline_data.analysis.checks.formats import count_findings, human_lines, plain
 
     if fail_on not in SEVERITIES:
         raise UsageError(f"fail_on is {fail_on!r}; expected one of {', '.join(SEVERITIES)}")

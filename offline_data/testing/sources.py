@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import NotFoundError, OfflineDataError, OfflineError
-from offline_data.ids import DatasetId, parse_id
-from offline_data.sources.base import Part, RandomAccess, RawDataset, Release, Shard, Source
-from offline_data.sources.options import Options
+from offline_data.base.config import Settings
+from offline_data.base.errors import NotFoundError, OfflineDataError, OfflineError
+from offline_data.base.ids import DatasetId, parse_id
+from offline_data.episode.joining import concatenate
+from offline_data.formats.base import Part, RandomAccess, RawDataset, Release, Shard, Source
+from offline_data.formats.options import Options
 from offline_data.testing.toy import TABLES, assert_same_batch
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
 BUDGETS = (1, 700, 10_000, 1 << 50)
 """Budgets of a part in bytes: one episode, a few, some more, all."""

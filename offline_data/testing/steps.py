@@ -23,9 +23,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.episodes import Key
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step, episode_columns
+from offline_data.episode import Key
+from offline_data.pipeline.preprocess.steps.base import (
+    MeasuredStep,
+    Selection,
+    Step,
+    episode_columns,
+)
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,
@@ -168,7 +173,7 @@ def prepare_step(step: Step, chunk: EpisodeChunk) -> Step:
     """Return the step ready to be applied: settled on single transitions, fitted on all episodes.
 
     Example:
-        >>> from offline_data.preprocess.steps.registry import parse_step
+        >>> from offline_data.pipeline.preprocess.steps.registry import parse_step
         >>> clip = parse_step("clip:action,high=2")
         >>> prepare_step(clip, toy_chunk([2])) == clip
         True

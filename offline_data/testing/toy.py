@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch, Key, join_key
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.errors import FormatError
-from offline_data.sources.base import Part, RandomAccess, SourceInfo
+from offline_data.base.errors import FormatError
+from offline_data.episode import EpisodeBatch, Key, join_key
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.formats.base import Part, RandomAccess, SourceInfo
 from offline_data.store.layout import AuditMode, LayoutName
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter

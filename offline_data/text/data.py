@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-import offline_data.buffers  # noqa: F401 # isort: skip # an error of ours without torch
+import offline_data.rows  # noqa: F401 # isort: skip # an error of ours without torch
 import torch
 from tensordict import tensorclass
 
+from offline_data.base.pickles import pickled_by_name
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
-from offline_data.buffers.samplers.base import ValidRows
-from offline_data.pickles import pickled_by_name
+from offline_data.rows.samplers.base import ValidRows
 from offline_data.text.tokenize import (
     PromptTensorDictTokenizer,
     TensorDictTokenizer,

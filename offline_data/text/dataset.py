@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch, Key, Skipped
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.errors import FormatError
-from offline_data.plurals import plural, plural_of
-from offline_data.processes.limits import limit_resources
-from offline_data.readers.rows import column_names, read_rows
-from offline_data.sources.base import RawDataset, Shard, SourceInfo
-from offline_data.sources.options import ROLES, Form, TextOptions
+from offline_data.base.errors import FormatError
+from offline_data.base.plurals import plural, plural_of
+from offline_data.episode import EpisodeBatch, Key, Skipped
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.formats.base import RawDataset, Shard, SourceInfo
+from offline_data.formats.options import ROLES, Form, TextOptions
+from offline_data.pipeline.jobs.processes.limits import limit_resources
+from offline_data.raw.rows import column_names, read_rows
 from offline_data.text.forms import RowTexts, documents, resolve_form
 from offline_data.text.tokenizer import CHAT_LIMITS, EncodedTexts, Tokenizer, load_tokenizer
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import offline_data.buffers  # noqa: F401 # isort: skip # an error of ours without torch
+import offline_data.rows  # noqa: F401 # isort: skip # an error of ours without torch
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
-from offline_data.buffers.indexing import positive
-from offline_data.buffers.samplers.base import ValidRows
-from offline_data.buffers.views.rows import SubsetStorage
-from offline_data.errors import UsageError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.rows.indexing import positive
+from offline_data.rows.samplers.base import ValidRows
+from offline_data.rows.selection import SubsetStorage
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import FormatError
-from offline_data.files import is_unicode
-from offline_data.sources.catalogs import Catalog, CatalogEntry
-from offline_data.sources.options import ROLES, Form, TextOptions
-from offline_data.strict_json import shown
+from offline_data.base.errors import FormatError
+from offline_data.base.files import is_unicode
+from offline_data.base.json import shown
+from offline_data.formats.catalogues import Catalog, CatalogEntry
+from offline_data.formats.options import ROLES, Form, TextOptions
 
 if TYPE_CHECKING:
-    from offline_data.readers.rows import Columns
+    from offline_data.raw.rows import Columns
 
     Chat = Callable[..., str]
     """`Tokenizer.chat_text`."""

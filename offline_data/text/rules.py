@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.checks.block import RowBlock, mix_bits
-from offline_data.checks.finding import Finding
-from offline_data.checks.names import are_related, is_derived, options, split, without_revision
-from offline_data.checks.rule import Measured, Rule, Tally
-from offline_data.checks.rules.duplicates import A_COPY, listed_copies
-from offline_data.checks.tokens import (
+from offline_data.analysis.checks.block import RowBlock, mix_bits
+from offline_data.analysis.checks.finding import Finding
+from offline_data.analysis.checks.names import (
+    are_related,
+    is_derived,
+    options,
+    split,
+    without_revision,
+)
+from offline_data.analysis.checks.rule import Measured, Rule, Tally
+from offline_data.analysis.checks.rules.duplicates import A_COPY, listed_copies
+from offline_data.analysis.checks.tokens import (
     CONTENT,
     GIVEN,
     PROMPT,
@@ -27,10 +33,10 @@ from offline_data.checks.tokens import (
     is_packed,
     token_leaves,
 )
-from offline_data.episodes.fields import Key, join_key
-from offline_data.errors import FormatError, UsageError
-from offline_data.plurals import plural, plural_of
-from offline_data.sources.options import TextOptions, to_arguments
+from offline_data.base.errors import FormatError, UsageError
+from offline_data.base.plurals import plural, plural_of
+from offline_data.episode.fields import Key, join_key
+from offline_data.formats.options import TextOptions, to_arguments
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import DatasetReader
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError, OfflineError, UsageError
+from offline_data.base.files import is_file, is_folder
+from offline_data.base.ids import did_you_mean
 from offline_data.fetch.hub import list_hub
-from offline_data.files import is_file, is_folder
-from offline_data.ids import did_you_mean
-from offline_data.readers.rows import suffix_of
-from offline_data.sources.base import CatalogEntry, RawDataset, Release, Source
-from offline_data.sources.fingerprint import fingerprint
-from offline_data.sources.options import Options, TextOptions
+from offline_data.formats.base import CatalogEntry, RawDataset, Release, Source
+from offline_data.formats.fingerprint import fingerprint
+from offline_data.formats.options import Options, TextOptions
+from offline_data.raw.rows import suffix_of
 from offline_data.text.dataset import TextDataset
 from offline_data.text.forms import PRESETS, HubTextCatalog, Preset
 from offline_data.text.splits import data_files, files_of_config, files_of_split

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.ids import nearest
-from offline_data.readers.rows import suffix_of
-from offline_data.sources.options import ALL_SPLITS
-from offline_data.strict_json import shown
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.ids import nearest
+from offline_data.base.json import shown
+from offline_data.formats.options import ALL_SPLITS
+from offline_data.raw.rows import suffix_of
 
 Splits: TypeAlias = Mapping[str, Sequence[str]]
 """Paths of the files of each split."""

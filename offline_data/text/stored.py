@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.files import is_file
-from offline_data.ids import DatasetId
-from offline_data.ingest.in_memory import convert_in_memory
-from offline_data.ingest.raw import fetch_files
-from offline_data.progress import SILENT
-from offline_data.readers.rows import read_rows
-from offline_data.sources.base import RawDataset, Shard, SourceInfo
-from offline_data.sources.options import Options, TextOptions
-from offline_data.sources.registry import get_source
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.files import is_file
+from offline_data.base.ids import DatasetId
+from offline_data.base.json import read_json
+from offline_data.base.progress import SILENT
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.formats.base import RawDataset, Shard, SourceInfo
+from offline_data.formats.options import Options, TextOptions
+from offline_data.formats.registry import get_source
+from offline_data.pipeline.ingest.in_memory import convert_in_memory
+from offline_data.pipeline.ingest.raw import fetch_files
+from offline_data.raw.rows import read_rows
 from offline_data.store.library import find
 from offline_data.store.publish import dataset_lock
-from offline_data.strict_json import read_json
 
 
 class TextRows:

@@ -12,21 +12,21 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import offline_data.buffers  # noqa: F401 # isort: skip # an error of ours without torch
+import offline_data.rows  # noqa: F401 # isort: skip # an error of ours without torch
 import numpy as np
 import torch
 from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase
 
-from offline_data.buffers.gather.mmap import map_file
-from offline_data.buffers.indexing import positive
-from offline_data.config import resolve_settings
-from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
-from offline_data.pickles import by_name, pickled_by_name
-from offline_data.plurals import plural
-from offline_data.preprocess.identity import UnknownIdentityError, digest_of
+from offline_data.base.config import resolve_settings
+from offline_data.base.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
+from offline_data.base.json import shown
+from offline_data.base.pickles import by_name, pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.pipeline.preprocess.identity import UnknownIdentityError, digest_of
+from offline_data.rows.gather.mmap import map_file
+from offline_data.rows.indexing import positive
 from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
-from offline_data.strict_json import shown
 
 _ROWS = 1000
 """Rows that are tokenized at once."""

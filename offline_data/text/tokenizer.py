@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.errors import (
+from offline_data.base.errors import (
     FormatError,
     MissingDependencyError,
     NetworkError,
@@ -23,14 +23,14 @@ from offline_data.errors import (
     NotFoundError,
     UsageError,
 )
+from offline_data.base.ids import looks_like_path
+from offline_data.base.json import read_whole, shown
 from offline_data.fetch.hub import require_network
-from offline_data.ids import looks_like_path
-from offline_data.processes import Child, ChildDiedError
-from offline_data.processes.limits import limit_resources
-from offline_data.processes.protocol import pack_importable
-from offline_data.readers.rows import MAX_LINE
-from offline_data.sources.options import Eos, TextOptions
-from offline_data.strict_json import read_whole, shown
+from offline_data.formats.options import Eos, TextOptions
+from offline_data.pipeline.jobs.processes import Child, ChildDiedError
+from offline_data.pipeline.jobs.processes.limits import limit_resources
+from offline_data.pipeline.jobs.processes.protocol import pack_importable
+from offline_data.raw.rows import MAX_LINE
 
 TOKENIZER_HINT = (
     "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "

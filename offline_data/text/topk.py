@@ -7,16 +7,16 @@ from collections import defaultdict, deque
 from itertools import pairwise
 from typing import Any
 
-import offline_data.buffers  # noqa: F401 # isort: skip # an error of ours without torch
+import offline_data.rows  # noqa: F401 # isort: skip # an error of ours without torch
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
-from offline_data.buffers.indexing import positive
-from offline_data.buffers.keys import NestedKey
-from offline_data.errors import UsageError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.rows.indexing import positive
+from offline_data.rows.keys import NestedKey
 
 _log = logging.getLogger("offline_data")
 

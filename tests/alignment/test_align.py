@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import offline_data
-from offline_data.alignment.find import align_dataset
-from offline_data.episodes.fields import Key
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.analysis.alignment.find import align_dataset
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.episode.fields import Key
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch
 from tests.alignment.worlds import shifted, world, write

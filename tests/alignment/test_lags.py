@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.alignment.lags import FLOOR, FOLDS, LAGS, REACH, RIDGE, Series, find_lag
+from offline_data.analysis.alignment.lags import FLOOR, FOLDS, LAGS, REACH, RIDGE, Series, find_lag
 from tests.toys.robomimic import libero_demo
 
 TARGET = pytest.mark.parametrize("target", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch
+from offline_data.episode import EpisodeBatch
 from offline_data.testing.toy import write_toy
 
 

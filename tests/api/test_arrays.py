@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.store import arrays
 from offline_data.store.arrays import STYLES
 from offline_data.store.layout import LAYOUTS

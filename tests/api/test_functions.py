@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError, NotFoundError, OfflineError, UsageError
-from offline_data.progress import SilentProgress
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, NotFoundError, OfflineError, UsageError
+from offline_data.base.progress import SilentProgress
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
 from tests.toys.stored import write_stored

@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.gather import native
-from offline_data.buffers.samplers import (
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.episode.fields import next_of
+from offline_data.rows.gather import native
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     RandomSampler,
     Sampler,
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from offline_data.buffers.storage import LazyTensorStorage
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.episodes.fields import next_of
+from offline_data.rows.storage import LazyTensorStorage
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 LENGTHS = (3, 1, 4, 2, 1)
 UNKNOWN_FINAL = (3, 4)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.bridges.agile import (
     Transition,
     to_tensordict,
@@ -14,7 +15,6 @@ from offline_data.buffers.bridges.agile import (
     to_transition,
 )
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import offline_data
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 STATE = ("observation", "state")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.gather import assemble as module
-from offline_data.buffers.gather.assemble import assemble, tree_of
+from offline_data.rows.gather import assemble as module
+from offline_data.rows.gather.assemble import assemble, tree_of
 
 SLOTS = {("a",): 2, ("n", "b"): 0, ("n", "m", "c"): 1, ("z",): 3}
 LEAVES = [torch.arange(4) + 10 * slot for slot in range(4)]

@@ -11,11 +11,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from offline_data.base.errors import ImmutableError, NotFoundError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from offline_data.buffers.writers import ImmutableDatasetWriter
-from offline_data.episodes import Key
-from offline_data.errors import ImmutableError, NotFoundError, UsageError
+from offline_data.episode import Key
+from offline_data.rows.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 
 INVALID = 9
 

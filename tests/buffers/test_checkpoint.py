@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.buffers.checkpoint import load_tree, save_tree
-from offline_data.errors import IntegrityError, NotFoundError, UsageError
+from offline_data.base.errors import IntegrityError, NotFoundError, UsageError
+from offline_data.rows.state import load_tree, save_tree
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
 TREES = st.recursive(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 import offline_data
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
-from offline_data.project.content import digest_of
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.store.content import digest_of
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy

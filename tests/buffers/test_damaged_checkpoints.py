@@ -22,18 +22,18 @@ import torch
 from tensordict import TensorDict
 
 from offline_data import DatasetMixture, ReplayBufferEnsemble, TensorDictReplayBuffer
+from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import normalize
-from offline_data.buffers.samplers import (
+from offline_data.buffers.writers import TensorDictMaxValueWriter
+from offline_data.rows.derived import normalize
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
     SamplerWithoutReplacement,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storage import LazyTensorStorage
-from offline_data.buffers.writers import TensorDictMaxValueWriter
-from offline_data.errors import IntegrityError, UsageError
+from offline_data.rows.storage import LazyTensorStorage
 from offline_data.testing.toy import toy_batch, write_toy
 
 SAMPLERS: dict[str, Callable[[], Any]] = {

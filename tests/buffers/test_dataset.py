@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
 
+from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 MISSION = ("observation", "mission")
 

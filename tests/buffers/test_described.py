@@ -15,19 +15,19 @@ import torch
 from minari.serialization import deserialize_space
 
 import offline_data
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.analysis.statistics import LeafStats
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     FormatError,
     MissingDependencyError,
     NotFoundError,
     OfflineDataError,
     UsageError,
 )
-from offline_data.ingest import Options, convert
-from offline_data.reports.stats import LeafStats
-from offline_data.sources.catalogs.d4rl import read_table
-from offline_data.sources.d4rl.environments import SUCCESSORS, successor_of
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.formats.catalogues.d4rl import read_table
+from offline_data.formats.d4rl.environments import SUCCESSORS, successor_of
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.testing.toy import toy_batch, write_toy

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.buffers.samplers import RandomSampler
-from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from offline_data.buffers.storage import TensorStorage as Tensors
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
+from offline_data.rows.samplers import RandomSampler
+from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.rows.storage import TensorStorage as Tensors
 from offline_data.testing.toy import toy_batch, write_toy
 
 

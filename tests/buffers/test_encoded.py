@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.errors import FormatError, UsageError
+from offline_data.base.errors import FormatError, UsageError
 from offline_data.store import encoded as column_module
 from tests.pictures import (
     JPEG,

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import distributed
 
+from offline_data.base.config import Settings
+from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.buffers.streaming import StreamingDataset, dataset
-from offline_data.config import Settings
-from offline_data.errors import NotFoundError, UsageError
 from tests.ingest.here import convert_here
 from tests.toys.sharded import install, write_toy_shards
 

@@ -18,7 +18,7 @@ from offline_data import (
     GenDGRLExperienceReplay,
     MinariExperienceReplay,
 )
-from offline_data.errors import NotFoundError, OfflineError, UsageError
+from offline_data.base.errors import NotFoundError, OfflineError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.minari import box, toy_episode, write_minari
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tensordict import PersistentTensorDict, TensorDict
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.bridges.schema import Backend, from_schema
-from offline_data.errors import UsageError
 
 SCHEMA: dict[Any, Any] = {
     "observation.image": ([4, 5], torch.uint8),

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import offline_data
+from offline_data.base.errors import InvalidIdError, NotFoundError, UsageError
 from offline_data.buffers.load import load_dataset, open_dataset
-from offline_data.errors import InvalidIdError, NotFoundError, UsageError
 from offline_data.testing.toy import toy_batch
 from tests.toys.stored import write_stored
 

@@ -16,12 +16,12 @@ from tensordict import TensorDict
 from torch import distributed
 from torch.utils.data import DataLoader, DistributedSampler, Subset, default_collate, random_split
 
+from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import return_to_go
-from offline_data.buffers.samplers import SliceSampler
-from offline_data.buffers.storage import DatasetStorage, LazyTensorStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import IntegrityError, UsageError
+from offline_data.rows.derived import return_to_go
+from offline_data.rows.samplers import SliceSampler
+from offline_data.rows.storage import DatasetStorage, LazyTensorStorage
 from offline_data.testing.toy import toy_batch, write_toy
 
 pytestmark = [

@@ -10,14 +10,14 @@ import torch
 
 from offline_data.buffers.batches import LOOKAHEAD_MISSES
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import (
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     RandomSampler,
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storage import DatasetStorage
+from offline_data.rows.storage import DatasetStorage
 
 LENGTHS = (40, 5, 30, 25)
 ROWS = sum(LENGTHS)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from offline_data.buffers.gather.mmap import map_file
-from offline_data.errors import AccessError, NotFoundError
+from offline_data.base.errors import AccessError, NotFoundError
+from offline_data.rows.gather.mmap import map_file
 
 
 def test_words_of_a_file(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from offline_data.buffers.gather import native
-from offline_data.buffers.gather.native import NativeGather
-from offline_data.buffers.gather.torch import TorchGather
-from offline_data.buffers.storage import DatasetStorage
-from offline_data.errors import ManifestError
+from offline_data.base.errors import ManifestError
+from offline_data.rows.gather import native
+from offline_data.rows.gather.native import NativeGather
+from offline_data.rows.gather.torch import TorchGather
+from offline_data.rows.storage import DatasetStorage
 
 pytestmark = pytest.mark.skipif(native.compiled is None, reason="the extension was not built")
 

@@ -15,7 +15,7 @@ import torch
 
 import offline_data
 from offline_data import OpenXExperienceReplay
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported

@@ -18,11 +18,11 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader, SequentialSampler
 
 import offline_data
+from offline_data.base.config import Settings
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.buffers.streaming import StreamingDataset
-from offline_data.config import Settings
-from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.sharded import install, write_toy_shards
 

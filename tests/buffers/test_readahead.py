@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.gather import native, readahead
-from offline_data.buffers.gather.mmap import map_file
-from offline_data.buffers.gather.readahead import PATIENCE, PROBE_EVERY, Readahead
-from offline_data.buffers.storage import DatasetStorage
+from offline_data.rows.gather import native, readahead
+from offline_data.rows.gather.mmap import map_file
+from offline_data.rows.gather.readahead import PATIENCE, PROBE_EVERY, Readahead
+from offline_data.rows.storage import DatasetStorage
 from offline_data.store.layout import LAYOUTS
 
 LENGTHS = (100, 1, 60, 39, 100, 200)

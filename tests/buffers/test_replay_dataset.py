@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.bridges.agile import ReplayDataset
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import (
+from offline_data.rows.samplers import (
     RandomSampler,
     Sampler,
     SamplerWithoutReplacement,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.errors import UsageError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores

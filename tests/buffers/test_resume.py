@@ -14,9 +14,8 @@ from tensordict import TensorDict
 
 import offline_data
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
-from offline_data.buffers.samplers import (
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
@@ -24,7 +23,8 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.rows.storage import LazyTensorStorage
+from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 from tests.same import assert_same
 
 LENGTHS = (9, 1, 13, 12, 5)

@@ -8,19 +8,19 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import (
-    SamplerWithoutReplacement,
-)
-from offline_data.buffers.storage import (
-    LazyMemmapStorage,
-    LazyTensorStorage,
-)
 from offline_data.buffers.writers import (
     TensorDictMaxValueWriter,
 )
-from offline_data.errors import IntegrityError, UsageError
+from offline_data.rows.samplers import (
+    SamplerWithoutReplacement,
+)
+from offline_data.rows.storage import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+)
 
 
 def actions(batch: Any) -> list[float]:

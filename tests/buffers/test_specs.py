@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import offline_data
+from offline_data.base.errors import FormatError, MissingDependencyError
 from offline_data.buffers import specs as module
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.errors import FormatError, MissingDependencyError
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.testing.toy import toy_batch, write_tokens, write_toy

@@ -23,8 +23,15 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader
 
+from offline_data.base.config import Settings, resolve_settings
+from offline_data.base.errors import FormatError, NotFoundError, OfflineError, UsageError
+from offline_data.base.ids import parse_id
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import (
+from offline_data.buffers.streaming import StreamingDataset
+from offline_data.pipeline.ingest import Options, convert, download
+from offline_data.pipeline.ingest.stream import ShardReader
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.rows.derived import (
     action_chunk,
     frame_stack,
     n_step,
@@ -33,13 +40,6 @@ from offline_data.buffers.derived import (
     return_to_go,
     timestep,
 )
-from offline_data.buffers.streaming import StreamingDataset
-from offline_data.config import Settings, resolve_settings
-from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.ingest.stream import ShardReader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.ingest.here import convert_here
 from tests.toys.rlds import write_toy_rlds
@@ -653,9 +653,9 @@ def test_closing_ends_processes_threads_and_files(
 _PROGRAM = """
 import sys
 from pathlib import Path
-from offline_data.ahead import Ahead
-from offline_data.config import Settings
-from offline_data.ingest.stream import ShardReader, plan_stream
+from offline_data.base.ahead import Ahead
+from offline_data.base.config import Settings
+from offline_data.pipeline.ingest.stream import ShardReader, plan_stream
 root, url, name = sys.argv[1:]
 settings = Settings(Path(root), mirrors=(("http://toy.invalid/shards", url),))
 pieces = Ahead(ShardReader(plan_stream(f"shardtoy:{name}", settings), settings).pieces(range(6)))

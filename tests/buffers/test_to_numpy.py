@@ -9,9 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.episodes import Key
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.episode import Key
 from offline_data.store.arrays import STYLES
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy

@@ -22,7 +22,7 @@ from offline_data import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.base.errors import ImmutableError, UsageError
 
 
 def rows(**leaves: Any) -> TensorDict:

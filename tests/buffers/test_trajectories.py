@@ -9,10 +9,10 @@ import pytest
 import torch
 from tensordict import NonTensorStack
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import SamplerWithoutReplacement
-from offline_data.buffers.trajectories import split_trajs
-from offline_data.errors import UsageError
+from offline_data.rows.samplers import SamplerWithoutReplacement
+from offline_data.rows.trajectories import split_trajs
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

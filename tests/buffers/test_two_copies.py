@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from offline_data import SliceSampler, frame_stack, n_step
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.episodes.fields import next_of
+from offline_data.episode.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import FormatError, UsageError
-from offline_data.ingest import Options, convert
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, UsageError
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.layout import OBSERVATIONS
 from offline_data.store.reader import open_reader
 from tests.films import FILM, LENGTHS, NEXT_FILM, write_films

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.buffers.storage import LazyTensorStorage, ListStorage
+from offline_data.base.errors import ImmutableError, UsageError
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
@@ -16,7 +16,7 @@ from offline_data.buffers.writers import (
     TensorDictRoundRobinWriter,
     Writer,
 )
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.rows.storage import LazyTensorStorage, ListStorage
 
 
 def registered(writer: Writer, size: int) -> tuple[Any, LazyTensorStorage]:

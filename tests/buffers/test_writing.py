@@ -12,27 +12,27 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.base.errors import ImmutableError, UsageError
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import (
-    PrioritizedSliceSampler,
-    Sampler,
-    SamplerWithoutReplacement,
-    SliceSampler,
-    SliceSamplerWithoutReplacement,
-)
-from offline_data.buffers.storage import (
-    LazyTensorStorage,
-    ListStorage,
-    TensorStorage,
-)
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
     TensorDictMaxValueWriter,
     TensorDictRoundRobinWriter,
 )
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.rows.samplers import (
+    PrioritizedSliceSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
+from offline_data.rows.storage import (
+    LazyTensorStorage,
+    ListStorage,
+    TensorStorage,
+)
 
 
 def actions(batch: Any) -> list[float]:

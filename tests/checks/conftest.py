@@ -13,7 +13,7 @@ from offline_data.store.writer import DatasetWriter
 from tests.checks.planted import Write
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from offline_data.checks import Finding
-from offline_data.checks.registry import select_rules
-from offline_data.checks.run import run_checks
-from offline_data.episodes import EpisodeBatch
+from offline_data.analysis.checks import Finding
+from offline_data.analysis.checks.registry import select_rules
+from offline_data.analysis.checks.run import run_checks
+from offline_data.episode import EpisodeBatch
 from tests.toys.stored import write_stored
 
 Write: TypeAlias = Callable[..., Path]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import offline_data
-from offline_data.checks import Rule
-from offline_data.checks.registry import all_rules, select_rules
-from offline_data.config import Settings
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.ids import parse_id
+from offline_data.analysis.checks import Rule
+from offline_data.analysis.checks.registry import all_rules, select_rules
+from offline_data.base.config import Settings
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.base.ids import parse_id
 from offline_data.testing import assert_clean
 from tests.checks.planted import Write, clean_batch, write_clean_and_bad
 
@@ -206,7 +206,7 @@ def test_a_reward_function_reaches_the_rule_that_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = {**all_rules(), "XX043": _Rewarded}
-    monkeypatch.setattr("offline_data.checks.registry.all_rules", lambda: known)
+    monkeypatch.setattr("offline_data.analysis.checks.registry.all_rules", lambda: known)
 
     def reward(*_: Any) -> None:
         return None

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.checks import CheckReport, Finding
-from offline_data.checks.baseline import compare, read_baseline, write_baseline
-from offline_data.checks.finding import CheckedDataset
-from offline_data.errors import UsageError
+from offline_data.analysis.checks import CheckReport, Finding
+from offline_data.analysis.checks.baseline import compare, read_baseline, write_baseline
+from offline_data.analysis.checks.finding import CheckedDataset
+from offline_data.base.errors import UsageError
 
 NAN = Finding("RL020", "n", "error", "local:a@1", "2 rows", "next/observation", 1, 7, 2)
 FLAT = Finding("RL021", "c", "warning", "local:a@1", "flat", "observation", about="[3]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offline_data.checks.block import RowBlock, zero_rows
+from offline_data.analysis.checks.block import RowBlock, zero_rows
 from offline_data.store.reader import open_reader
 from tests.checks.planted import Write, changed, clean_batch
 

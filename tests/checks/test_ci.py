@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from offline_data.checks.registry import all_rules
+from offline_data.analysis.checks.registry import all_rules
 from offline_data.testing.toy import write_toy
 from offline_data_cli.main import main
 from tests.checks.planted import changed, clean_batch
@@ -196,8 +196,8 @@ def test_the_hook_can_be_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its blocks can be read, and name what there is."""
-    from offline_data.checks.config import read_config
-    from offline_data.checks.run import run_checks
+    from offline_data.analysis.checks.config import read_config
+    from offline_data.analysis.checks.run import run_checks
 
     blocks: dict[str, list[str]] = {}
     for language, body in re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.checks import Finding
-from offline_data.checks.config import CheckConfig, find_config, read_config
-from offline_data.errors import UsageError
+from offline_data.analysis.checks import Finding
+from offline_data.analysis.checks.config import CheckConfig, find_config, read_config
+from offline_data.base.errors import UsageError
 
 FULL = """
 [check]

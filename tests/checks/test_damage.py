@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.checks.registry import select_rules
-from offline_data.checks.run import RULE_FAILED, run_checks
-from offline_data.episodes import EpisodeBatch, Key
+from offline_data.analysis.checks.registry import select_rules
+from offline_data.analysis.checks.run import RULE_FAILED, run_checks
+from offline_data.episode import EpisodeBatch, Key
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter

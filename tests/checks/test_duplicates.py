@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.checks.block import RowBlock
-from offline_data.checks.rules.duplicates import NearDuplicateEpisodes, _rates, _rounded_hashes
-from offline_data.episodes import EpisodeBatch
+from offline_data.analysis.checks.block import RowBlock
+from offline_data.analysis.checks.rules.duplicates import (
+    NearDuplicateEpisodes,
+    _rates,
+    _rounded_hashes,
+)
+from offline_data.episode import EpisodeBatch
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
 from tests.checks.planted import Write, changed, clean_batch, found

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from offline_data.episodes.fields import TERMINATED, TRUNCATED
+from offline_data.episode.fields import TERMINATED, TRUNCATED
 from tests.checks.planted import Write, changed, clean_batch, found
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
 ENDS = [f"RL01{n}" for n in range(8)]
 LAYOUTS = pytest.mark.parametrize("layout", ["compact", "ted"])

@@ -12,12 +12,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from offline_data.checks.finding import Severity
-from offline_data.checks.rules.files import Advisory, advisories
-from offline_data.episodes import Key
-from offline_data.sources import corrections
-from offline_data.sources.corrections import Correction
-from offline_data.sources.registry import get_source
+from offline_data.analysis.checks.finding import Severity
+from offline_data.analysis.checks.rules.files import Advisory, advisories
+from offline_data.episode import Key
+from offline_data.formats import corrections
+from offline_data.formats.corrections import Correction
+from offline_data.formats.registry import get_source
 from offline_data.store.manifest import Manifest, dump_manifest, read_manifest
 from tests.checks.planted import Write, changed, clean_batch, found
 
@@ -182,7 +182,7 @@ def test_what_an_advisory_affects() -> None:
 
 def test_the_advisories_are_well_formed() -> None:
     entries = json.loads(
-        files("offline_data.checks").joinpath("advisories.json").read_text("utf-8")
+        files("offline_data.analysis.checks").joinpath("advisories.json").read_text("utf-8")
     )
     required: dict[str, Any] = {
         "name": str,

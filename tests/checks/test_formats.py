@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 import xmlschema
 
-from offline_data.checks import CheckReport, Finding
-from offline_data.checks.baseline import Comparison
-from offline_data.checks.finding import CheckedDataset
-from offline_data.checks.formats import CheckOutcome, one_line, render
-from offline_data.checks.registry import all_rules
+from offline_data.analysis.checks import CheckReport, Finding
+from offline_data.analysis.checks.baseline import Comparison
+from offline_data.analysis.checks.finding import CheckedDataset
+from offline_data.analysis.checks.formats import CheckOutcome, one_line, render
+from offline_data.analysis.checks.registry import all_rules
 
 HOSTILE = (
     "a|b [red]x[/red] \x1b[31m`c`\x1b[0m <b>&amp;</b> ]]> \r\n::set-output name=x::y\n::error::z %0A, "

@@ -14,7 +14,7 @@ from tests.checks.planted import Write, changed, clean_batch, found
 from tests.pictures import JPEG, PNG, pictures, written
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 LENGTHS = (12, 20, 9)
 ROWS = sum(LENGTHS)

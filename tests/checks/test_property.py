@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.checks.registry import select_rules
-from offline_data.checks.run import run_checks
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.analysis.checks.registry import select_rules
+from offline_data.analysis.checks.run import run_checks
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.testing.toy import write_toy
 from tests.checks.planted import Write, clean_batch
 from tests.text.test_rules import WIDTH

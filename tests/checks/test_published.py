@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.episodes import EpisodeBatch
+from offline_data.episode import EpisodeBatch
 from tests.checks.planted import Write, changed, clean_batch, found
 from tests.checks.test_files import described
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import offline_data
-from offline_data.checks.registry import select_rules
-from offline_data.checks.run import run_checks
+from offline_data.analysis.checks.registry import select_rules
+from offline_data.analysis.checks.run import run_checks
 from tests.ingest.here import conversions_start_no_process, processes
 
 __all__ = ["conversions_start_no_process", "processes"]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.checks import run_checks
-from offline_data.checks.rules.rewards import ShiftedReward
-from offline_data.episodes.fields import REWARD
+from offline_data.analysis.checks import run_checks
+from offline_data.analysis.checks.rules.rewards import ShiftedReward
+from offline_data.episode.fields import REWARD
 from tests.checks.planted import Write, changed, clean_batch, found
 
 REWARDS = ["RL040", "RL041", "RL042", "RL043"]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.checks import Finding, Rule, run_checks
-from offline_data.checks.block import RowBlock, all_leaves
-from offline_data.checks.registry import all_rules, select_rules
-from offline_data.checks.rule import Measured
-from offline_data.checks.rules.values import NonFiniteValues
-from offline_data.episodes import Key
-from offline_data.errors import UsageError
-from offline_data.preprocess.steps.registry import step_names
+from offline_data.analysis.checks import Finding, Rule, run_checks
+from offline_data.analysis.checks.block import RowBlock, all_leaves
+from offline_data.analysis.checks.registry import all_rules, select_rules
+from offline_data.analysis.checks.rule import Measured
+from offline_data.analysis.checks.rules.values import NonFiniteValues
+from offline_data.base.errors import UsageError
+from offline_data.episode import Key
+from offline_data.pipeline.preprocess.steps.registry import step_names
 from offline_data.store.reader import DatasetReader
 from tests.checks.planted import Write, changed, clean_batch
 from tests.remedy import assert_none

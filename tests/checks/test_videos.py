@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from offline_data.readers.video import VideoFile
+from offline_data.raw.video import VideoFile
 from offline_data.store.reader import open_reader
 from offline_data.store.video import StoredVideo, VideoColumn, hash_file
 from tests.checks.planted import Write, changed, clean_batch, found

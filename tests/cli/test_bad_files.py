@@ -16,11 +16,11 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import OfflineDataError
-from offline_data.ingest import Options, convert
-from offline_data.ingest.shards import BEGUN
-from offline_data.sources.registry import _BUILT_IN
+from offline_data.base.config import Settings
+from offline_data.base.errors import OfflineDataError
+from offline_data.formats.registry import _BUILT_IN
+from offline_data.pipeline.ingest import Options, convert
+from offline_data.pipeline.ingest.shards import BEGUN
 from offline_data_cli.main import exit_code
 from tests.cli.conftest import Cli
 from tests.ingest.here import convert_here

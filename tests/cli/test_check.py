@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.checks.reference import reference_page, rule_texts
-from offline_data.checks.registry import all_rules
+from offline_data.analysis.checks.reference import reference_page, rule_texts
+from offline_data.analysis.checks.registry import all_rules
 from offline_data_cli.main import main
 from tests.checks.planted import clean_batch, write_clean_and_bad
 from tests.cli.conftest import RUN, Cli, Terminal
@@ -181,7 +181,7 @@ def test_a_failed_rule_fails_the_run_with_any_baseline(
     def fail(*_: object) -> None:
         raise KeyError("why")
 
-    monkeypatch.setattr("offline_data.checks.rules.values.ConstantFeature.findings", fail)
+    monkeypatch.setattr("offline_data.analysis.checks.rules.values.ConstantFeature.findings", fail)
     ran = cli("check", "clean", *ONLY)
     assert ran.code == 1
     assert "Rule RL021 (constant-feature) failed: KeyError: 'why'" in ran.out
@@ -192,7 +192,7 @@ def test_a_failed_rule_fails_the_run_with_any_baseline(
 @pytest.mark.slow
 def test_an_interrupted_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
     code = (
-        "import os, signal\nfrom offline_data.checks.rules.values import NonFiniteValues\n"
+        "import os, signal\nfrom offline_data.analysis.checks.rules.values import NonFiniteValues\n"
         "NonFiniteValues.measure = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
     )
     arguments = ["check", "--all", *ONLY, "--out", "x.json", "--write-baseline", "y.json"]

@@ -15,16 +15,17 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data import api, ingest
-from offline_data.config import Settings, TransferLimits
-from offline_data.errors import NetworkError, NotFoundError
+from offline_data import api
+from offline_data.base.config import Settings, TransferLimits
+from offline_data.base.errors import NetworkError, NotFoundError
+from offline_data.base.files import human_bytes
+from offline_data.base.ids import DatasetId
+from offline_data.base.progress import Progress
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FetchPlan, FileStep
-from offline_data.files import human_bytes
-from offline_data.ids import DatasetId
-from offline_data.progress import Progress
-from offline_data.sources.options import options_of, parse_range
-from offline_data.sources.registry import source_names
+from offline_data.formats.options import options_of, parse_range
+from offline_data.formats.registry import source_names
+from offline_data.pipeline import ingest
 from offline_data.store.library import entry_at
 from tests.cli.conftest import Cli
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
@@ -303,7 +304,7 @@ def test_limits_of_the_transfer_reach_it(cli: Cli, monkeypatch: pytest.MonkeyPat
         asked.append(settings.transfer)
         raise NotFoundError("nothing")
 
-    monkeypatch.setattr("offline_data.ingest.plan_download", plan)
+    monkeypatch.setattr("offline_data.pipeline.ingest.plan_download", plan)
     words = ("--jobs", "3", "--timeout", "2.5", "--retries", "0", "--limit-rate", "5MB")
     assert cli("download", "d4rl:pen-human-v1", "--dry-run", *words).code == 3
     assert asked == [TransferLimits(3, 2.5, 1, 5_000_000)]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import typer
 
-from offline_data.pages.browse import DatasetServer
+from offline_data.reports.pages.browse import DatasetServer
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 from offline_data.testing.toy import toy_batch

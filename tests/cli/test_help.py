@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_data.sources.options import Options, TextOptions, options_of
-from offline_data.sources.registry import source_names
+from offline_data.formats.options import Options, TextOptions, options_of
+from offline_data.formats.registry import source_names
 from offline_data_cli.app import command_tree
 from offline_data_cli.help import CODES, COMMON, EXAMPLES, GLOBALS, OF_SOURCES
 from offline_data_cli.main import EXIT_CODES, USAGE
@@ -119,7 +119,7 @@ def test_sources_with_options_exist_and_have_an_example() -> None:
     named = {source for table in tables for option in table.values() for source in option.sources}
     assert_none(
         named ^ set(OF_SOURCES),
-        "each source that options of offline_data/sources/options.py name has an example in "
+        "each source that options of offline_data/formats/options.py name has an example in "
         "OF_SOURCES of cli/offline_data_cli/help.py",
     )
     assert named <= set(source_names())

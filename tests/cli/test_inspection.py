@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.errors import NotFoundError
+from offline_data.base.errors import NotFoundError
 from offline_data.testing.toy import toy_batch
 from tests.reports.test_quality import walks
 from tests.toys.lerobot import write_lerobot

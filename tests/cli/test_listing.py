@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import MissingDependencyError
-from offline_data.reports import catalog, environment
-from offline_data.reports.catalog import CatalogDataset
-from offline_data.reports.listing import Listing
-from offline_data.sources.registry import source_names
+from offline_data.base.config import Settings
+from offline_data.base.errors import MissingDependencyError
+from offline_data.formats import search as catalog
+from offline_data.formats.registry import source_names
+from offline_data.formats.search import CatalogDataset
+from offline_data.reports import environment
+from offline_data.store.listing import Listing
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.commands import demo
 from tests.toys.stored import write_stored
@@ -150,7 +151,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_env_has_every_setting_with_its_origin_and_no_secret(
     cli: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from offline_data.buffers.gather import native
+    from offline_data.rows.gather import native
 
     monkeypatch.setenv("HF_TOKEN", "hf_hush")
     monkeypatch.setenv("HF_ENDPOINT", "https://me:hush@hub.example")

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import pytest
 
-from offline_data import errors
-from offline_data.config import Settings
+from offline_data.base import errors
+from offline_data.base.config import Settings
 from offline_data.reports import environment
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.app import command_tree

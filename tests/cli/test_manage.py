@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
+from offline_data.base.progress import SILENT
 from offline_data.fetch.cache import FetchRecord, write_record
-from offline_data.progress import SILENT
 from offline_data.store.publish import dataset_lock, lock_name
 from offline_data_cli.main import main
 from tests.cli.conftest import RUN, Cli, Terminal

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pytest
 
-from offline_data.checks.finding import SEVERITIES, Finding
-from offline_data.checks.formats import human_lines
-from offline_data.progress import SILENT
+from offline_data.analysis.checks.finding import SEVERITIES, Finding
+from offline_data.analysis.checks.formats import human_lines
+from offline_data.base.progress import SILENT
 from offline_data_cli.main import main
 from offline_data_cli.progress import Bars, Notes, progress_for
 from offline_data_cli.render import (

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.executors import ray as ray_executor
-from offline_data.preprocess import engine
-from offline_data.preprocess import plan as planning
-from offline_data.preprocess.steps.registry import parse_step, step_names
+from offline_data.pipeline.jobs.executors import ray as ray_executor
+from offline_data.pipeline.preprocess import engine
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.pipeline.preprocess.steps.registry import parse_step, step_names
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.executors.local import InProcess
-from offline_data.ingest.shards import ShardedRun
+from offline_data.pipeline.ingest.shards import ShardedRun
+from offline_data.pipeline.jobs.executors.local import InProcess
 from tests.cli.conftest import Cli
 from tests.toys.servers import FileServer
 from tests.toys.sharded import PUBLISHED, install, served, write_toy_shards
@@ -78,7 +78,7 @@ def test_arguments_that_do_not_fit(cli: Cli, arguments: tuple[str, ...]) -> None
 
 
 def test_shards_of_an_interrupted_run_are_pruned_unless_in_use(cli: Cli, tmp_path: Path) -> None:
-    from offline_data.files import file_lock
+    from offline_data.base.files import file_lock
 
     plan = str(tmp_path / "plan.json")
     cli("download", f"shardtoy:{NAME}", "--plan-only", "--plan", plan)

@@ -143,7 +143,7 @@ def test_a_conversion_leaves_nothing_staged(name: str, tmp_path: Path) -> None:
     raw = write_d4rl_hdf5(tmp_path / "mine.hdf5", TOYS["mujoco-v2"])
     code = f"""
 import sys, time
-from offline_data.ingest.conversion import ConversionProcess
+from offline_data.pipeline.ingest.conversion import ConversionProcess
 from offline_data.store.writer import DatasetWriter
 
 DatasetWriter.finish = lambda self: time.sleep(60)  # in the child, which is forked

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.checks.registry import all_rules
-from offline_data.errors import FormatError, UsageError
-from offline_data.progress import progress_of
-from offline_data.sources.registry import FolderOfDatasetsError
+from offline_data.analysis.checks.registry import all_rules
+from offline_data.base.errors import FormatError, UsageError
+from offline_data.base.progress import progress_of
+from offline_data.formats.registry import FolderOfDatasetsError
 from offline_data_cli import complete
 from tests.cli.conftest import Cli
 from tests.toys.d4rl import write_d4rl_hdf5

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.ingest import Options, plan_convert_for_workers
-from offline_data.ingest.shard_plan import ShardPlan
+from offline_data.base.config import Settings
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.pipeline.ingest import Options, plan_convert_for_workers
+from offline_data.pipeline.ingest.shard_plan import ShardPlan
 from offline_data_cli.main import main
 from tests.cli.conftest import Cli, Terminal
 from tests.toys.rlds import toy_record, write_rlds, write_toy_rlds

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.errors import AccessError, NoSpaceError
+from offline_data.base.errors import AccessError, NoSpaceError
 from offline_data_cli.main import exit_code
 from tests.cli.conftest import RUN
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from offline_data.analysis.info import entry_info
 from offline_data.fetch.progress import ByteProgress
-from offline_data.reports.info import entry_info
 from offline_data.store.library import entry_at, find
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from packaging.version import Version
 
-from offline_data.sources.minari import Minari
+from offline_data.formats.minari.source import Minari
 from tests.toys.minari import STORAGES, read_minari
 
 pytestmark = pytest.mark.skipif(
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 ENVIRONMENTS = [
     "classic/cartpole/random",

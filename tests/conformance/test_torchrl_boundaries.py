@@ -13,10 +13,10 @@ import torch
 from tensordict import TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers import samplers as ours
-from offline_data.buffers import storage as our_storages
+from offline_data.base.errors import UsageError
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import UsageError
+from offline_data.rows import samplers as ours
+from offline_data.rows import storage as our_storages
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

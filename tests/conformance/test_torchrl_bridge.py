@@ -17,17 +17,17 @@ from tensordict import TensorDict
 
 import offline_data
 from offline_data import RandomSampler, load_dataset, open_dataset
-from offline_data.buffers import load
-from offline_data.buffers.bridges.torchrl import to_torchrl
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import n_step
-from offline_data.buffers.load import register_dataset
-from offline_data.errors import (
+from offline_data.base.errors import (
     ImmutableError,
     MissingDependencyError,
     NotFoundError,
     UsageError,
 )
+from offline_data.buffers import load
+from offline_data.buffers.bridges.torchrl import to_torchrl
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.load import register_dataset
+from offline_data.rows.derived import n_step
 from offline_data.store.layout import LAYOUTS
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported

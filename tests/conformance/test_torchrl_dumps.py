@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict
 
 import offline_data as ours
-from offline_data.errors import IntegrityError, OfflineDataError, UsageError
+from offline_data.base.errors import IntegrityError, OfflineDataError, UsageError
 from tests.conformance.test_torchrl_samplers import _trees  # noqa: F401 - a fixture
 from tests.fuzz.cases import generator, instead, spoil_file
 from tests.fuzz.mutations import spoil_json_file

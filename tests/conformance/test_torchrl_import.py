@@ -36,7 +36,7 @@ from offline_data import (
     open_dataset,
     prefill_replay_buffer,
 )
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.base.errors import ImmutableError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported

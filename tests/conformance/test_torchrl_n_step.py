@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers.derived import n_step
+from offline_data.rows.derived import n_step
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

@@ -25,7 +25,7 @@ from offline_data import (
     filter_trajectories,
     traj,
 )
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 
 
 def test_samplers_and_writers_are_torchrls() -> None:

@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers import samplers as ours
+from offline_data.rows import samplers as ours
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

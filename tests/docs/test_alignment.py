@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from docs.generate.sources import FACTS, cells_of, files_of
-from offline_data.config import Settings
-from offline_data.episodes.joining import concatenate
-from offline_data.sources.atari_dqn import AtariDQN
-from offline_data.sources.atari_dqn.log import file_of
-from offline_data.sources.base import Release, Source
-from offline_data.sources.options import Options
-from offline_data.sources.registry import get_source, source_names
+from offline_data.base.config import Settings
+from offline_data.episode.joining import concatenate
+from offline_data.formats.atari_dqn.log import file_of
+from offline_data.formats.atari_dqn.source import AtariDQN
+from offline_data.formats.base import Release, Source
+from offline_data.formats.options import Options
+from offline_data.formats.registry import get_source, source_names
 from tests.remedy import assert_none
 from tests.sources.test_d3rlpy import write_dump, write_flat
 from tests.sources.test_files import WAYS, as_rows, mapping_of
@@ -49,7 +49,7 @@ from tests.toys.buffers import BOX, play, ted
 from tests.toys.stored import read_shards
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 Columns = Mapping[str, Any]
 OBS, ACTION, REWARD = ("observation",), ("action",), ("next", "reward")
@@ -126,7 +126,7 @@ def make_atari_dqn(folder: Path) -> list[Example]:
 
 def make_calvin(folder: Path) -> list[Example]:
     path = calvin.write_calvin(folder / "training", ((0, 20),), None, None)
-    with patch("offline_data.sources.calvin._CUT", 4):
+    with patch("offline_data.formats.calvin._CUT", 4):
         batch = read("calvin", path)
     steps = [dict(np.load(path / f"episode_{n:07d}.npz")) for n in range(int(batch.lengths[0]) + 1)]
     columns = {name: np.array([step[name] for step in steps]) for name in steps[0]}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from docs.generate import commands, hook, reference, rules, sources
-from offline_data.checks.reference import rule_texts
-from offline_data.checks.rules.files import advisories
-from offline_data.sources.registry import iter_catalogs, source_names
+from offline_data.analysis.checks.reference import rule_texts
+from offline_data.analysis.checks.rules.files import advisories
+from offline_data.formats.registry import iter_catalogs, source_names
 from offline_data_cli.app import command_tree
 from offline_data_cli.help import EXAMPLES
 from offline_data_cli.main import EXIT_CODES

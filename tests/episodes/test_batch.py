@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.episodes import EpisodeBatch, Key
-from offline_data.errors import FormatError
+from offline_data.base.errors import FormatError
+from offline_data.episode import EpisodeBatch, Key
 
 OBSERVATION: Key = ("observation",)
 

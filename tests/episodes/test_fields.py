@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.episodes.fields import check_key, join_key, next_of, split_key
-from offline_data.errors import FormatError
+from offline_data.base.errors import FormatError
+from offline_data.episode.fields import check_key, join_key, next_of, split_key
 
 part = st.text(st.sampled_from('ab.0_ "=<~ä'), min_size=1, max_size=4)
 keys = st.lists(part.filter(lambda one: one not in {".", ".."}), min_size=1, max_size=4).map(tuple)

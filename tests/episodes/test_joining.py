@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.batch import EpisodeBatch
-from offline_data.episodes.joining import join_episodes
-from offline_data.errors import FormatError
-from offline_data.ingest import Options, convert
-from offline_data.sources.options import TextOptions
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError
+from offline_data.episode.batch import EpisodeBatch
+from offline_data.episode.joining import join_episodes
+from offline_data.formats.options import TextOptions
+from offline_data.pipeline.ingest import Options, convert
 from tests.toys.robomimic import toy_demo, write_demos
 from tests.toys.text import write_tokenizer
 from tests.toys.vd4rl import write_vd4rl_npz

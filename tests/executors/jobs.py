@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from offline_data.progress import SilentProgress
+from offline_data.base.progress import SilentProgress
 
 TASKS = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 97]
 """No two alike, in no order."""

@@ -22,12 +22,12 @@ import psutil
 import pytest
 import torch
 
-from offline_data.errors import FormatError, UsageError, WorkerDiedError
-from offline_data.executors.base import Executor
-from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
-from offline_data.executors.pool import GivenPool
-from offline_data.processes.protocol import RemoteError
-from offline_data.progress import SILENT
+from offline_data.base.errors import FormatError, UsageError, WorkerDiedError
+from offline_data.base.progress import SILENT
+from offline_data.pipeline.jobs.executors.base import Executor
+from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses, choose_workers
+from offline_data.pipeline.jobs.executors.pool import GivenPool
+from offline_data.pipeline.jobs.processes.protocol import RemoteError
 from tests.executors.jobs import (
     EXPECTED,
     TASKS,
@@ -192,8 +192,8 @@ def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
 
 SCRIPT = """
 import os, pathlib, sys, time
-from offline_data.executors.local import LocalProcesses
-from offline_data.progress import SILENT
+from offline_data.pipeline.jobs.executors.local import LocalProcesses
+from offline_data.base.progress import SILENT
 folder = pathlib.Path(sys.argv[1])
 def sleep(task):
     (folder / f"{task}.part").write_text(str(os.getpid()))

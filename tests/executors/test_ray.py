@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import offline_data
-from offline_data.errors import (
+from offline_data.base.errors import (
     AuthError,
     MissingDependencyError,
     NetworkError,
@@ -26,11 +26,11 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
-from offline_data.executors import ray as ray_executor
-from offline_data.executors.ray import RayExecutor
-from offline_data.executors.ray import connect as connected_to
-from offline_data.processes.protocol import dumps
-from offline_data.progress import SILENT, SilentProgress
+from offline_data.base.progress import SILENT, SilentProgress
+from offline_data.pipeline.jobs.executors import ray as ray_executor
+from offline_data.pipeline.jobs.executors.ray import RayExecutor
+from offline_data.pipeline.jobs.executors.ray import connect as connected_to
+from offline_data.pipeline.jobs.processes.protocol import dumps
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits

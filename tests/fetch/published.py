@@ -11,7 +11,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.gcs import list_bucket
 from offline_data.fetch.hub import list_hub

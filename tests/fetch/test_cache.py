@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError, NetworkError
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, NetworkError
+from offline_data.base.files import file_lock
 from offline_data.fetch.cache import (
     Download,
     discard,
@@ -25,7 +26,6 @@ from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
-from offline_data.files import file_lock
 from offline_data.store.cache import cache_usage, remove_items
 from tests.toys.servers import Answer, Fault, FileServer
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from tests.toys.servers import Answer, Fault, LocalServer, Request
 

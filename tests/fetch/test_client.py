@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     FormatError,
     IntegrityError,

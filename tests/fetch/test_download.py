@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AccessError, NetworkError
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError, NetworkError
+from offline_data.base.files import boot_id
 from offline_data.fetch import download as download_module
 from offline_data.fetch.cache import PartialState, partial_path, state_path
 from offline_data.fetch.download import BackgroundWorker, PartialFile
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.files import boot_id
 from tests.toys.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_the_running_system_is_named_alike_every_time(
 ) -> None:
     assert boot_id() == boot_id() != ""
     missing: Any = tmp_path / "boot_id"
-    monkeypatch.setattr("offline_data.files._BOOT_ID", missing)
+    monkeypatch.setattr("offline_data.base.files._BOOT_ID", missing)
     assert boot_id() is None
 
 

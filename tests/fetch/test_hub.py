@@ -11,8 +11,8 @@ import huggingface_hub.constants
 import pytest
 from huggingface_hub import hf_hub_download
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     IntegrityError,
     NetworkError,

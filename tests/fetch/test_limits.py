@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offline_data.config import TransferLimits
-from offline_data.errors import NetworkError
+from offline_data.base.config import TransferLimits
+from offline_data.base.errors import NetworkError
 from offline_data.fetch.download import RateLimit
 from offline_data.fetch.retry import FetchLimits, TransientError, with_retries
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_data.config import Settings, resolve_settings
-from offline_data.errors import (
+from offline_data.base.config import Settings, resolve_settings
+from offline_data.base.errors import (
     AuthError,
     IntegrityError,
     NetworkError,

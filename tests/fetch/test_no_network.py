@@ -14,8 +14,8 @@ import pytest
 from huggingface_hub.utils import build_hf_headers
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import NetworkError, NoNetworkError
+from offline_data.base.config import Settings
+from offline_data.base.errors import NetworkError, NoNetworkError
 from offline_data.fetch.client import get_json
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.gcs import list_bucket

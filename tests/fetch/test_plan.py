@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError, UsageError
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, UsageError
+from offline_data.base.files import boot_id
 from offline_data.fetch.cache import (
     FetchRecord,
     PartialState,
@@ -16,7 +17,6 @@ from offline_data.fetch.cache import (
 )
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FileStep, plan_fetch
-from offline_data.files import boot_id
 
 URL = "http://host.example/door.hdf5"
 SHA = "ab" * 32

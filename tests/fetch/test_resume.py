@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 import offline_data.fetch
-from offline_data.config import Settings
-from offline_data.errors import NetworkError
+from offline_data.base.config import Settings
+from offline_data.base.errors import NetworkError
+from offline_data.base.files import boot_id
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
-from offline_data.files import boot_id
 from tests.toys.servers import Answer, Fault, FileServer
 
 PATH = "/door.hdf5"
 CODE = """
 import sys, time
 from pathlib import Path
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from offline_data.errors import NetworkError
+from offline_data.base.errors import NetworkError
 from offline_data.fetch.progress import LARGE, ByteProgress
 from offline_data.fetch.retry import (
     FetchLimits,

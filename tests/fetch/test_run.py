@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_data import files
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base import files
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AccessError,
     IntegrityError,
     NoSpaceError,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError, NetworkError, NotFoundError, OfflineDataError
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, NetworkError, NotFoundError, OfflineDataError
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.retry import FetchLimits
 from tests.fetch.conftest import MAGIC

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.episodes import EpisodeBatch
-from offline_data.sources.registry import source_names
+from offline_data.episode import EpisodeBatch
+from offline_data.formats.registry import source_names
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import read_manifest
 from offline_data.testing.toy import toy_batch, write_toy
@@ -276,7 +276,7 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", "true")
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setattr("typer.launch", lambda _: 0)
-    monkeypatch.setattr("offline_data.pages.browse.DatasetServer.serve_forever", _stop)
+    monkeypatch.setattr("offline_data.reports.pages.browse.DatasetServer.serve_forever", _stop)
     episodes = [toy_episode(e, 3 + e) for e in range(3)]
     monkeypatch.setattr(demo, "BATCH", 500)  # drawn without a seed: it has all of 12 rows
     monkeypatch.setattr(demo, "record", lambda to: write_minari(to / "demo-v0", episodes))

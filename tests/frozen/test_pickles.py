@@ -19,9 +19,9 @@ import torch
 from tensordict import TensorDict
 
 import offline_data as od
-from offline_data import errors, pickles
-from offline_data.preprocess.identity import digest_of
-from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
+from offline_data.base import errors, pickles
+from offline_data.pipeline.preprocess.identity import digest_of
+from offline_data.pipeline.preprocess.steps.registry import parse_step, step_class, step_names
 from tests.frozen import values
 from tests.frozen.recorded import compare
 

@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.samplers import (
+from offline_data.base.errors import UsageError
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
@@ -27,9 +29,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import UsageError
+from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 
 STORAGES = (LazyTensorStorage, LazyMemmapStorage, ListStorage)
 SLICES = (SliceSampler, SliceSamplerWithoutReplacement, PrioritizedSliceSampler)

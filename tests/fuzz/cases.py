@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from offline_data.errors import OfflineDataError
+from offline_data.base.errors import OfflineDataError
 from tests.fuzz.harness import SECRET, Plan, plan_of, run_command
 from tests.fuzz.mutations import spoil_bytes
 

@@ -263,7 +263,7 @@ _SOUND = (
 
 def prepare_recipe(seed: int, folder: Path) -> Plan:
     """A recipe of steps with any arguments, or of sound ones written in another form."""
-    from offline_data.preprocess.steps.registry import step_names
+    from offline_data.pipeline.preprocess.steps.registry import step_names
 
     random = generator("recipe", seed)
     batch = toy_batch([3, 1, 4], text=random.random() < 0.3, images=random.random() < 0.5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.sources.files.mapping import dump_toml, read_mapping
+from offline_data.formats.files.mapping import dump_toml, read_mapping
 from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.fuzz.project_kinds import formed
 from tests.fuzz.source_kinds import Leaves, Truth, after_hdf5, source_kind

@@ -503,10 +503,10 @@ _HOSTILE: dict[str, Callable[[Random], bytes]] = {
 
 def run_archive(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Read the file as a source would; exit codes as those of a command."""
-    from offline_data.errors import IntegrityError
-    from offline_data.readers.archive import open_members
-    from offline_data.readers.npy import open_npz, read_npy
-    from offline_data.readers.restricted_pickle import loads
+    from offline_data.base.errors import IntegrityError
+    from offline_data.raw.archive import open_members
+    from offline_data.raw.npy import open_npz, read_npy
+    from offline_data.raw.restricted_pickle import loads
 
     path, (kind,) = folder / "case" / "in", line
     data = path.read_bytes()
@@ -634,7 +634,7 @@ def run_buffer(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
 def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Compare what is derived from a random dataset, or a view of it, with the oracle."""
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.buffers.derived import action_chunk, frame_stack, n_step, return_to_go
+    from offline_data.rows.derived import action_chunk, frame_stack, n_step, return_to_go
     from tests import oracles_derived as oracle
 
     one_thread()
@@ -685,8 +685,8 @@ def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
 
 def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Open a saved view that was changed: the rows it was made of, or an error."""
+    from offline_data.base.errors import OfflineDataError
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.errors import OfflineDataError
 
     one_thread()
     random = generator("view", int(line[0]))

@@ -42,9 +42,9 @@ def prepare_shards(seed: int, folder: Path) -> Plan:
 
 def run_shards(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Convert two shards and fail; change what is left; convert again."""
-    from offline_data.errors import OfflineDataError
-    from offline_data.executors.local import InProcess
-    from offline_data.ingest import shards
+    from offline_data.base.errors import OfflineDataError
+    from offline_data.pipeline.ingest import shards
+    from offline_data.pipeline.jobs.executors.local import InProcess
 
     plugin = folder / "plugin"
     if not plugin.exists():
@@ -144,8 +144,8 @@ def prepare_encoded(seed: int, folder: Path) -> Plan:
 
 def run_encoded(folder: Path, _number: int, _line: tuple[str, ...]) -> int:
     """Load the dataset, read all rows, and leave the pixels."""
+    from offline_data.base.errors import OfflineDataError
     from offline_data.buffers.load import open_dataset
-    from offline_data.errors import OfflineDataError
 
     one_thread()
     try:
@@ -230,8 +230,8 @@ def prepare_film(seed: int, folder: Path) -> Plan:
 
 def run_film(folder: Path, _number: int, _line: tuple[str, ...]) -> int:
     """Verify the dataset, push and download it, load it, read all rows, and leave the frames."""
+    from offline_data.base.errors import OfflineDataError
     from offline_data.buffers.load import open_dataset
-    from offline_data.errors import OfflineDataError
     from offline_data.store.verify import verify
 
     one_thread()

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from offline_data.strict_json import as_unicode
+from offline_data.base.json import as_unicode
 from tests.fuzz.cases import generator, instead, one_thread, refused, spoil_file
 from tests.fuzz.described_kinds import rewritten
 from tests.fuzz.harness import Kind, Plan
@@ -93,7 +93,7 @@ def run_sampler(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
 
 def _load(random: Random, kind: str, must: str, load: Any) -> int:
     """Load into a buffer of other rows: all of it, or none of it with a sentence."""
-    from offline_data.errors import OfflineDataError
+    from offline_data.base.errors import OfflineDataError
     from tests.buffers.test_damaged_checkpoints import BUFFERS, batches, content, filled
 
     empty = random.random() < 0.3
@@ -124,7 +124,7 @@ def _load(random: Random, kind: str, must: str, load: Any) -> int:
 def run_recording(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Continue a recording whose log was changed: episodes that were played, or an error."""
     from offline_data import Recorder
-    from offline_data.errors import OfflineDataError
+    from offline_data.base.errors import OfflineDataError
     from offline_data.store.reader import open_reader
     from tests.record.games import Game, ended
 

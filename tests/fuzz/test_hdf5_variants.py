@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError
-from offline_data.ingest.conversion import Conversion, open_release
-from offline_data.ingest.parsing import ParsedDataset
-from offline_data.processes import Child, ChildDiedError
+from offline_data.base.errors import FormatError
+from offline_data.pipeline.ingest.conversion import Conversion, open_release
+from offline_data.pipeline.ingest.parsing import ParsedDataset
+from offline_data.pipeline.jobs.processes import Child, ChildDiedError
 from tests.fuzz import hdf5_variants as variants
 
 pytestmark = pytest.mark.slow

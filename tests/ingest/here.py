@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typing_extensions import Self
 
-from offline_data.executors.local import InProcess
-from offline_data.ingest import stream
-from offline_data.ingest.conversion import Conversion
-from offline_data.ingest.shards import ShardedRun
-from offline_data.processes.protocol import loads
+from offline_data.pipeline.ingest import stream
+from offline_data.pipeline.ingest.conversion import Conversion
+from offline_data.pipeline.ingest.shards import ShardedRun
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.processes.protocol import loads
 from offline_data.text import tokenizer
 
 
@@ -72,7 +72,9 @@ def convert_here(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tokenizer, "Child", AskHere)
     patch.setattr(stream, "ConversionProcess", Here)
     for name in ("download", "convert", "shards"):  # the package has functions of these names
-        patch.setattr(sys.modules[f"offline_data.ingest.{name}"], "ConversionProcess", Here)
+        patch.setattr(
+            sys.modules[f"offline_data.pipeline.ingest.{name}"], "ConversionProcess", Here
+        )
 
 
 @pytest.fixture

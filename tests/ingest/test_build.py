@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes import Dropped, EpisodeBatch
-from offline_data.errors import FormatError, NotFoundError, UsageError
-from offline_data.ids import parse_id
-from offline_data.ingest import build
-from offline_data.ingest.build import BuildJob, DatasetBuild, chosen_parts
-from offline_data.ingest.conversion import finish_and_publish
-from offline_data.progress import SILENT, SilentProgress
-from offline_data.sources.base import Part, SourceInfo
-from offline_data.sources.options import Options
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError, UsageError
+from offline_data.base.ids import parse_id
+from offline_data.base.progress import SILENT, SilentProgress
+from offline_data.episode import Dropped, EpisodeBatch
+from offline_data.formats.base import Part, SourceInfo
+from offline_data.formats.options import Options
+from offline_data.pipeline.ingest import build
+from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, chosen_parts
+from offline_data.pipeline.ingest.conversion import finish_and_publish
 from offline_data.store.library import entry_at
 from offline_data.store.publish import staging_folder
 from offline_data.testing.toy import ToyRaw, toy_batch

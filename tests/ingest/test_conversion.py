@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import AccessError, FormatError, NoSpaceError, OfflineDataError
-from offline_data.ids import parse_id
-from offline_data.ingest import build
-from offline_data.ingest.build import BuildJob, read_parts
-from offline_data.ingest.conversion import ConversionProcess
-from offline_data.ingest.parsing import ParsedDataset
-from offline_data.sources.options import Options
+from offline_data.base.errors import AccessError, FormatError, NoSpaceError, OfflineDataError
+from offline_data.base.ids import parse_id
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.joining import concatenate
+from offline_data.formats.options import Options
+from offline_data.pipeline.ingest import build
+from offline_data.pipeline.ingest.build import BuildJob, read_parts
+from offline_data.pipeline.ingest.conversion import ConversionProcess
+from offline_data.pipeline.ingest.parsing import ParsedDataset
 from offline_data.testing.toy import ToyRaw, assert_same_batch, toy_batch
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -86,9 +86,9 @@ def test_being_killed_is_not() -> None:
 ENDS = """
 import atexit, os
 from pathlib import Path
-from offline_data.errors import OfflineDataError
-from offline_data.ingest.conversion import ConversionProcess
-from offline_data.processes import child
+from offline_data.base.errors import OfflineDataError
+from offline_data.pipeline.ingest.conversion import ConversionProcess
+from offline_data.pipeline.jobs.processes import child
 
 assert child.can_fork()
 atexit.register(print, "end")
@@ -124,7 +124,7 @@ def test_a_forked_process_does_nothing_at_its_end_that_is_the_programs(tmp_path:
     out = run_script(
         "import atexit, os\n"
         "from pathlib import Path\n"
-        "from offline_data.processes.child import ForkedProcess\n"
+        "from offline_data.pipeline.jobs.processes.child import ForkedProcess\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "atexit.register(lambda: (folder / str(os.getpid())).touch())\n"
         "for main in (lambda: None, lambda: 1 / 0):\n"
@@ -140,7 +140,7 @@ def test_a_forked_process_does_nothing_at_its_end_that_is_the_programs(tmp_path:
 def test_nothing_is_forked_beside_a_thread() -> None:
     out = run_script(
         "import threading\n"
-        "from offline_data.processes.child import can_fork\n"
+        "from offline_data.pipeline.jobs.processes.child import can_fork\n"
         "print(can_fork(), end=' ')\n"
         "stop = threading.Event()\n"
         "threading.Thread(target=stop.wait).start()\n"

@@ -12,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, IntegrityError, NotFoundError, UsageError
-from offline_data.ingest import Options, Stored, convert, plan_convert
-from offline_data.progress import SilentProgress
-from offline_data.sources.fingerprint import WHOLE, fingerprint
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, IntegrityError, NotFoundError, UsageError
+from offline_data.base.progress import SilentProgress
+from offline_data.formats.fingerprint import WHOLE, fingerprint
+from offline_data.pipeline.ingest import Options, Stored, convert, plan_convert
 from offline_data.store.library import list_datasets
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import open_reader

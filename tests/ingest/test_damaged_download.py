@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AuditError, IntegrityError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
-from offline_data.ingest.build import StrictError
+from offline_data.base.config import Settings
+from offline_data.base.errors import AuditError, IntegrityError
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options, download
+from offline_data.pipeline.ingest.build import StrictError
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.servers import FileServer
 
@@ -70,7 +70,7 @@ def test_damaged_twice_then_good(server: FileServer, good: bytes, settings: Sett
 def test_what_was_asked_to_stay_is_only_forgotten(
     server: FileServer, good: bytes, settings: Settings
 ) -> None:
-    from offline_data.ingest import fetch_raw
+    from offline_data.pipeline.ingest import fetch_raw
 
     fetch_raw(NAME, settings, Options())
     damaged = raw(settings)
@@ -96,7 +96,9 @@ def test_a_sound_file_is_not_fetched_again(
 
     with monkeypatch.context() as patched:
         # the package has a function of the module's name
-        patched.setattr(sys.modules["offline_data.ingest.shards"], "finish_and_publish", fail)
+        patched.setattr(
+            sys.modules["offline_data.pipeline.ingest.shards"], "finish_and_publish", fail
+        )
         with pytest.raises(kind, match="not the file's fault"):
             download(NAME, settings, Options())
     assert len(raw(settings)) == 1

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import NotFoundError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download, ensure
+from offline_data.base.config import Settings
+from offline_data.base.errors import NotFoundError
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options, download, ensure
 from offline_data.store.library import entry_at, list_datasets
 from tests.toys.minari import toy_episode, write_minari
 

@@ -11,11 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import OfflineError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download, ensure, plan_download
-from offline_data.sources.catalogs.d4rl import read_table
+from offline_data.base.config import Settings
+from offline_data.base.errors import OfflineError
+from offline_data.base.ids import parse_id
+from offline_data.formats.catalogues.d4rl import read_table
+from offline_data.pipeline.ingest import Options, download, ensure, plan_download
 from offline_data.store.reader import open_reader
 from tests.oracles import d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch, Key
-from offline_data.errors import FormatError, OfflineDataError, UsageError
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, OfflineDataError, UsageError
+from offline_data.episode import EpisodeBatch, Key
 from offline_data.store.history import history_of
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest

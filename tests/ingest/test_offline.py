@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings, resolve_settings
-from offline_data.errors import NetworkError, OfflineError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, plan_download
-from offline_data.ingest.resolve import online_command, suggest_command
+from offline_data.base.config import Settings, resolve_settings
+from offline_data.base.errors import NetworkError, OfflineError
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options, plan_download
+from offline_data.pipeline.ingest.resolve import online_command, suggest_command
 
 PEN = parse_id("d4rl:pen-human-v1")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from offline_data import api
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError
+from offline_data.analysis.info import entry_info
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError
+from offline_data.base.ids import parse_id
 from offline_data.fetch.files import RemoteFile
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download, plan_download
+from offline_data.pipeline.ingest import Options, download, plan_download
 from offline_data.project.requests import read_requests
-from offline_data.reports.info import entry_info
 from offline_data.store.library import entry_at, list_datasets
 from tests.toys.d4rl import write_d4rl_hdf5
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download, fetch_raw
+from offline_data.base.config import Settings
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options, download, fetch_raw
 from offline_data.store.cache import plan_prune
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.servers import FileServer

@@ -14,9 +14,9 @@ import pytest
 from gymnasium import spaces
 
 import offline_data
-from offline_data.episodes.notes import count_episodes
-from offline_data.errors import FormatError
-from offline_data.sources.buffer_rows import NOTE_CUT
+from offline_data.base.errors import FormatError
+from offline_data.episode.notes import count_episodes
+from offline_data.formats.buffer_rows import NOTE_CUT
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from tests.toys.buffers import BOX, Step, assert_episode, cut, play, ted

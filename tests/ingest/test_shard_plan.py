@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import ManifestError, NewerFormatError, NotFoundError, UsageError
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download, plan_convert_for_workers, plan_for_workers
-from offline_data.ingest.shard_plan import ShardPlan
-from offline_data.preprocess.worker import finish_job, run_share
-from offline_data.progress import SILENT
+from offline_data.base.config import Settings
+from offline_data.base.errors import ManifestError, NewerFormatError, NotFoundError, UsageError
+from offline_data.base.ids import parse_id
+from offline_data.base.progress import SILENT
+from offline_data.pipeline.ingest import (
+    Options,
+    download,
+    plan_convert_for_workers,
+    plan_for_workers,
+)
+from offline_data.pipeline.ingest.shard_plan import ShardPlan
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.preprocess.worker import finish_job, run_share
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.ingest.test_shards import check, left, plain, raw_files
 from tests.toys.servers import FileServer
@@ -224,7 +229,7 @@ def test_a_damaged_plan(settings: Settings, plan: Path, change: dict[str, Any]) 
 
 
 def test_a_plan_whose_files_would_lead_out(settings: Settings, plan: Path) -> None:
-    from offline_data.errors import IntegrityError
+    from offline_data.base.errors import IntegrityError
 
     plan_for_workers(ID, plan, settings, Options())
     plan.write_text(plan.read_text().replace("data-00002", "../../data-00002"))

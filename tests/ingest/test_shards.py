@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     FormatError,
     IntegrityError,
     NotFoundError,
     OfflineDataError,
     WorkerDiedError,
 )
-from offline_data.executors.local import InProcess, LocalProcesses
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, Stored, convert, download
-from offline_data.progress import SilentProgress
+from offline_data.base.ids import parse_id
+from offline_data.base.progress import SilentProgress
+from offline_data.pipeline.ingest import Options, Stored, convert, download
+from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
-from offline_data.progress import SILENT
+from offline_data.base.config import Settings
+from offline_data.base.ids import parse_id
+from offline_data.base.progress import SILENT
+from offline_data.pipeline.ingest import Options, download
+from offline_data.pipeline.jobs.executors.local import InProcess
 from tests.ingest.here import convert_here
 from tests.ingest.test_shards import check, raw_files
 from tests.toys.servers import FileServer
@@ -66,7 +66,7 @@ def test_a_file_of_several_shards_is_fetched_once_and_goes_with_the_last(
 def test_what_a_kill_left_of_a_finished_shard_goes_first(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from offline_data.ingest.shards import ConvertShard
+    from offline_data.pipeline.ingest.shards import ConvertShard
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -102,7 +102,7 @@ def test_no_more_shards_at_once_than_half_of_the_free_disk_has_room_for(
         return InProcess()
 
     largest = max(len(content) for path, content in served(NAME).items() if "shard" in path)
-    monkeypatch.setattr("offline_data.ingest.shards.LocalProcesses", local)
-    monkeypatch.setattr("offline_data.ingest.shards.free_bytes", lambda _: 2 * 3 * largest)
+    monkeypatch.setattr("offline_data.pipeline.ingest.shards.LocalProcesses", local)
+    monkeypatch.setattr("offline_data.pipeline.ingest.shards.free_bytes", lambda _: 2 * 3 * largest)
     download(parse_id(f"shardtoy:{NAME}"), replace(settings, workers=8), Options())
     assert workers == [3]

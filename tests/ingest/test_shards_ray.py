@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.executors.local import InProcess
-from offline_data.executors.ray import RayExecutor
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
+from offline_data.base.config import Settings
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options, download
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors.ray import RayExecutor
 from offline_data.store.library import list_datasets
 from offline_data.store.manifest import Manifest
 from tests.executors.ray_cluster import RayNode, two_nodes

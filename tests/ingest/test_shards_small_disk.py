@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from offline_data.ingest import Stored
+from offline_data.pipeline.ingest import Stored
 from offline_data.store.library import entry_at, list_datasets
 from tests.ingest.test_shards import check
 from tests.processes.waiting import wait_for_end

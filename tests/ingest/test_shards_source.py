@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.sharded import ShardToy, write_toy_shards
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.ingest import Options, convert
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.manifest import read_manifest
 from offline_data_cli.main import main
 from tests.ingest.test_shards import check, get

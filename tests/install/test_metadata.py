@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from offline_data.sources.registry import iter_catalogs
+from offline_data.formats.registry import iter_catalogs
 from tests.install.conftest import ROOT, setup_options
 from tests.remedy import assert_none
 

@@ -93,7 +93,7 @@ def resize() -> str | None:
     """Resize an image by the step that needs torch; returns its error."""
     import numpy as np
 
-    from offline_data.preprocess.steps.images import Resize
+    from offline_data.pipeline.preprocess.steps.images import Resize
     from offline_data.testing.chunks import toy_chunk
 
     rows = np.arange(1, 193, dtype=np.uint8).reshape(3, 8, 8)

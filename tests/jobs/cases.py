@@ -19,16 +19,16 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import OfflineDataError
-from offline_data.executors.local import InProcess, LocalProcesses
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download, plan_for_workers
-from offline_data.ingest.shards import ShardedRun
-from offline_data.preprocess import plan as planning
-from offline_data.preprocess.job import Job, RunOptions
-from offline_data.preprocess.worker import plan_job, run_share
-from offline_data.progress import Progress, SilentProgress
+from offline_data.base.config import Settings
+from offline_data.base.errors import OfflineDataError
+from offline_data.base.ids import parse_id
+from offline_data.base.progress import Progress, SilentProgress
+from offline_data.pipeline.ingest import Options, download, plan_for_workers
+from offline_data.pipeline.ingest.shards import ShardedRun
+from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.pipeline.preprocess.job import Job, RunOptions
+from offline_data.pipeline.preprocess.worker import plan_job, run_share
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import read_manifest
 from tests.ingest.here import convert_here
@@ -341,7 +341,7 @@ _FORKS.set_forkserver_preload(
         __name__,
         *("httpcore", "numpy.ma", "numpy.random"),
         *(f"offline_data.fetch.{name}" for name in ("client", "hub", "plan", "run")),
-        *(f"offline_data.preprocess.steps.{name}" for name in ("columns", "normalize")),
+        *(f"offline_data.pipeline.preprocess.steps.{name}" for name in ("columns", "normalize")),
         *("offline_data.store.join", "offline_data.store.statistics"),
     ]
 )

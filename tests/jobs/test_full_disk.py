@@ -19,19 +19,19 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import NoSpaceError, OfflineDataError
-from offline_data.progress import SilentProgress
-from offline_data.targets.base import TARGETS, ExportTarget, get_target
-from offline_data.targets.robomimic import RobomimicTarget
-from offline_data.targets.writing import write_files
+from offline_data.base.config import Settings
+from offline_data.base.errors import NoSpaceError, OfflineDataError
+from offline_data.base.progress import SilentProgress
+from offline_data.formats.robomimic.writer import RobomimicTarget
+from offline_data.formats.writing.base import TARGETS, ExportTarget, get_target
+from offline_data.pipeline.export.writing import write_files
 from offline_data.testing.toy import toy_batch, write_toy
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         *(f"offline_data.{name}" for name in ("targets.run", "record.recorder", "ingest.merge")),
-        *("h5py", "gymnasium", "pyarrow.parquet", "offline_data.share.push"),
+        *("h5py", "gymnasium", "pyarrow.parquet", "offline_data.project.share.push"),
     ]
 )
 FULL = 7

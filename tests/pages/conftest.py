@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from offline_data.episodes import EpisodeBatch
+from offline_data.episode import EpisodeBatch
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.manifest import Manifest

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AccessError
-from offline_data.pages.browse import DatasetServer
-from offline_data.reports.quality import episode_quality
+from offline_data.analysis.episodes import episode_quality
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError
+from offline_data.reports.pages.browse import DatasetServer
 from offline_data.store.library import Entry
 from offline_data.store.reader import open_reader
 from tests.pages.conftest import HOSTILE
@@ -194,7 +194,7 @@ def test_the_page_of_a_dataset_loads_its_parts(
     assert len(episodes.all("path")) == 3
     shown = charts(ask(str(loaded[2])).page)
     assert sum(shown["return"]["series"][0]["values"]) == 3
-    monkeypatch.setattr("offline_data.pages.browse._AT_ONCE", 0)
+    monkeypatch.setattr("offline_data.reports.pages.browse._AT_ONCE", 0)
     asked = [one.attributes.get("data-ask") for one in ask("/dataset?" + RICH).page.all("button")]
     assert {loaded[0], loaded[2]} <= set(asked)
 

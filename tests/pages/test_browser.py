@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.pages.browse import DatasetServer
-from offline_data.pages.compare import compare_page
-from offline_data.pages.page import element, section, table
-from offline_data.pages.page import page as html_page
-from offline_data.pages.report import report_page
+from offline_data.base.config import Settings
+from offline_data.reports.pages.browse import DatasetServer
+from offline_data.reports.pages.compare import compare_page
+from offline_data.reports.pages.page import element, section, table
+from offline_data.reports.pages.page import page as html_page
+from offline_data.reports.pages.report import report_page
 from offline_data.store.library import Entry, list_datasets
 from tests.pages.conftest import HOSTILE
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from offline_data.errors import NotFoundError
-from offline_data.pages.episodes import Frames, example_episodes, read_episode
+from offline_data.base.errors import NotFoundError
+from offline_data.reports.pages.episodes import Frames, example_episodes, read_episode
 from offline_data.store.library import Entry
 from offline_data.store.reader import open_reader
 from tests.pages.conftest import HOSTILE, LENGTHS

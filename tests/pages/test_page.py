@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.pages import charts as drawn
-from offline_data.pages import page as page_module
-from offline_data.pages.markdown import render
-from offline_data.pages.page import Html, data_block, element, facts, page, table, text
+from offline_data.reports.pages import charts as drawn
+from offline_data.reports.pages import page as page_module
+from offline_data.reports.pages.markdown import render
+from offline_data.reports.pages.page import Html, data_block, element, facts, page, table, text
 from tests.pages.parsed import charts, parse
 
 HOSTILE = '</script></style><img src=x onerror="alert(1)">\'\u202e&amp;\x00\ud800'

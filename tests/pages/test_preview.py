@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from offline_data.errors import MissingDependencyError
-from offline_data.pages.preview import card_files
+from offline_data.base.errors import MissingDependencyError
+from offline_data.reports.pages.preview import card_files
 from offline_data.store.library import Entry
 from tests.pages.conftest import write
 from tests.pages.test_report import flat_batch

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD
-from offline_data.errors import ManifestError, NotFoundError
-from offline_data.files import human_bytes
-from offline_data.pages.compare import common_bins, compare_page, distance
-from offline_data.pages.report import MOST_LISTED, episode_page, report_page
+from offline_data.base.errors import ManifestError, NotFoundError
+from offline_data.base.files import human_bytes
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD
+from offline_data.reports.pages.compare import common_bins, compare_page, distance
+from offline_data.reports.pages.report import MOST_LISTED, episode_page, report_page
 from offline_data.reports.pictures import histogram_of
 from offline_data.store.library import Entry, entry_at, list_datasets
 from offline_data.store.reader import open_reader
@@ -140,7 +140,7 @@ def test_small_curves_without_rewards(moves: bool, tmp_path: Path) -> None:
 
 def test_pictures_of_a_report_are_bounded(rich: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = report_page(rich)
-    monkeypatch.setattr("offline_data.pages.report.PICTURE_BYTES", 8_000)
+    monkeypatch.setattr("offline_data.reports.pages.report.PICTURE_BYTES", 8_000)
     small = report_page(rich)
     pictures = re.findall(r"UklGR[\w+/]+", small.decode())
     assert sum(map(len, pictures)) < 2 * 4 / 3 * 8_000  # the strips repeat some
@@ -311,7 +311,7 @@ def test_one_episode_is_a_page_that_states_its_size(
     size = human_bytes(sum(map(len, files)))
     assert f"Images in this file: {size}." in page.text
     assert "frames of each camera" not in page.text
-    monkeypatch.setattr("offline_data.pages.report.EPISODE_BYTES", 4_000)
+    monkeypatch.setattr("offline_data.reports.pages.report.EPISODE_BYTES", 4_000)
     small = episode_page(rich, 2)
     assert len(small) < len(content)
     assert "of 30 frames of each camera" in small.decode()

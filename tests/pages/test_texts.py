@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import offline_data
-from offline_data.errors import UsageError
-from offline_data.pages.report import episode_page, report_page
-from offline_data.sources.options import TextOptions
+from offline_data.base.errors import UsageError
+from offline_data.formats.options import TextOptions
+from offline_data.reports.pages.report import episode_page, report_page
 from offline_data.store.library import entry_at
 from offline_data.text.tokenizer import load_tokenizer
 from tests.pages.conftest import HOSTILE

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes import Key
+from offline_data.episode import Key
 from offline_data.store.reader import DatasetReader, open_reader
 
 Row = dict[Key, NDArray[Any]]

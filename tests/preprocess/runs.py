@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.config import Settings
-from offline_data.episodes import Key
-from offline_data.ingest.options import Stored
-from offline_data.preprocess import plan as planning
-from offline_data.preprocess.engine import preprocess
-from offline_data.preprocess.job import Job, RunOptions, Stage
-from offline_data.processes.protocol import dumps, loads
-from offline_data.progress import SILENT, Progress, SilentProgress
+from offline_data.base.config import Settings
+from offline_data.base.progress import SILENT, Progress, SilentProgress
+from offline_data.episode import Key
+from offline_data.pipeline.ingest.options import Stored
+from offline_data.pipeline.jobs.processes.protocol import dumps, loads
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.pipeline.preprocess.engine import preprocess
+from offline_data.pipeline.preprocess.job import Job, RunOptions, Stage
 from offline_data.store.layout import LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 

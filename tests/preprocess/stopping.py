@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.jobs.workdir import WorkDir
-from offline_data.preprocess import plan as planning
+from offline_data.base.config import Settings
+from offline_data.pipeline.jobs.workdir import WorkDir
+from offline_data.pipeline.preprocess import plan as planning
 from tests.preprocess.oracle import digests
 from tests.preprocess.runs import Shuffled, Stopping, make, small_groups, write_plain
 

@@ -26,11 +26,11 @@ from torchrl.envs.transforms import (
 )
 
 import offline_data
-from offline_data.buffers.storage import DatasetStorage
-from offline_data.config import Settings
-from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.functions import vectorize
-from offline_data.preprocess.steps.columns import Clip
+from offline_data.base.config import Settings
+from offline_data.base.errors import StepError, UsageError
+from offline_data.pipeline.preprocess.functions import vectorize
+from offline_data.pipeline.preprocess.steps.columns import Clip
+from offline_data.rows.storage import DatasetStorage
 from offline_data.store.library import entry_at
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.oracle import Plain, Row, check, cut, digests, episodes_of, mapped
@@ -282,8 +282,8 @@ def test_a_progress_of_ones_own_and_a_bar(
 
 def test_importing_brings_no_torch() -> None:
     code = (
-        "import sys, offline_data, offline_data.preprocess.engine, offline_data.preprocess.task\n"
-        "from offline_data.preprocess.api import Preprocesses\n"
+        "import sys, offline_data, offline_data.pipeline.preprocess.engine, offline_data.pipeline.preprocess.task\n"
+        "from offline_data.pipeline.preprocess.api import Preprocesses\n"
         "print([name for name in ('torch', 'tensordict', 'ray', 'PIL') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

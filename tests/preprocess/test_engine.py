@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import WorkerDiedError
-from offline_data.executors.local import LocalProcesses
-from offline_data.preprocess.job import RunOptions, Stage
-from offline_data.preprocess.recipe import recipe_of
+from offline_data.base.config import Settings
+from offline_data.base.errors import WorkerDiedError
+from offline_data.pipeline.jobs.executors.local import LocalProcesses
+from offline_data.pipeline.preprocess.job import RunOptions, Stage
+from offline_data.pipeline.preprocess.recipe import recipe_of
 from offline_data.store.layout import LayoutName
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
@@ -290,7 +290,7 @@ def test_sums_and_blocks_do_not_depend_on_chunks_or_on_time(
     stages: list[Stage] = [rows, blocks if second == "blocks" else second]
     made = []
     for number, (seconds, chunk) in enumerate([(4.0, None), (4.0, 7), (1e-3, None)]):
-        monkeypatch.setattr("offline_data.preprocess.plan.TASK_SECONDS", seconds)
+        monkeypatch.setattr("offline_data.pipeline.preprocess.plan.TASK_SECONDS", seconds)
         dest = tmp_path / str(number) / "out"
         found = make(parent, stages, dest, settings, chunksize=chunk)
         made.append((digests(dest), found.manifest.converter))

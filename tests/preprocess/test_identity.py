@@ -26,17 +26,17 @@ import torch
 from tensordict import TensorDict
 
 import offline_data
-from offline_data.errors import UsageError
-from offline_data.preprocess import plan as planning
-from offline_data.preprocess.engine import preprocess
-from offline_data.preprocess.identity import (
+from offline_data.base.errors import UsageError
+from offline_data.base.progress import SilentProgress
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.pipeline.preprocess.engine import preprocess
+from offline_data.pipeline.preprocess.identity import (
     UnknownIdentityError,
     describe_function,
     digest_of,
     is_own,
 )
-from offline_data.preprocess.steps.base import Step
-from offline_data.progress import SilentProgress
+from offline_data.pipeline.preprocess.steps.base import Step
 from offline_data.testing.toy import toy_batch, write_toy
 
 BASE = """
@@ -367,7 +367,7 @@ def test_installed_packages_count_by_name() -> None:
     assert digest_of(make(scimath.sqrt)) != digest_of(make(scimath.log))
     assert not is_own("numpy.lib.scimath", "")
     assert is_own("numpy.lib.scimath", "numpy")
-    assert not is_own("offline_data.errors", "")
+    assert not is_own("offline_data.base.errors", "")
     assert is_own(__name__, "")
     assert is_own("__main__", "")
     assert is_own("no.such.module", "")
@@ -379,7 +379,7 @@ import sys, json, math, random, functools
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 import users
-from offline_data.preprocess.identity import describe_function
+from offline_data.pipeline.preprocess.identity import describe_function
 print(describe_function(users.fn)["sha256"])
 if len(sys.argv) > 2:
     import torch
@@ -569,9 +569,9 @@ def test_steps_of_the_users_own(ds: Any, tmp_path: Path) -> None:
 
 
 def test_it_cannot_be_planned_for_other_programs(ds: Any, tmp_path: Path) -> None:
-    from offline_data.config import resolve_settings
-    from offline_data.preprocess.job import Job
-    from offline_data.preprocess.worker import plan_job
+    from offline_data.base.config import resolve_settings
+    from offline_data.pipeline.preprocess.job import Job
+    from offline_data.pipeline.preprocess.worker import plan_job
 
     (tmp_path / "fns.py").write_text(
         f"import h5py\nX = h5py.File({str(tmp_path / 'x.h5')!r}, 'a')\n"

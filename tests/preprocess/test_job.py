@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AccessError, InvalidIdError, ManifestError, UsageError
-from offline_data.preprocess.engine import preprocess
-from offline_data.preprocess.job import Job, RunOptions, Target
-from offline_data.progress import Progress
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError, InvalidIdError, ManifestError, UsageError
+from offline_data.base.progress import Progress
+from offline_data.pipeline.preprocess.engine import preprocess
+from offline_data.pipeline.preprocess.job import Job, RunOptions, Target
 from offline_data.store.cache import cache_usage, plan_prune, remove_items
 from offline_data.store.library import entry_at, list_datasets
 from offline_data.store.publish import staging_folder

@@ -20,8 +20,8 @@ LIMIT = 250 << 20
 PROGRAM = """
 import sys
 from pathlib import Path
-from offline_data.config import Settings
-from offline_data.executors.local import InProcess, LocalProcesses
+from offline_data.base.config import Settings
+from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses
 from tests.preprocess.runs import make
 
 parent, folder, workers, *stages = sys.argv[1:]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AccessError,
     AuditError,
     FormatError,
@@ -26,13 +26,13 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
-from offline_data.jobs.workdir import RangeWriter, WorkDir
-from offline_data.preprocess.chunk import EpisodeChunk, read_transitions
-from offline_data.preprocess.job import RunOptions, Stage
-from offline_data.preprocess.recipe import Recipe, recipe_of
-from offline_data.preprocess.steps.base import Revision, Selection, Step
-from offline_data.preprocess.task import parent_reader
-from offline_data.progress import SILENT, Progress
+from offline_data.base.progress import SILENT, Progress
+from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir
+from offline_data.pipeline.preprocess.job import RunOptions, Stage
+from offline_data.pipeline.preprocess.recipe import Recipe, recipe_of
+from offline_data.pipeline.preprocess.steps.base import Revision, Selection, Step
+from offline_data.pipeline.preprocess.task import parent_reader
+from offline_data.store.chunk import EpisodeChunk, read_transitions
 from offline_data.store.reader import open_reader
 from offline_data.testing.chunks import toy_chunk
 from offline_data.testing.toy import toy_batch, write_toy

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import ManifestError, NoSpaceError, StepError, UsageError
-from offline_data.executors.local import InProcess
-from offline_data.preprocess import plan as planning
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.base import Revision, Step
+from offline_data.base.config import Settings
+from offline_data.base.errors import ManifestError, NoSpaceError, StepError, UsageError
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.pipeline.preprocess.steps.base import Revision, Step
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
@@ -167,7 +167,7 @@ def test_a_plan_that_is_refused_says_what_to_do(
     parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(parent, tmp_path, settings)
-    monkeypatch.setattr("offline_data.preprocess.plan.__version__", "99")
+    monkeypatch.setattr("offline_data.pipeline.preprocess.plan.__version__", "99")
     with pytest.raises(ManifestError, match="made it, not 99") as caught:
         make(parent, STAGES, tmp_path / "out", settings, resume=True)
     assert caught.value.shell_hint == "use --force to start over"
@@ -193,7 +193,7 @@ def test_a_disk_that_is_hardly_larger_than_the_dataset(
         peak.append(used())
         return disk - peak[-1]
 
-    monkeypatch.setattr("offline_data.files.free_bytes", free)
+    monkeypatch.setattr("offline_data.base.files.free_bytes", free)
     job = ["clip:action,low=-1500,high=1500"], settings.root / "out", settings
     if stop:
         with pytest.raises(KeyboardInterrupt):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.subsets import save_view
+from offline_data.base.config import Settings
+from offline_data.base.errors import StepError, UsageError
+from offline_data.pipeline.preprocess.subsets import save_view
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch
 from tests.cli.conftest import (

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.errors import StepError
+from offline_data.base.errors import StepError
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.testing.toy import write_tokens, write_toy
 
 DOCUMENTS = [[3, 9, 1, 4], [5], [7, 7, 2]]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.errors import UsageError
-from offline_data.preprocess import plan as planning
+from offline_data.base.errors import UsageError
+from offline_data.pipeline.preprocess import plan as planning
 from offline_data.store.layout import LayoutName
 from offline_data.store.reader import open_reader
 from tests.preprocess.oracle import Episode, episodes_of

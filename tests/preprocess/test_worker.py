@@ -17,25 +17,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     NewerFormatError,
     NoSpaceError,
     NotFoundError,
     StepError,
     UsageError,
 )
-from offline_data.jobs.plan_file import plan_lock
-from offline_data.preprocess import worker
-from offline_data.preprocess.job import Job, RunOptions
-from offline_data.preprocess.task import write_task
-from offline_data.preprocess.worker import (
+from offline_data.base.progress import SILENT
+from offline_data.pipeline.jobs.plan_file import plan_lock
+from offline_data.pipeline.preprocess import worker
+from offline_data.pipeline.preprocess.job import Job, RunOptions
+from offline_data.pipeline.preprocess.task import write_task
+from offline_data.pipeline.preprocess.worker import (
     JobPlan,
     finish_job,
     plan_job,
     run_share,
 )
-from offline_data.progress import SILENT
 from offline_data.store.library import list_datasets
 from offline_data.store.verify import verify
 from tests.preprocess.oracle import Row, check, digests, episodes_of, mapped
@@ -535,7 +535,7 @@ def test_a_disk_that_is_too_small(
     parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = order_of(parent, CLIP, dest=tmp_path / "made")
-    monkeypatch.setattr("offline_data.files.free_bytes", lambda _: 1000)
+    monkeypatch.setattr("offline_data.base.files.free_bytes", lambda _: 1000)
     with pytest.raises(NoSpaceError):
         planned(order, file, settings)
     assert not file.exists()

@@ -16,11 +16,11 @@ import numpy as np
 import psutil
 import pytest
 
-from offline_data.errors import FormatError, OfflineDataError, UsageError
-from offline_data.processes import Child, ChildDiedError
-from offline_data.processes.child import how_ended
-from offline_data.processes.limits import limit_resources
-from offline_data.processes.protocol import pack_function
+from offline_data.base.errors import FormatError, OfflineDataError, UsageError
+from offline_data.pipeline.jobs.processes import Child, ChildDiedError
+from offline_data.pipeline.jobs.processes.child import how_ended
+from offline_data.pipeline.jobs.processes.limits import limit_resources
+from offline_data.pipeline.jobs.processes.protocol import pack_function
 from tests.processes.waiting import ended, wait_until
 
 
@@ -168,7 +168,7 @@ def test_ctrl_c_is_for_the_parent() -> None:
 def test_ctrl_c_is_for_the_parent_of_a_forked_one() -> None:
     code = (
         "import os, signal\n"
-        "from offline_data.processes import Child\n"
+        "from offline_data.pipeline.jobs.processes import Child\n"
         "with Child(lambda x: x + 1) as child:\n"
         "    said = [child.ask(1), os.kill(child.pid, signal.SIGINT), child.ask(2)]\n"
         "    print(said, type(child._running_process).__name__)\n"
@@ -241,7 +241,7 @@ def test_it_ends_with_its_parent_in_the_middle_of_a_call(tmp_path: Path) -> None
     script = tmp_path / "parent.py"
     script.write_text(
         "import pathlib, sys, time\n"
-        "from offline_data.processes import Child\n"
+        "from offline_data.pipeline.jobs.processes import Child\n"
         "def wait(path):\n"
         "    pathlib.Path(path).touch()\n"
         "    time.sleep(600)\n"
@@ -293,7 +293,7 @@ def test_functions_and_classes_of_a_script_without_a_guard(tmp_path: Path) -> No
     script = tmp_path / "train.py"
     script.write_text(
         "from dataclasses import dataclass\n"
-        "from offline_data.processes import Child\n"
+        "from offline_data.pipeline.jobs.processes import Child\n"
         "@dataclass\n"
         "class Point:\n"
         "    x: int\n"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError, UsageError
-from offline_data.processes.protocol import (
+from offline_data.base.errors import FormatError, UsageError
+from offline_data.pipeline.jobs.processes.protocol import (
     RemoteError,
     RemoteTraceback,
     answer,

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import ManifestError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
-from offline_data.project import content as module
-from offline_data.project.content import Content, content_digest, digest_of, episode_digests
+from offline_data.base.config import Settings
+from offline_data.base.errors import ManifestError
+from offline_data.base.ids import parse_id
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.joining import concatenate
+from offline_data.pipeline.ingest import Options, download
+from offline_data.store import content as module
+from offline_data.store.content import Content, content_digest, digest_of, episode_digests
 from offline_data.store.library import entry_at
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from offline_data import api
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.joining import concatenate
-from offline_data.project import content, diff
-from offline_data.project.diff import (
+from offline_data.analysis import diff
+from offline_data.analysis.diff import (
     DatasetDiff,
     EpisodeDifferences,
     LeafDifference,
     ValueDifference,
 )
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.joining import concatenate
+from offline_data.store import content
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = [3, 1, 4, 2, 5]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from offline_data import api
-from offline_data.errors import NotFoundError, OfflineDataError, UsageError
-from offline_data.ids import parse_id
+from offline_data.base.errors import NotFoundError, OfflineDataError, UsageError
+from offline_data.base.ids import parse_id
+from offline_data.formats.options import Options
 from offline_data.project import lockfile, requests
 from offline_data.project.lockfile import LockedDataset, LockedFile, dump_lock, read_lock
 from offline_data.project.requests import read_requests
-from offline_data.sources.options import Options
 
 SHA = "0123456789abcdef" * 4
 GOOD = {

@@ -16,8 +16,8 @@ import h5py
 import pytest
 
 from offline_data import api
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     IntegrityError,
     LockError,
     NetworkError,
@@ -25,9 +25,9 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
+from offline_data.formats.base import Release, RemoteFile
+from offline_data.formats.d4rl.source import D4RL
 from offline_data.project.lockfile import read_lock
-from offline_data.sources.base import Release, RemoteFile
-from offline_data.sources.d4rl import D4RL
 from offline_data.store.library import entry_at, list_datasets
 from offline_data.testing.toy import toy_batch
 from tests.project.conftest import HOPPER, HOST, SHARDS
@@ -274,7 +274,9 @@ def test_an_interrupt_leaves_nothing_half_made(
 
     with monkeypatch.context() as patch:
         # the package has a function of the module's name
-        patch.setattr(sys.modules["offline_data.ingest.shards"], "finish_and_publish", interrupted)
+        patch.setattr(
+            sys.modules["offline_data.pipeline.ingest.shards"], "finish_and_publish", interrupted
+        )
         with pytest.raises(KeyboardInterrupt):
             sync(file, elsewhere, locked=True)
     assert list(elsewhere.root.rglob("manifest.json")) == []

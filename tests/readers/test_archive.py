@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.errors import AccessError, FormatError, IntegrityError, NotFoundError
-from offline_data.readers import archive
-from offline_data.readers.archive import Member, open_members
+from offline_data.base.errors import AccessError, FormatError, IntegrityError, NotFoundError
+from offline_data.raw import archive
+from offline_data.raw.archive import Member, open_members
 
 BUDGET = 1 << 20
 GNU, PAX = tarfile.GNU_FORMAT, tarfile.PAX_FORMAT

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError
-from offline_data.readers import arff
-from offline_data.readers.arff import Attribute, is_arff, open_arff
+from offline_data.base.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.formats.openml import arff
+from offline_data.formats.openml.arff import Attribute, is_arff, open_arff
 from tests.toys.openml import toy_table
 
 HEADER = """% a comment

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from offline_data.errors import FormatError
-from offline_data.processes.child import Child
-from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
-from offline_data.readers.images import decode_jpeg
+from offline_data.base.errors import FormatError
+from offline_data.pipeline.jobs.processes.child import Child
+from offline_data.raw.arrow import ArrowLeaf, read_table, table_leaves
+from offline_data.raw.images import decode_jpeg
 
 
 def leaves(**columns: pa.Array) -> dict[tuple[str, ...], ArrowLeaf]:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.episodes import Key
-from offline_data.episodes.cut import lengths_of
-from offline_data.errors import FormatError
-from offline_data.readers.flat_hdf5 import (
+from offline_data.base.errors import FormatError
+from offline_data.episode import Key
+from offline_data.episode.cut import lengths_of
+from offline_data.formats.flat.hdf5 import (
     FlatColumn,
     FlatEpisodes,
     FlatFile,

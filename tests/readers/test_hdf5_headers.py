@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError
-from offline_data.readers import hdf5_tree
-from offline_data.readers.hdf5_headers import KnownHeaders
+from offline_data.base.errors import FormatError
+from offline_data.raw import hdf5_tree
+from offline_data.raw.hdf5_headers import KnownHeaders
 
 VALUES = np.arange(1.0, 13).reshape(4, 3)
 KEY = ("plain", np.dtype("f8"), (3,))

@@ -10,10 +10,10 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError
-from offline_data.readers import hdf5_tree
-from offline_data.readers.hdf5 import FEW
-from offline_data.readers.hdf5_tree import datasets_in, dtype_of
+from offline_data.base.errors import FormatError
+from offline_data.raw import hdf5_tree
+from offline_data.raw.hdf5 import FEW
+from offline_data.raw.hdf5_tree import datasets_in, dtype_of
 
 
 @pytest.fixture

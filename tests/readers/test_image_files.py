@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from offline_data.errors import MissingDependencyError
-from offline_data.readers import images
-from offline_data.readers.images import decode_into, encode_image, header_shapes, image_head
+from offline_data.base.errors import MissingDependencyError
+from offline_data.raw import images
+from offline_data.raw.images import decode_into, encode_image, header_shapes, image_head
 from tests.pictures import JPEG, pictures, read, written
 
 

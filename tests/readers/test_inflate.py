@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from offline_data.errors import FormatError
-from offline_data.readers import inflate
-from offline_data.readers.fast_zlib import fast_zlib
-from offline_data.readers.inflate import read_rows
+from offline_data.base.errors import FormatError
+from offline_data.raw import inflate
+from offline_data.raw.fast_zlib import fast_zlib
+from offline_data.raw.inflate import read_rows
 
 DTYPES = ["f4", "f8", "i8", "u1", "?", ">f4", ">i2", "f2"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.errors import FormatError
-from offline_data.readers.nal import begins
-from offline_data.readers.video import VideoFile
+from offline_data.base.errors import FormatError
+from offline_data.raw.nal import begins
+from offline_data.raw.video import VideoFile
 
 COUNT = 40
 ENCODERS: dict[str, tuple[str, dict[str, str], bool]] = {

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import FormatError
-from offline_data.ingest import Options, convert
-from offline_data.readers import hdf5_tree, torch_file, zarr_arrays
-from offline_data.readers.arrays import open_arrays
-from offline_data.readers.zarr_arrays import open_zarr
-from offline_data.sources.d3rlpy import D3rlpy
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError
+from offline_data.formats.d3rlpy.source import D3rlpy
+from offline_data.pipeline.ingest import Options, convert
+from offline_data.raw import hdf5_tree, torch_file, zarr_arrays
+from offline_data.raw.arrays import open_arrays
+from offline_data.raw.zarr_arrays import open_zarr
 from offline_data.store.reader import open_reader
 from tests.toys.files import write_zarr
 from tests.toys.katakomba import toy_game, write_katakomba

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from offline_data.errors import FormatError, IntegrityError, NotFoundError
-from offline_data.readers.npy import open_npz, read_npy
+from offline_data.base.errors import FormatError, IntegrityError, NotFoundError
+from offline_data.raw.npy import open_npz, read_npy
 
 ARRAYS = {
     "f4": np.arange(6, dtype="f4").reshape(2, 3),

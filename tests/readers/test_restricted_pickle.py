@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError
-from offline_data.readers import restricted_pickle
-from offline_data.readers.restricted_pickle import load, loads
+from offline_data.base.errors import FormatError
+from offline_data.raw import restricted_pickle
+from offline_data.raw.restricted_pickle import load, loads
 
 PROTOCOLS = range(6)
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offline_data.errors import FormatError
-from offline_data.readers import rows
-from offline_data.readers.rows import read_rows
+from offline_data.base.errors import FormatError
+from offline_data.raw import rows
+from offline_data.raw.rows import read_rows
 
 LONG = ["a" * 300_000, "b", 'c"\n' * 70_000, "d"]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from offline_data.errors import FormatError
-from offline_data.readers.tf_example import BytesValues, parse_example
+from offline_data.base.errors import FormatError
+from offline_data.raw.tf_example import BytesValues, parse_example
 from tests.toys.rlds import decode_example, encode_example, example_class, toy_record
 
 FLOATS = st.lists(st.floats(width=32), max_size=4).map(lambda x: np.array(x, np.float32))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.errors import FormatError
-from offline_data.readers.tfrecord import masked_crc32c, read_records, write_records
+from offline_data.base.errors import FormatError
+from offline_data.raw.tfrecord import masked_crc32c, read_records, write_records
 
 RECORDS = [b"first", b"", b"x" * 100_000, b"last"]
 

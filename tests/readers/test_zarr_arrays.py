@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError, IntegrityError
-from offline_data.readers.zarr_arrays import is_zarr, open_zarr
+from offline_data.base.errors import FormatError, IntegrityError
+from offline_data.raw.zarr_arrays import is_zarr, open_zarr
 
 
 def write_plain(path: Path, name: str, values: np.ndarray, chunk: int, **changes: Any) -> Path:

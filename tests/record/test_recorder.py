@@ -12,8 +12,8 @@ import pytest
 from gymnasium import spaces
 
 import offline_data
-from offline_data.errors import FormatError, MissingDependencyError, UsageError
-from offline_data.record import log
+from offline_data.base.errors import FormatError, MissingDependencyError, UsageError
+from offline_data.pipeline.record import log
 from offline_data.store.library import entry_at
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader

@@ -15,9 +15,9 @@ import pytest
 from gymnasium import spaces
 
 import offline_data
-from offline_data.config import resolve_settings
-from offline_data.errors import NoSpaceError, UsageError
-from offline_data.record.log import read_recording
+from offline_data.base.config import resolve_settings
+from offline_data.base.errors import NoSpaceError, UsageError
+from offline_data.pipeline.record.log import read_recording
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from tests.jobs.faults import Fault, Kind
@@ -26,7 +26,7 @@ from tests.record.test_recorder import play
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["offline_data.record.recorder", "gymnasium", "tests.record.games", "torch"]
+    ["offline_data.pipeline.record.recorder", "gymnasium", "tests.record.games", "torch"]
 )
 STEPS = 15
 """Episodes of 3, 1, 4, 2 and 3 steps, and two steps more."""

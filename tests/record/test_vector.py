@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.errors import FormatError, UsageError
+from offline_data.base.errors import FormatError, UsageError
 from offline_data.store.reader import open_reader
 from tests.record.games import BOX, NESTED, Game, Played, assert_recorded, ended
 

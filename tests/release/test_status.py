@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.sources.registry import iter_catalogs
+from offline_data.base.config import Settings
+from offline_data.formats.registry import iter_catalogs
 from tests.sources.test_refused_requests import PAGE, PUBLISHED, serve_every_host
 from tests.toys.servers import Answer, Fault, FileServer, LocalServer
 

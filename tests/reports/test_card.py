@@ -17,9 +17,9 @@ from huggingface_hub import DatasetCard, DatasetCardData, metadata_load
 
 import offline_data
 from offline_data import api
+from offline_data.analysis.info import DatasetInfo
+from offline_data.analysis.statistics import DatasetStats
 from offline_data.reports.card import dataset_card, size_category
-from offline_data.reports.info import DatasetInfo
-from offline_data.reports.stats import DatasetStats
 from tests.reports.drawn import drawn_episodes
 from tests.toys.minari import toy_episode, write_minari
 

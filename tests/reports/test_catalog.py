@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import NetworkError, NotFoundError
-from offline_data.ids import DatasetId
-from offline_data.reports import catalog
-from offline_data.sources.base import CatalogEntry
+from offline_data.base.config import Settings
+from offline_data.base.errors import NetworkError, NotFoundError
+from offline_data.base.ids import DatasetId
+from offline_data.formats import search as catalog
+from offline_data.formats.base import CatalogEntry
 from offline_data.testing.toy import toy_batch
 from tests.toys.stored import write_stored
 

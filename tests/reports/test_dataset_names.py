@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import offline_data
-from offline_data.errors import InvalidIdError, NotFoundError, OfflineError, UsageError
+from offline_data.base.errors import InvalidIdError, NotFoundError, OfflineError, UsageError
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
 from tests.toys.stored import write_stored

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch, join_key
-from offline_data.errors import ManifestError, NotFoundError
-from offline_data.ids import DatasetId
-from offline_data.progress import SilentProgress
-from offline_data.reports import catalog, info
-from offline_data.reports.catalog import CatalogDataset
-from offline_data.reports.stats import Spread, dataset_stats
+from offline_data.analysis import info
+from offline_data.analysis.statistics import Spread, dataset_stats
+from offline_data.base.config import Settings
+from offline_data.base.errors import ManifestError, NotFoundError
+from offline_data.base.ids import DatasetId
+from offline_data.base.progress import SilentProgress
+from offline_data.episode import EpisodeBatch, join_key
+from offline_data.formats import search as catalog
+from offline_data.formats.search import CatalogDataset
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader

@@ -14,11 +14,11 @@ from PIL import Image
 
 import offline_data
 from offline_data import api
-from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.analysis.episodes import episode_quality
+from offline_data.analysis.replay import EpisodeReplay, Replay
+from offline_data.base.errors import MissingDependencyError, UsageError
 from offline_data.reports import figure
 from offline_data.reports.pictures import DatasetPictures, summarise
-from offline_data.reports.quality import episode_quality
-from offline_data.reports.replay import EpisodeReplay, Replay
 from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import open_reader
 from offline_data_cli.charts import chart_lines

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.reports.histograms import HISTOGRAM_BINS, Histograms
+from offline_data.analysis.histograms import HISTOGRAM_BINS, Histograms
 
 RNG = np.random.default_rng(3)
 NORMAL = RNG.normal(size=2000)

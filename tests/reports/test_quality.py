@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.episodes import EpisodeBatch, Key
-from offline_data.episodes.fields import REWARD
-from offline_data.errors import UnknownLeafError
-from offline_data.reports import quality
-from offline_data.reports.quality import EpisodeQuality, episode_quality, quality_columns
+from offline_data.analysis import episodes as quality
+from offline_data.analysis.episodes import EpisodeQuality, episode_quality, quality_columns
+from offline_data.base.errors import UnknownLeafError
+from offline_data.episode import EpisodeBatch, Key
+from offline_data.episode.fields import REWARD
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch, write_toy

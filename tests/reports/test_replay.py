@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import Key
-from offline_data.errors import (
+from offline_data.analysis.replay import Replay, replay_dataset
+from offline_data.base.errors import (
     AccessError,
     IntegrityError,
     ManifestError,
     NotFoundError,
     UsageError,
 )
-from offline_data.pages.report import report_page
-from offline_data.progress import SILENT
-from offline_data.reports.replay import Replay, replay_dataset
+from offline_data.base.progress import SILENT
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import Key
+from offline_data.reports.pages.report import report_page
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import entry_at
 from offline_data.store.manifest import check_digest, dump_manifest, read_manifest

@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 import offline_data
-from offline_data.buffers.derived import normalize
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import Key
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.preprocess import plan as planning
-from offline_data.reports.stats import dataset_stats
+from offline_data.analysis.statistics import dataset_stats
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import Key
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.rows.derived import normalize
 from offline_data.store.layout import LayoutName
 from offline_data.store.quantiles import LEVELS, QUANTILES
 from offline_data.store.reader import open_reader

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.episodes import EpisodeBatch
-from offline_data.reports import similar
-from offline_data.reports.quality import episode_quality
-from offline_data.reports.similar import with_similar
+from offline_data.analysis import similar
+from offline_data.analysis.episodes import episode_quality
+from offline_data.analysis.similar import with_similar
+from offline_data.episode import EpisodeBatch
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import write_toy
 from tests.reports.test_quality import STATE, runs, walks

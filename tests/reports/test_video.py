@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from offline_data import api
-from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.readers import pixels
-from offline_data.reports.frames import Film, film, image_layout, image_leaves
+from offline_data.analysis.frames import Film, film, image_layout, image_leaves
+from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
+from offline_data.raw import pixels
 from offline_data.reports.video import open_rerun, write_film
 from offline_data.store.reader import DatasetReader, open_reader
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.store.library import Entry, entry_at
 from offline_data.testing.toy import toy_batch
 from tests.ingest.here import conversions_start_no_process

@@ -12,10 +12,10 @@ import pytest
 from huggingface_hub.utils import _http, get_session
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import NetworkError, OfflineDataError
+from offline_data.base.config import Settings
+from offline_data.base.errors import NetworkError, OfflineDataError
 from offline_data.fetch.hub import hub_headers, list_hub
-from offline_data.share.push import push_dataset
+from offline_data.project.share.push import push_dataset
 from offline_data.store.library import Entry
 from tests.toys.hub import TOKEN, WritableHub
 from tests.toys.servers import Answer, Fault, LocalServer, Request

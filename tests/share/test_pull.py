@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import IntegrityError, ManifestError, NotFoundError, OfflineDataError
-from offline_data.share.push import push_dataset
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, ManifestError, NotFoundError, OfflineDataError
+from offline_data.project.share.push import push_dataset
 from offline_data.store.library import Entry
 from offline_data.store.manifest import dump_manifest
 from tests.cli.conftest import (

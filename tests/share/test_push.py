@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     IntegrityError,
     InvalidIdError,
@@ -28,7 +28,7 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
-from offline_data.share.push import push_dataset
+from offline_data.project.share.push import push_dataset
 from offline_data.store.history import history_of
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.manifest import dump_manifest

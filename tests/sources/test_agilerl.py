@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.ingest import Options, convert
-from offline_data.sources.agilerl import AgileRL
-from offline_data.sources.registry import source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.formats.d4rl.agilerl import AgileRL
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.agilerl import LENGTHS, TERMINATED, write_agilerl

@@ -13,19 +13,25 @@ import numpy as np
 import pytest
 
 from offline_data import open_dataset
-from offline_data.buffers.derived import frame_stack
-from offline_data.config import Settings
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import AuthError, FormatError, NotFoundError, OfflineDataError, UsageError
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, Stored, convert, download
-from offline_data.sources import atari_dqn
-from offline_data.sources.atari_dqn import AtariDQN, d4rl_atari_names
-from offline_data.sources.atari_dqn.log import file_of
-from offline_data.sources.base import RandomAccess, Release
-from offline_data.sources.registry import source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
+    AuthError,
+    FormatError,
+    NotFoundError,
+    OfflineDataError,
+    UsageError,
+)
+from offline_data.base.ids import parse_id
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episode.joining import concatenate
+from offline_data.formats.atari_dqn import source as atari_dqn
+from offline_data.formats.atari_dqn.log import file_of
+from offline_data.formats.atari_dqn.source import AtariDQN, d4rl_atari_names
+from offline_data.formats.base import RandomAccess, Release
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, Stored, convert, download
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.rows.derived import frame_stack
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.atari import PADS, ToyLog, toy_step, write_gz, write_replay_log

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import offline_data.ingest.raw
-import offline_data.sources.calvin
-from offline_data.config import Settings
-from offline_data.episodes.fields import Key, next_of
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.ingest import Options, convert, plan_convert
-from offline_data.ingest.options import SeveralSplitsError
-from offline_data.sources.calvin import Calvin
-from offline_data.sources.registry import source_accepting
+import offline_data.formats.calvin
+import offline_data.pipeline.ingest.raw
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.episode.fields import Key, next_of
+from offline_data.formats.calvin import Calvin
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, convert, plan_convert
+from offline_data.pipeline.ingest.options import SeveralSplitsError
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.calvin import RANGES, SAID, toy_step, write_calvin
@@ -97,7 +97,7 @@ def test_instructions_by_step_and_episode(tmp_path: Path, settings: Settings) ->
 def test_recordings_are_cut_between_instructions(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline_data.sources.calvin, "_CUT", 4)
+    monkeypatch.setattr(offline_data.formats.calvin, "_CUT", 4)
     said = [(2, 6, "a", "one"), (5, 8, "b", "two"), (8, 11, "c", "three")]
     folder = write_calvin(tmp_path / "training", [(0, 29), (30, 33)], said)
     dataset = Calvin().open(Calvin().release_of(folder, "x"), folder)
@@ -208,7 +208,7 @@ def test_bad_folders(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch)
 def test_many_files_are_few_entries_of_the_manifest(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline_data.ingest.raw, "_MOST_LISTED", 10)
+    monkeypatch.setattr(offline_data.pipeline.ingest.raw, "_MOST_LISTED", 10)
     folder = write_calvin(tmp_path / "training")
     plan = plan_convert(folder, "toy", settings, Options())
     reader = stored(folder, settings)

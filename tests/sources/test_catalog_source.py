@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AccessError, NotFoundError
-from offline_data.sources.base import CatalogEntry, CatalogSource, RawDataset, Release
-from offline_data.sources.registry import iter_sources
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError, NotFoundError
+from offline_data.formats.base import CatalogEntry, CatalogSource, RawDataset, Release
+from offline_data.formats.registry import iter_sources
 
 
 class Lab(CatalogSource):

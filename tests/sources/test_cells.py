@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import OfflineDataError
+from offline_data.base.config import Settings
+from offline_data.base.errors import OfflineDataError
 from offline_data.store.reader import open_reader
 from tests.preprocess.runs import make
 

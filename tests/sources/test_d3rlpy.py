@@ -10,12 +10,12 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, OfflineDataError
-from offline_data.ingest import Options, convert
-from offline_data.sources.base import Release
-from offline_data.sources.d3rlpy import D3rlpy
-from offline_data.sources.registry import source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, OfflineDataError
+from offline_data.formats.base import Release
+from offline_data.formats.d3rlpy.source import D3rlpy
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.stored import read_shards

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.fields import TERMINATED
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.readers.hdf5 import MAGIC
-from offline_data.sources.base import Release
-from offline_data.sources.catalogs.d4rl import FAMILIES, NOTES, EndRule, PublishedD4RL, read_table
-from offline_data.sources.d4rl import D4RL
-from offline_data.sources.d4rl.episode_ends import RULES, episode_ends
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.episode.fields import TERMINATED
+from offline_data.formats.base import Release
+from offline_data.formats.catalogues.d4rl import FAMILIES, NOTES, EndRule, PublishedD4RL, read_table
+from offline_data.formats.d4rl.episode_ends import RULES, episode_ends
+from offline_data.formats.d4rl.source import D4RL
+from offline_data.raw.hdf5 import MAGIC
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.d4rl import TOYS, write_published
 

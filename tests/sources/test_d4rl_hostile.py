@@ -14,14 +14,14 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError
-from offline_data.sources.base import Release
-from offline_data.sources.d4rl import D4RL, D4RLEpisodes
+from offline_data.base.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.formats.base import Release
+from offline_data.formats.d4rl.source import D4RL, D4RLEpisodes
 from tests.oracles import d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
     Edit = Callable[[Any], None]
 

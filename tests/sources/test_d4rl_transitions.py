@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import FormatError
-from offline_data.ingest import Options, Stored, convert
-from offline_data.progress import SilentProgress
-from offline_data.readers import flat_hdf5
-from offline_data.sources.catalogs.d4rl import read_table
-from offline_data.sources.d4rl import D4RL
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError
+from offline_data.base.progress import SilentProgress
+from offline_data.formats.catalogues.d4rl import read_table
+from offline_data.formats.d4rl.source import D4RL
+from offline_data.formats.flat import hdf5 as flat_hdf5
+from offline_data.pipeline.ingest import Options, Stored, convert
 from offline_data.store.audit import Audit
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import assert_same_batch
@@ -29,7 +29,7 @@ from tests.oracles import Transition, d4rl_transitions
 from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
 Columns = dict[str, Any]
 ROWS = 60

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError
-from offline_data.sources.base import Release
-from offline_data.sources.diffusion_policy import DiffusionPolicy
-from offline_data.sources.registry import source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError
+from offline_data.formats.base import Release
+from offline_data.formats.registry import source_accepting
+from offline_data.formats.zarr.source import DiffusionPolicy
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.diffusion_policy import LENGTHS, toy_arrays, umi_arrays, write_zarr, write_zip

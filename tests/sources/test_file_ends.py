@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.autoreset import find_autoreset
-from offline_data.errors import FormatError, UsageError
-from offline_data.ingest import Options, convert, inspect_files
-from offline_data.sources.files.mapping import MappingQuestionError, read_mapping
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, UsageError
+from offline_data.episode.autoreset import find_autoreset
+from offline_data.formats.files.mapping import MappingQuestionError, read_mapping
+from offline_data.pipeline.ingest import Options, convert, inspect_files
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.files import WRITERS, Arrays, write_h5, write_npz, write_pt
@@ -481,7 +481,7 @@ def test_leaves_below_next_keep_their_shape(tmp_path: Path, settings: Settings) 
 
 def image_rows(encoding: str, count: int = 15) -> tuple[Any, list[bytes]]:
     """Return frames `[count, 16, 24, 3]` of sizes that differ, and their files."""
-    from offline_data.readers.images import decode_into, encode_image
+    from offline_data.raw.images import decode_into, encode_image
 
     rng = np.random.default_rng(0)
     frames = np.zeros((count, 16, 24, 3), np.uint8)

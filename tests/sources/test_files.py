@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
-from offline_data.ingest import Options, convert, inspect_files
-from offline_data.sources.base import Release
-from offline_data.sources.files.mapping import FileMapping, MappingQuestionError, read_mapping
-from offline_data.sources.files.source import Files
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.formats.base import Release
+from offline_data.formats.files.mapping import FileMapping, MappingQuestionError, read_mapping
+from offline_data.formats.files.source import Files
+from offline_data.pipeline.ingest import Options, convert, inspect_files
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.files import TABLES, WRITERS, Arrays, toy_episodes, write_h5, write_npz, write_pt

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.buffers.load import load_dataset
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.ingest import Options, convert
-from offline_data.sources.base import Release
-from offline_data.sources.catalogs import read_rows
-from offline_data.sources.dsrl import DSRL
-from offline_data.sources.neorl import NeoRL
-from offline_data.sources.registry import source_accepting
+from offline_data.formats.base import Release
+from offline_data.formats.catalogues import read_rows
+from offline_data.formats.d4rl.dsrl import DSRL
+from offline_data.formats.d4rl.neorl import NeoRL
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 

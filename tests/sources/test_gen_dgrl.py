@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes.fields import TERMINATED, TRUNCATED
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     FormatError,
     IntegrityError,
     NotFoundError,
     OfflineDataError,
 )
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.sources import gen_dgrl
-from offline_data.sources.base import Release
-from offline_data.sources.catalogs.games import KINDS
-from offline_data.sources.gen_dgrl import HOST, GenDGRL, games, read_table
-from offline_data.sources.registry import source_accepting
+from offline_data.base.ids import parse_id
+from offline_data.episode.fields import TERMINATED, TRUNCATED
+from offline_data.episode.joining import concatenate
+from offline_data.formats import gen_dgrl
+from offline_data.formats.base import Release
+from offline_data.formats.catalogues.games import KINDS
+from offline_data.formats.gen_dgrl import HOST, GenDGRL, games, read_table
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract

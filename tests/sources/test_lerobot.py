@@ -15,29 +15,29 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.joining import concatenate
-from offline_data.episodes.notes import count_rows
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     FormatError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
     UsageError,
 )
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.ingest.options import apply_options
-from offline_data.readers import arrow
-from offline_data.readers.images import encode_image
-from offline_data.readers.video import VideoFile
-from offline_data.sources.base import Release, RemoteFile
-from offline_data.sources.lerobot import LeRobot
-from offline_data.sources.lerobot import dataset as module
-from offline_data.sources.lerobot.video import frames_of_rows
-from offline_data.sources.registry import source_accepting
+from offline_data.base.ids import parse_id
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.joining import concatenate
+from offline_data.episode.notes import count_rows
+from offline_data.formats.base import Release, RemoteFile
+from offline_data.formats.lerobot import dataset as module
+from offline_data.formats.lerobot.source import LeRobot
+from offline_data.formats.lerobot.video import frames_of_rows
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, convert, download
+from offline_data.pipeline.ingest.options import apply_options
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.raw import arrow
+from offline_data.raw.images import encode_image
+from offline_data.raw.video import VideoFile
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract

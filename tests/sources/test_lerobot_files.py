@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.ingest.stream import ShardReader, plan_stream
-from offline_data.sources.corrections import CORRECTIONS
-from offline_data.sources.lerobot import dataset as module
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError
+from offline_data.base.ids import parse_id
+from offline_data.formats.corrections import CORRECTIONS
+from offline_data.formats.lerobot import dataset as module
+from offline_data.pipeline.ingest import Options, convert, download
+from offline_data.pipeline.ingest.stream import ShardReader, plan_stream
+from offline_data.pipeline.jobs.executors.local import InProcess
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify_files

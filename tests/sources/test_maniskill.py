@@ -12,12 +12,12 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
-from offline_data.sources.maniskill import ManiSkill
-from offline_data.sources.registry import source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.ids import parse_id
+from offline_data.formats.maniskill import ManiSkill
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import Options, download
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.maniskill import ENV_INFO, toy_trajectory, write_maniskill

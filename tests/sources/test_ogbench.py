@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError, UsageError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.sources import ogbench
-from offline_data.sources.base import PART_BYTES, Release
-from offline_data.sources.catalogs import read_rows
-from offline_data.sources.ogbench import OGBench
-from offline_data.sources.ogbench.names import DEFAULT_TASKS, Name, goals
-from offline_data.sources.registry import FolderOfDatasetsError, source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError, UsageError
+from offline_data.base.ids import parse_id
+from offline_data.formats.base import PART_BYTES, Release
+from offline_data.formats.catalogues import read_rows
+from offline_data.formats.ogbench import source as ogbench
+from offline_data.formats.ogbench.names import DEFAULT_TASKS, Name, goals
+from offline_data.formats.ogbench.source import OGBench
+from offline_data.formats.registry import FolderOfDatasetsError, source_accepting
+from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.ogbench import toy_arrays, write_ogbench

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from offline_data import OpenMLExperienceReplay
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     FormatError,
     IntegrityError,
@@ -23,14 +23,14 @@ from offline_data.errors import (
     NotFoundError,
     OfflineError,
 )
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.sources import openml
-from offline_data.sources.base import Release
-from offline_data.sources.catalogs.openml import read_table
-from offline_data.sources.openml import OpenML
-from offline_data.sources.openml.description import parse_description
-from offline_data.sources.registry import iter_sources
+from offline_data.base.ids import parse_id
+from offline_data.formats.base import Release
+from offline_data.formats.catalogues.openml import read_table
+from offline_data.formats.openml import source as openml
+from offline_data.formats.openml.description import parse_description
+from offline_data.formats.openml.source import OpenML
+from offline_data.formats.registry import iter_sources
+from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.sources import SourceCase, SourceContract
@@ -397,7 +397,7 @@ def test_a_hostile_description(
     server.files.update(toy_table().served(None, **facts))
     with pytest.raises(Exception, match=said) as caught:
         download(parse_id("openml:61"), online, Options())
-    assert type(caught.value).__module__ == "offline_data.errors"
+    assert type(caught.value).__module__ == "offline_data.base.errors"
 
 
 def test_a_table_that_is_published_as_parquet_only(

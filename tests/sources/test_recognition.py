@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import FormatError, UsageError
-from offline_data.ingest import Options, convert
-from offline_data.sources.base import Release
-from offline_data.sources.registry import get_source, source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, UsageError
+from offline_data.formats.base import Release
+from offline_data.formats.registry import get_source, source_accepting
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import DatasetReader, open_reader
 from tests.toys import katakomba, maniskill, robomimic, roboset
 from tests.toys.files import write_h5, write_npz
@@ -178,7 +178,7 @@ def test_a_dataset_of_another_reading_is_not_the_same(tmp_path: Path, settings: 
     """As an earlier version made it: the file's rewards are information, not rewards."""
     path = write(tmp_path / "x.npz", D4RL)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offline_data.sources.corrections.CORRECTIONS", {})
+        patch.setattr("offline_data.formats.corrections.CORRECTIONS", {})
         old = convert(path, "x", settings, Options(), source="ogbench")
     assert "reading" not in old.manifest.converter
     (finding,) = offline_data.check(old.path, select=["RL009"], progress=False)

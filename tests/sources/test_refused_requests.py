@@ -12,16 +12,16 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AuthError, NotFoundError, OfflineDataError
-from offline_data.executors.local import InProcess
+from offline_data.base.config import Settings
+from offline_data.base.errors import AuthError, NotFoundError, OfflineDataError
+from offline_data.base.ids import parse_id
 from offline_data.fetch import client, plan
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, Stored, download
-from offline_data.sources import atari_dqn
-from offline_data.sources.openx.webdataset import REPO
-from offline_data.sources.options import TextOptions
-from offline_data.sources.registry import iter_catalogs
+from offline_data.formats.atari_dqn import source as atari_dqn
+from offline_data.formats.options import TextOptions
+from offline_data.formats.registry import iter_catalogs
+from offline_data.formats.rlds.webdataset import REPO
+from offline_data.pipeline.ingest import Options, Stored, download
+from offline_data.pipeline.jobs.executors.local import InProcess
 from offline_data.text.tokenizer import pin_tokenizer
 from tests.remedy import assert_none
 from tests.sources.test_d3rlpy import write_flat

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from offline_data.errors import AccessError, FormatError
-from offline_data.sources.d4rl import D4RL
-from offline_data.sources.folders import entries, files_below, list_once
-from offline_data.sources.registry import (
+from offline_data.base.errors import AccessError, FormatError
+from offline_data.formats.d4rl.source import D4RL
+from offline_data.formats.folders import entries, files_below, list_once
+from offline_data.formats.registry import (
     FolderOfDatasetsError,
     get_catalog,
     iter_catalogs,
@@ -60,7 +60,7 @@ def test_each_source_that_publishes_has_a_catalogue_also_one_of_another_package(
     listed = {source.name: source for source in iter_sources() if source.catalog()}
     assert_none(
         {catalog.name for catalog in iter_catalogs()} ^ set(listed),
-        "a source that lists datasets has a line in `_CATALOGS` of offline_data/sources/registry.py, "
+        "a source that lists datasets has a line in `_CATALOGS` of offline_data/formats/registry.py, "
         "and no other has",
     )
     assert [catalog.name for catalog in iter_catalogs()] == list(listed)

@@ -16,18 +16,18 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.fields import next_of
-from offline_data.errors import FormatError, NotFoundError, UsageError
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.readers.hdf5 import MAGIC
-from offline_data.sources.base import Release, RemoteFile
-from offline_data.sources.registry import FolderOfDatasetsError, iter_sources, source_accepting
-from offline_data.sources.robomimic import Libero, MimicGen, Robomimic
-from offline_data.sources.robomimic.alignment import find_alignment
-from offline_data.sources.robomimic.demos import JUMPS
-from offline_data.sources.robomimic.file import ENDS
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError, UsageError
+from offline_data.base.ids import parse_id
+from offline_data.episode.fields import next_of
+from offline_data.formats.base import Release, RemoteFile
+from offline_data.formats.registry import FolderOfDatasetsError, iter_sources, source_accepting
+from offline_data.formats.robomimic.alignment import find_alignment
+from offline_data.formats.robomimic.demos import JUMPS
+from offline_data.formats.robomimic.file import ENDS
+from offline_data.formats.robomimic.source import Libero, MimicGen, Robomimic
+from offline_data.pipeline.ingest import Options, convert, download
+from offline_data.raw.hdf5 import MAGIC
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.robomimic import (

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.fields import next_of
-from offline_data.errors import FormatError, NotFoundError
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.ids import parse_id
+from offline_data.episode.fields import next_of
 from offline_data.fetch.files import RemoteFile
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.sources.base import Release
-from offline_data.sources.registry import iter_sources
-from offline_data.sources.roboset import RoboSet
-from offline_data.sources.roboset.trials import OLD_LOG
+from offline_data.formats.base import Release
+from offline_data.formats.registry import iter_sources
+from offline_data.formats.roboset.source import RoboSet
+from offline_data.formats.roboset.trials import OLD_LOG
+from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.toy import write_toy

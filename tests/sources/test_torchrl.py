@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offline_data.config import Settings
-from offline_data.errors import FormatError, OfflineDataError
-from offline_data.sources.registry import source_accepting
-from offline_data.sources.torchrl import TorchRL
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, OfflineDataError
+from offline_data.formats.registry import source_accepting
+from offline_data.formats.torchrl.source import TorchRL
 from offline_data.store.library import entry_at
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.sources import SourceCase, SourceContract

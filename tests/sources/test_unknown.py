@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError
-from offline_data.ingest import inspect_files
-from offline_data.sources.registry import source_accepting
+from offline_data.base.errors import FormatError
+from offline_data.formats.registry import source_accepting
+from offline_data.pipeline.ingest import inspect_files
 from tests.toys.files import write_h5, write_npz
 
 PULL = "git lfs pull"

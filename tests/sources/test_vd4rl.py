@@ -16,18 +16,18 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.fields import next_of
-from offline_data.episodes.notes import count_episodes
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.base.ids import parse_id
+from offline_data.episode.fields import next_of
+from offline_data.episode.notes import count_episodes
 from offline_data.fetch.files import RemoteFile
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
-from offline_data.sources.base import Release
-from offline_data.sources.registry import iter_sources
-from offline_data.sources.vd4rl import VD4RL
-from offline_data.sources.vd4rl.hdf5 import UNFINISHED, series_of
-from offline_data.sources.vd4rl.rows import ODD_FIRST_ROW
+from offline_data.formats.base import Release
+from offline_data.formats.registry import iter_sources
+from offline_data.formats.vd4rl.hdf5 import UNFINISHED, series_of
+from offline_data.formats.vd4rl.rows import ODD_FIRST_ROW
+from offline_data.formats.vd4rl.source import VD4RL
+from offline_data.pipeline.ingest import Options, download
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.toy import write_toy
@@ -140,7 +140,7 @@ def test_blocks_do_not_change_what_is_read(
 ) -> None:
     folder = write_vd4rl_hdf5(tmp_path / "raw", (50, 301, 40, 60, 7), cuts=[200, 390])
     for name, size in (("BLOCK", 5000), ("LARGEST", 40_000)):  # some 46 and 370 rows
-        monkeypatch.setattr(f"offline_data.sources.vd4rl.hdf5.{name}", size)
+        monkeypatch.setattr(f"offline_data.formats.vd4rl.hdf5.{name}", size)
     source = VD4RL()
     dataset = source.open(source.release_of(folder, "mine"), folder)
     batches = [batch for shard in dataset.shards() for batch in dataset.read(shard)]
@@ -360,7 +360,7 @@ def test_a_damaged_chunk_leaves_out_its_episodes_only(tmp_path: Path) -> None:
         raw.write(b"\xff" * 20)
     release = VD4RL().release_of(path, "mine")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offline_data.sources.vd4rl.hdf5.BLOCK", 1)
+        patch.setattr("offline_data.formats.vd4rl.hdf5.BLOCK", 1)
         (batch,) = read_all(replace(release, options=Options(skip_bad_episodes=True)))
     assert len(batch.lengths) == 38
     where = ["0.hdf5 rows 100 to 109", "0.hdf5 rows 110 to 119"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.fetch.cache import FetchRecord, partial_path, write_record
 from offline_data.store.layout import MANIFEST
 from offline_data.store.publish import lock_name

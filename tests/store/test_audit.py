@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.episodes import EpisodeBatch, Key
-from offline_data.errors import AuditError
-from offline_data.reports.info import compared_with_source
+from offline_data.analysis.info import compared_with_source
+from offline_data.base.errors import AuditError
+from offline_data.episode import EpisodeBatch, Key
 from offline_data.store import audit, tables
 from offline_data.store.audit import Audit, equal_rows
 from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName

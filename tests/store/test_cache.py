@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AccessError
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError
+from offline_data.base.files import file_lock
+from offline_data.base.progress import SILENT
 from offline_data.fetch.cache import FetchRecord, read_record, write_record
-from offline_data.files import file_lock
-from offline_data.progress import SILENT
 from offline_data.store import cache
 from offline_data.store.cache import (
     CacheItem,

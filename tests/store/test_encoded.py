@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import AuditError, FormatError, ManifestError
+from offline_data.base.errors import AuditError, FormatError, ManifestError
 from offline_data.store.audit import Audit
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import MANIFEST, OBSERVATIONS, STEPS
@@ -300,7 +300,7 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import numpy as np
-from offline_data.errors import OfflineDataError
+from offline_data.base.errors import OfflineDataError
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from tests.pictures import PIXELS, restate

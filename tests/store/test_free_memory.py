@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offline_data import files
+from offline_data.base import files
 
 MACHINE = "MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:  5000 kB\nHugePages_Total:  0\n"
 GROUP = {

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.errors import FormatError
-from offline_data.ids import parse_id
-from offline_data.ingest.build import BuildJob, DatasetBuild, decode_images
-from offline_data.pages.episodes import read_pictures
-from offline_data.readers import pixels
-from offline_data.readers.images import decode_jpeg, decode_tiff, encode_image
-from offline_data.readers.video import VideoFile
-from offline_data.reports.frames import film
-from offline_data.sources.lerobot import LeRobot
-from offline_data.sources.options import Options
+from offline_data.analysis.frames import film
+from offline_data.base.errors import FormatError
+from offline_data.base.ids import parse_id
+from offline_data.formats.lerobot.source import LeRobot
+from offline_data.formats.options import Options
+from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, decode_images
+from offline_data.raw import pixels
+from offline_data.raw.images import decode_jpeg, decode_tiff, encode_image
+from offline_data.raw.video import VideoFile
+from offline_data.reports.pages.episodes import read_pictures
 from offline_data.store import encoded
 from offline_data.store.encoded import EncodedColumn, PixelColumn, in_threads, pixels_of
 from offline_data.store.reader import DatasetReader

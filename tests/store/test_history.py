@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.preprocess.engine import preprocess
-from offline_data.preprocess.job import Job, RunOptions
-from offline_data.reports.info import DatasetInfo, dataset_info
+from offline_data.analysis.info import DatasetInfo, dataset_info
+from offline_data.base.config import Settings
+from offline_data.pipeline.preprocess.engine import preprocess
+from offline_data.pipeline.preprocess.job import Job, RunOptions
 from offline_data.store.copies import copy_dataset, rename_dataset
 from offline_data.store.history import extend_history, history_of
 from offline_data.store.layout import MANIFEST

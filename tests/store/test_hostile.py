@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.errors import OfflineDataError
+from offline_data.base.errors import OfflineDataError
 from offline_data.store.library import survey
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify

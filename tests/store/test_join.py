@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import FormatError
-from offline_data.files import write_durably
+from offline_data.base.errors import FormatError
+from offline_data.base.files import write_durably
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.joining import concatenate
 from offline_data.store import join as joining
 from offline_data.store.join import DamagedPartError, join, joined_parts
 from offline_data.store.layout import LayoutName

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.episodes import EpisodeBatch, Key
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, next_of
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
-from offline_data.sources.local import StoredEpisodes
+from offline_data.base.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
+from offline_data.episode import EpisodeBatch, Key
+from offline_data.episode.fields import DONE, TERMINATED, TRUNCATED, next_of
+from offline_data.episode.joining import concatenate
+from offline_data.formats.local import StoredEpisodes
 from offline_data.store.layout import EPISODE, LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.reader import open_reader
 from offline_data.store.tables import Column, pack

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import AccessError, ManifestError, NotFoundError
-from offline_data.ids import parse_id
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError, ManifestError, NotFoundError
+from offline_data.base.ids import parse_id
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import (
     at_hand,

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from offline_data.errors import AccessError
-from offline_data.files import file_lock, is_locked, unless_locked
-from offline_data.progress import SILENT
+from offline_data.base.errors import AccessError
+from offline_data.base.files import file_lock, is_locked, unless_locked
+from offline_data.base.progress import SILENT
 from offline_data.store.publish import dataset_lock, lock_name
 
 HOLD = """
 import sys
 from pathlib import Path
-from offline_data.files import file_lock
+from offline_data.base.files import file_lock
 with file_lock(Path(sys.argv[1]), sys.exit):
     print("held", flush=True)
     sys.stdin.read()

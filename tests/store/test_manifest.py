@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offline_data.errors import ManifestError
+from offline_data.base.errors import ManifestError
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import open_reader

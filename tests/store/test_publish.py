@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from offline_data import files
-from offline_data.errors import AccessError, NoSpaceError
-from offline_data.files import file_lock, is_locked
-from offline_data.progress import SILENT
+from offline_data.base import files
+from offline_data.base.errors import AccessError, NoSpaceError
+from offline_data.base.files import file_lock, is_locked
+from offline_data.base.progress import SILENT
 from offline_data.store import writer
 from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock, lock_name, publish, recover, staging_folder

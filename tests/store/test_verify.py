@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import IntegrityError
+from offline_data.base.errors import IntegrityError
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.verify import verify

@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError, IntegrityError, ManifestError, MissingDependencyError
-from offline_data.readers.video import VideoFile
+from offline_data.base.errors import (
+    FormatError,
+    IntegrityError,
+    ManifestError,
+    MissingDependencyError,
+)
+from offline_data.raw.video import VideoFile
 from offline_data.store import video as module
 from offline_data.store.join import join
 from offline_data.store.layout import MANIFEST, OBSERVATIONS

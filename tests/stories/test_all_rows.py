@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from offline_data.store.layout import LayoutName
 from offline_data.store.quantiles import LEVELS
 from offline_data.testing.toy import toy_batch, write_toy

@@ -12,7 +12,7 @@ import torch
 
 import offline_data
 from offline_data import StreamingDataset, action_chunk, frame_stack, normalize
-from offline_data.config import Settings
+from offline_data.base.config import Settings
 from tests.stories.conftest import Shell
 from tests.toys.lerobot import LENGTHS, TASKS, write_lerobot
 from tests.toys.servers import HubServer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.config import resolve_settings
+from offline_data.base.config import resolve_settings
 from tests.stories.conftest import D4RL_HOST, DOOR, PEN, PEN_FILE, Shell
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
@@ -75,7 +75,7 @@ def test_the_guard_sees_a_socket(guarded: Shell) -> None:
 
 PYTHON = f"""
 import offline_data
-from offline_data.errors import OfflineError
+from offline_data.base.errors import OfflineError
 for dataset in ({DOOR!r}, {PEN!r}):
     print(offline_data.load_dataset(dataset, batch_size=4).sample().shape)
 name = {DOOR.partition(":")[2]!r}

@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes.fields import next_of
-from offline_data.ingest import Options, convert
+from offline_data.base.config import Settings
+from offline_data.episode.fields import next_of
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader, decode, open_reader
 from tests.ingest.here import convert_here

@@ -12,9 +12,9 @@ import torch
 from tensordict import TensorDict
 
 import offline_data
-from offline_data.config import resolve_settings
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
+from offline_data.base.config import resolve_settings
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options, download
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.errors import StepError, UsageError
-from offline_data.ingest import Stored
+from offline_data.base.errors import StepError, UsageError
+from offline_data.pipeline.ingest import Stored
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.store.test_verify import restate

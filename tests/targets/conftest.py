@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.base.config import Settings
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = (3, 1, 5, 2)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.fields import TERMINATED, TRUNCATED, join_key
-from offline_data.errors import NoSpaceError, UsageError
-from offline_data.targets import run
-from offline_data.targets.base import TARGETS, get_target
+from offline_data.base.config import Settings
+from offline_data.base.errors import NoSpaceError, UsageError
+from offline_data.episode.fields import TERMINATED, TRUNCATED, join_key
+from offline_data.formats.writing.base import TARGETS, get_target
+from offline_data.pipeline.export import run
 from tests.targets.conftest import BATCHES
 
 Store = Callable[[str], Path]
@@ -71,10 +71,10 @@ def test_every_leaf_is_written_or_listed_as_lost(
 
 
 def _job(path: Path, to: str) -> Any:
+    from offline_data.formats.writing.base import ExportOptions
+    from offline_data.formats.writing.episodes import ExportedEpisodes, ExportMember
+    from offline_data.formats.writing.plan import plan_export
     from offline_data.store.reader import open_reader
-    from offline_data.targets.base import ExportOptions
-    from offline_data.targets.episodes import ExportedEpisodes, ExportMember
-    from offline_data.targets.plan import plan_export
 
     reader = open_reader(path)
     one = (

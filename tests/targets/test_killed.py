@@ -14,9 +14,9 @@ from typing import Literal
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import AccessError, NoSpaceError
-from offline_data.targets.base import get_target
+from offline_data.base.config import Settings
+from offline_data.base.errors import AccessError, NoSpaceError
+from offline_data.formats.writing.base import get_target
 from tests.jobs.faults import Fault
 
 Store = Callable[[str], Path]

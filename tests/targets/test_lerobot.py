@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.errors import IntegrityError, MissingDependencyError, UsageError
-from offline_data.readers.images import encode_image
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, MissingDependencyError, UsageError
+from offline_data.episode import EpisodeBatch
+from offline_data.formats.lerobot.statistics import merge_stats, stats_of_images, stats_of_rows
+from offline_data.raw.images import encode_image
 from offline_data.store.encoded import EncodedColumn
-from offline_data.targets.lerobot_stats import merge_stats, stats_of_images, stats_of_rows
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.films import FILM, frames
 from tests.targets.conftest import BATCHES, LENGTHS
@@ -285,7 +285,7 @@ def test_frames_are_near_those_of_the_dataset(
 
 
 def test_frames_in_another_order_are_found(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    from offline_data.targets import lerobot
+    from offline_data.formats.lerobot import writer as lerobot
 
     batch = replace(cameras(), observations={FILM: np.stack(frames(ROWS + len(LENGTHS), 5))})
     real = lerobot._iter_images

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
-from offline_data.errors import UsageError
-from offline_data.sources.registry import source_accepting
+from offline_data.base.config import Settings
+from offline_data.base.errors import UsageError
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.formats.registry import source_accepting
 from offline_data.testing.toy import write_toy
 from tests.targets.conftest import LENGTHS, discrete_batch, flat_batch
 
@@ -311,7 +311,7 @@ def test_loaders_of_other_environments(
 
 def test_importing_a_format_imports_no_other_package() -> None:
     code = (
-        "import sys, offline_data.targets.base as base\n"
+        "import sys, offline_data.formats.writing.base as base\n"
         "for name in base.TARGETS: base.get_target(name)\n"
         "print(sorted({'torch', 'minari', 'pyarrow', 'av', 'h5py', 'gymnasium'} & {*sys.modules}))"
     )

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key
-from offline_data.errors import IntegrityError, UsageError
-from offline_data.sources.base import RawDataset, Shard
+from offline_data.base.config import Settings
+from offline_data.base.errors import IntegrityError, UsageError
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.formats.base import RawDataset, Shard
+from offline_data.formats.writing.base import FINAL, TARGETS, Loss, get_target
+from offline_data.formats.writing.plan import plan_export
+from offline_data.pipeline.export import run
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.targets import run
-from offline_data.targets.base import FINAL, TARGETS, Loss, get_target
-from offline_data.targets.plan import plan_export
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.targets.conftest import LENGTHS, discrete_batch, everything, flat_batch
 

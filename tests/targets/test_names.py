@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes.fields import Key
-from offline_data.errors import UsageError
+from offline_data.base.config import Settings
+from offline_data.base.errors import UsageError
+from offline_data.episode.fields import Key
+from offline_data.formats.writing.base import get_target
 from offline_data.store.reader import open_reader
-from offline_data.targets.base import get_target
 from offline_data.testing.toy import write_toy
 from tests.targets.conftest import LENGTHS, flat_batch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.targets.base import TARGETS, get_target
+from offline_data.formats.writing.base import TARGETS, get_target
 from offline_data_cli.app import command_tree
 from tests.remedy import assert_none
 from tests.stories.conftest import Shell
@@ -90,5 +90,5 @@ def test_the_help_names_every_format() -> None:
     assert_none(
         set(re.split(r", | or ", names)) ^ set(TARGETS),
         "the help of `export --to` (cli/offline_data_cli/commands/export.py) names the formats of "
-        "offline_data/targets/base.py",
+        "offline_data/formats/writing/base.py",
     )

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from offline_data.api.export import export
-from offline_data.config import Settings
-from offline_data.episodes.fields import Key
-from offline_data.errors import FormatError
-from offline_data.ingest import Options, convert
-from offline_data.project.content import digest_of
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError
+from offline_data.episode.fields import Key
+from offline_data.pipeline.ingest import Options, convert
+from offline_data.store.content import digest_of
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy

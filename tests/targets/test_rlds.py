@@ -18,13 +18,13 @@ import pytest
 from PIL import Image
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED
-from offline_data.readers.images import encode_image
+from offline_data.base.config import Settings
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED
+from offline_data.formats.rlds import writer as rlds
+from offline_data.formats.rlds.writer import write_example
+from offline_data.raw.images import encode_image
 from offline_data.store.encoded import EncodedColumn
-from offline_data.targets import rlds
-from offline_data.targets.rlds import write_example
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.films import frames
 from tests.targets.conftest import BATCHES, LENGTHS

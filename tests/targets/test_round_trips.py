@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
+from offline_data.formats.writing.base import TARGETS, get_target
 from offline_data.store.library import entry_at
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.targets.base import TARGETS, get_target
 from tests.frozen.conversions import converted
 
 SOURCES = {"rlds": "openx", "ted": "local", "zarr": "diffusion_policy"}

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import offline_data
+from offline_data.formats.writing.base import TARGETS, get_target
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.targets.base import TARGETS, get_target
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.ingest.here import convert_here
 from tests.sources.test_d3rlpy import write_dump

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import offline_data
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
-from offline_data.errors import UsageError
-from offline_data.targets.base import TARGETS, get_target
+from offline_data.base.errors import UsageError
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.formats.writing.base import TARGETS, get_target
 from offline_data.testing.toy import write_toy
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "int8", "bool", "text")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.episodes import Key
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step
+from offline_data.episode import Key
+from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Selection, Step
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 
 import offline_data
-from offline_data.ingest import Stored
-from offline_data.sources.options import TextOptions
+from offline_data.formats.options import TextOptions
+from offline_data.pipeline.ingest import Stored
 from offline_data.store.reader import DatasetReader
 from tests.buffers.conftest import _one_thread
 from tests.checks.conftest import write

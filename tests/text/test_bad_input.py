@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import processors
 
-from offline_data.errors import (
+from offline_data.base.errors import (
     FormatError,
     NetworkError,
     NotFoundError,
     OfflineDataError,
     UsageError,
 )
-from offline_data.sources.options import TextOptions
+from offline_data.formats.options import TextOptions
 from offline_data.text import tokenizer
 from offline_data.text.tokenizer import load_tokenizer
 from tests.text.conftest import Convert

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_tokens, write_toy
 from offline_data.text.documents import IGNORED, Documents
 

@@ -19,13 +19,19 @@ import pytest
 from tokenizers import Tokenizer
 
 from offline_data import api, load_dataset
-from offline_data.config import Settings
-from offline_data.errors import FormatError, LockError, NotFoundError, OfflineDataError, UsageError
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, Stored, download
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
+    FormatError,
+    LockError,
+    NotFoundError,
+    OfflineDataError,
+    UsageError,
+)
+from offline_data.base.ids import parse_id
+from offline_data.formats.options import ROLES, TextOptions
+from offline_data.pipeline.ingest import Options, Stored, download
+from offline_data.pipeline.jobs.executors.local import InProcess
 from offline_data.project.lockfile import read_lock
-from offline_data.sources.options import ROLES, TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS
 from offline_data.text.source import HubText

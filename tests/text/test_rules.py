@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.checks.registry import select_rules
-from offline_data.checks.run import run_checks
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.analysis.checks.registry import select_rules
+from offline_data.analysis.checks.run import run_checks
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from tests.checks.planted import Write, changed, clean_batch, found
 
 Documents = Sequence[Sequence[int]]

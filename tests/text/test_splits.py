@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from offline_data import TextOptions, api
-from offline_data.config import Settings
-from offline_data.errors import FormatError, NotFoundError
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS
 from offline_data.text.splits import data_files, files_of_config, files_of_split

@@ -22,7 +22,7 @@ import torch
 from tensordict import TensorDict
 
 import offline_data
-from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.base.errors import FormatError, NotFoundError, UsageError
 from offline_data.text import data as ours
 from offline_data.text import stored as tokens
 from offline_data.text import tokenize

@@ -15,7 +15,7 @@ from tensordict import TensorDict, lazy_stack
 
 import offline_data
 from offline_data import LazyTensorStorage, ListStorage, ReplayBuffer, TopKRewardSelector
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 from offline_data.text import topk
 
 GENERATOR = torch.Generator().manual_seed(0)

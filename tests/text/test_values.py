@@ -18,8 +18,8 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 import offline_data
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.sources.options import TextOptions
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.formats.options import TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.text.tokenizer import pin_tokenizer
 from tests.text.conftest import Convert

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.sources.atari_dqn.log import file_of
+from offline_data.formats.atari_dqn.log import file_of
 
 FRAME = (5, 4)
 PADS = 3

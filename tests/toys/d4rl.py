@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.sources.catalogs.d4rl import read_table
+from offline_data.formats.catalogues.d4rl import read_table
 
 
 @dataclass(frozen=True)

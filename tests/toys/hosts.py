@@ -11,7 +11,7 @@ from unittest.mock import patch
 from huggingface_hub import constants
 
 from offline_data.fetch import gcs
-from offline_data.sources.catalogs.d4rl import read_table
+from offline_data.formats.catalogues.d4rl import read_table
 from tests.toys.d4rl import TOYS, ToyD4RL, write_published
 from tests.toys.hub import TOKEN, WritableHub
 from tests.toys.lerobot import write_lerobot

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offline_data.readers.images import encode_image
+from offline_data.raw.images import encode_image
 
 LENGTHS = (5, 1, 3, 4)
 FPS = 10

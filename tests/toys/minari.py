@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.episodes.joining import concatenate
-from offline_data.sources.minari import Minari
+from offline_data.episode.joining import concatenate
+from offline_data.formats.minari.source import Minari
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
 STORAGES = ("hdf5", "arrow", "parquet")
 

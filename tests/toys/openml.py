@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offline_data.sources.openml.description import API, DESCRIPTION
+from offline_data.formats.openml.description import API, DESCRIPTION
 
 HOST = "https://www.openml.org"
 """URL of OpenML; a mirror in `Settings` redirects it to a test server."""
@@ -145,7 +145,7 @@ def toy_table(rows: int = 23, **more: Any) -> ToyTable:
 
 def toy_of_torchrl(name: str, rows: int = 24) -> ToyTable:
     """Return a small table like the one behind TorchRL's name."""
-    from offline_data.sources.catalogs.openml import read_table
+    from offline_data.formats.catalogues.openml import read_table
 
     found = read_table()[name]
     facts = {"did": found.did, "name": found.name, "version": found.version}

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.readers.images import encode_image
-from offline_data.readers.tfrecord import write_records
+from offline_data.raw.images import encode_image
+from offline_data.raw.tfrecord import write_records
 
 IMAGE, DEPTH = (6, 8, 3), (5, 4, 1)
 """Shapes of the two images: JPEG, and PNG of 16 bits."""

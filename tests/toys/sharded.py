@@ -41,13 +41,13 @@ from typing import Any
 
 import numpy as np
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.joining import join_episodes
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.ids import nearest
-from offline_data.readers.images import encode_image
-from offline_data.sources.base import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.ids import nearest
+from offline_data.base.json import parse_json, read_json
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.joining import join_episodes
+from offline_data.formats.base import (
     CatalogEntry,
     RawDataset,
     Release,
@@ -56,9 +56,9 @@ from offline_data.sources.base import (
     Source,
     SourceInfo,
 )
-from offline_data.sources.fingerprint import fingerprint
+from offline_data.formats.fingerprint import fingerprint
+from offline_data.raw.images import encode_image
 from offline_data.store.encoded import EncodedColumn
-from offline_data.strict_json import parse_json, read_json
 
 NAME = "shardtoy"
 PUBLISHED = "http://toy.invalid/shards"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.ids import parse_id
-from offline_data.sources.base import Release, Source
+from offline_data.base.config import Settings
+from offline_data.base.ids import parse_id
+from offline_data.episode import EpisodeBatch
+from offline_data.formats.base import Release, Source
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import write_toy
 
@@ -23,7 +23,7 @@ def write_stored(root: Path, dataset: str, *batches: EpisodeBatch, **options: An
 
 def convert_and_open(path: Path, settings: Settings, **options: Any) -> DatasetReader:
     """Convert files as `local:toy` and compare all rows with them."""
-    from offline_data.ingest import Options, convert
+    from offline_data.pipeline.ingest import Options, convert
 
     return open_reader(convert(path, "toy", settings, Options(audit="all", **options)).path)
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from offline_data.readers.images import encode_image
+from offline_data.raw.images import encode_image
 
 Flavour = Literal["array", "file", "bytes", "pil"]
 

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from offline_data.errors import UsageError
-from offline_data.plurals import plural
+from offline_data.base.errors import UsageError
+from offline_data.base.plurals import plural
 from offline_data_cli.commands.pages import Replace, new_figure
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
@@ -72,8 +72,8 @@ def align(
         steps = " ".join(f"--step {step}" for step in found.steps)
         line = f"to shift back: offline-data preprocess {dataset} {steps} --out NAME"
         return Result(data, (*blocks, f"{shifted}\n{line}"), tuple(found.shifts), notes, code=1)
-    from offline_data.preprocess.engine import preprocess
-    from offline_data.preprocess.job import Job, RunOptions
+    from offline_data.pipeline.preprocess.engine import preprocess
+    from offline_data.pipeline.preprocess.job import Job, RunOptions
 
     job = Job(entry.path, found.steps, fix, None, RunOptions())
     made = str(preprocess(job, context.settings, context.progress).id)

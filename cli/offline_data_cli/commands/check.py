@@ -4,9 +4,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-from offline_data.config import user_path
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.plurals import plural
+from offline_data.base.config import user_path
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.base.plurals import plural
 from offline_data_cli import complete
 from offline_data_cli.commands.manage import verify
 from offline_data_cli.names import dataset_id
@@ -14,9 +14,9 @@ from offline_data_cli.options import AllDatasets, Context, SomeDatasets, option
 from offline_data_cli.result import Block, Lines, Result, non_empty, table
 
 if TYPE_CHECKING:
-    from offline_data.checks.baseline import Comparison
-    from offline_data.checks.config import Format
-    from offline_data.checks.formats import CheckOutcome
+    from offline_data.analysis.checks.baseline import Comparison
+    from offline_data.analysis.checks.config import Format
+    from offline_data.analysis.checks.formats import CheckOutcome
 
 _SUFFIXES = {".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown"}
 
@@ -100,13 +100,13 @@ def check(
 
     Exits with 1 if there are findings of --fail-on or above.
     """
-    from offline_data.checks.baseline import compare, read_baseline
-    from offline_data.checks.baseline import write_baseline as write
-    from offline_data.checks.config import find_config, read_config
-    from offline_data.checks.formats import CheckOutcome, render
-    from offline_data.checks.registry import select_rules
-    from offline_data.checks.run import RULE_FAILED, run_checks
-    from offline_data.files import is_file, write_user_file
+    from offline_data.analysis.checks.baseline import compare, read_baseline
+    from offline_data.analysis.checks.baseline import write_baseline as write
+    from offline_data.analysis.checks.config import find_config, read_config
+    from offline_data.analysis.checks.formats import CheckOutcome, render
+    from offline_data.analysis.checks.registry import select_rules
+    from offline_data.analysis.checks.run import RULE_FAILED, run_checks
+    from offline_data.base.files import is_file, write_user_file
 
     outputs = [*(out or []), *(output or [])]
     if files:
@@ -194,7 +194,7 @@ def _describe_baseline(compared: "Comparison | None", file: Path | None) -> list
 def _result(
     outcome: "CheckOutcome", form: "Format", notes: list[str], *, statistics: bool, failed: bool
 ) -> Result:
-    from offline_data.checks.formats import as_data, human_lines, render
+    from offline_data.analysis.checks.formats import as_data, human_lines, render
 
     blocks: list[Block] = []
     if form != "human":

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data.store.library import Entry
 from offline_data_cli.commands.download import stored_result
@@ -24,7 +24,7 @@ from offline_data_cli.options import (
 from offline_data_cli.result import Result, card, combine, table
 
 if TYPE_CHECKING:
-    from offline_data.preprocess.job import RunOptions
+    from offline_data.pipeline.preprocess.job import RunOptions
 
 Out = Annotated[str, option("Write the dataset local:NAME.", metavar="NAME")]
 OutOrView = Annotated[
@@ -72,7 +72,7 @@ def filter_(
     force: Force = False,
 ) -> Result:
     """Make a new dataset of the episodes that match an expression."""
-    from offline_data.preprocess.subsets import filter_dataset
+    from offline_data.pipeline.preprocess.subsets import filter_dataset
 
     parent = entry_named(context, dataset).path
     if view:
@@ -142,7 +142,7 @@ def split(
     force: Force = False,
 ) -> Result:
     """Split the episodes of a dataset at random into new datasets."""
-    from offline_data.preprocess.subsets import split_dataset, split_steps
+    from offline_data.pipeline.preprocess.subsets import split_dataset, split_steps
 
     shares: dict[str, float] = {}
     for part in parts:
@@ -178,7 +178,7 @@ def save_views(
     context: Context, parent: Path, views: Mapping[str, Sequence[str]], *, force: bool
 ) -> Result:
     """Save views of a dataset directory by name, each of the rows that its steps select."""
-    from offline_data.preprocess.subsets import save_view
+    from offline_data.pipeline.preprocess.subsets import save_view
 
     made = [
         save_view(parent, steps, name, context.settings, context.progress, force=force)
@@ -189,6 +189,6 @@ def save_views(
 
 
 def _options(layout: Layout, workers: int | None, *, force: bool) -> "RunOptions":
-    from offline_data.preprocess.job import RunOptions
+    from offline_data.pipeline.preprocess.job import RunOptions
 
     return RunOptions(layout=layout, workers=workers, force=force)

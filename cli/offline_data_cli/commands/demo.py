@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from offline_data.config import child_environ
-from offline_data.errors import MissingDependencyError, OfflineDataError
+from offline_data.base.config import child_environ
+from offline_data.base.errors import MissingDependencyError, OfflineDataError
 from offline_data_cli.commands.inspection import info_result, sample_result, stats_result
 from offline_data_cli.commands.manage import verify_entry
 from offline_data_cli.options import Context, option
@@ -32,7 +32,7 @@ def demo(
     import tempfile
 
     from offline_data import api
-    from offline_data.reports.info import entry_info
+    from offline_data.analysis.info import entry_info
     from offline_data.store.library import entry_at
 
     say, progress = context.progress.note, context.progress
@@ -98,7 +98,7 @@ def main() -> None:
     import numpy as np
     from minari import DataCollector
 
-    from offline_data.store.environments import make_environment
+    from offline_data.formats.environments import make_environment
 
     collector = DataCollector(make_environment({"id": "CartPole-v1"}), record_infos=False)
     for seed in range(EPISODES):

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.config import Settings, TransferLimits, user_path
-from offline_data.errors import OfflineDataError, UsageError
-from offline_data.files import parse_bytes, write_user_file
-from offline_data.ids import DatasetId
+from offline_data.base.config import Settings, TransferLimits, user_path
+from offline_data.base.errors import OfflineDataError, UsageError
+from offline_data.base.files import parse_bytes, write_user_file
+from offline_data.base.ids import DatasetId
 from offline_data_cli import complete
 from offline_data_cli.conversion import ConversionOptions, Given, parse_options
 from offline_data_cli.names import dataset_id
@@ -30,11 +30,11 @@ from offline_data_cli.render import choose
 from offline_data_cli.result import Lines, Result, card, combine, non_empty, table
 
 if TYPE_CHECKING:
-    from offline_data import ingest
-    from offline_data.executors.base import Executor
-    from offline_data.ingest.shard_plan import ShardPlan
-    from offline_data.preprocess.worker import JobPlan
-    from offline_data.sources.files.proposal import Inspection
+    from offline_data.formats.files.proposal import Inspection
+    from offline_data.pipeline import ingest
+    from offline_data.pipeline.ingest.shard_plan import ShardPlan
+    from offline_data.pipeline.jobs.executors.base import Executor
+    from offline_data.pipeline.preprocess.worker import JobPlan
 
 _transfer = partial(option, rich_help_panel="Transfer")
 _MOST_NAMED = 20
@@ -84,7 +84,7 @@ def download(
 
     Datasets that are already on this disk are not changed.
     """
-    from offline_data import ingest
+    from offline_data.pipeline import ingest
 
     options = parse_options(context, given)
     executor = executor_of(engine, address, workers, plan)
@@ -205,7 +205,7 @@ def convert(
 
     The source is never changed.
     """
-    from offline_data import ingest
+    from offline_data.pipeline import ingest
 
     if inspect:
         return _inspection_result(ingest.inspect_files(user_path(path, "PATH")), out)
@@ -238,8 +238,8 @@ def convert(
             )
         )
 
-    from offline_data.sources.files.mapping import MappingQuestionError
-    from offline_data.sources.registry import FolderOfDatasetsError
+    from offline_data.formats.files.mapping import MappingQuestionError
+    from offline_data.formats.registry import FolderOfDatasetsError
 
     def ask_for_split(place: Path, options: "ingest.Options" = options) -> Result:
         try:
@@ -333,7 +333,7 @@ def executor_of(
         return None
     if plan is not None:
         raise UsageError("--engine ray and --plan-only cannot be used together")
-    from offline_data.executors.ray import RayExecutor
+    from offline_data.pipeline.jobs.executors.ray import RayExecutor
 
     return RayExecutor(address, workers=workers)
 

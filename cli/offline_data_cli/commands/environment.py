@@ -4,8 +4,8 @@ import subprocess
 from enum import Enum
 from typing import Annotated, Any
 
-from offline_data.errors import AccessError, NotFoundError, UsageError
-from offline_data.ids import unknown
+from offline_data.base.errors import AccessError, NotFoundError, UsageError
+from offline_data.base.ids import unknown
 from offline_data_cli import complete
 from offline_data_cli.complete import SCRIPTS
 from offline_data_cli.options import Context, argument
@@ -27,7 +27,7 @@ def get(
     ] = None,
 ) -> Result:
     """Show settings and where each comes from."""
-    from offline_data.config import CONFIG_KEYS
+    from offline_data.base.config import CONFIG_KEYS
 
     settings = context.settings
     if key is not None and key not in CONFIG_KEYS:
@@ -60,7 +60,7 @@ def set_(
     value: Annotated[str, argument("VALUE", "Its new value.")],
 ) -> Result:
     """Change one setting in the config file; the rest of the file is unchanged."""
-    from offline_data.config import write_setting
+    from offline_data.base.config import write_setting
 
     file = write_setting(key, value)
     return Result({"key": key, "file": file}, (), (str(file),), (f"{key} is set in {file}",))
@@ -68,7 +68,7 @@ def set_(
 
 def edit(context: Context) -> Result:
     """Open the config file in the editor that VISUAL or EDITOR names."""
-    from offline_data.config import editor_command, resolve_settings
+    from offline_data.base.config import editor_command, resolve_settings
 
     file = _place(context)
     command = editor_command()

@@ -43,9 +43,9 @@ def episodes(
     """
     import numpy as np
 
-    from offline_data.errors import UsageError
+    from offline_data.analysis.episodes import episode_quality
+    from offline_data.base.errors import UsageError
     from offline_data.reports import figure
-    from offline_data.reports.quality import episode_quality
     from offline_data.store.reader import open_reader
 
     if reverse and sort is None:
@@ -54,7 +54,7 @@ def episodes(
     reader = open_reader(entry.path)
     quality = episode_quality(reader, context.progress, leaf=leaf)
     if similar:
-        from offline_data.reports.similar import with_similar
+        from offline_data.analysis.similar import with_similar
 
         quality = with_similar(reader, quality)
     every = np.arange(len(quality["length"]))

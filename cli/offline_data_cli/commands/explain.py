@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.ids import did_you_mean
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.base.ids import did_you_mean
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, option
 from offline_data_cli.result import Block, Field, Fields, Lines, Result, card, non_empty, table
 
 if TYPE_CHECKING:
-    from offline_data.checks.reference import RuleText
+    from offline_data.analysis.checks.reference import RuleText
 
 
 def explain(
@@ -28,7 +28,7 @@ def explain(
     ] = None,
 ) -> Result:
     """Explain a rule of `check` or a step of `preprocess`, or list all."""
-    from offline_data.preprocess.steps.registry import describe_step, step_names
+    from offline_data.pipeline.preprocess.steps.registry import describe_step, step_names
 
     steps = step_names()
     if not names:
@@ -48,8 +48,8 @@ def explain(
 
 
 def _explain_rule(context: Context, name: str) -> Result:
-    from offline_data.checks.reference import rule_texts
-    from offline_data.preprocess.steps.registry import step_names
+    from offline_data.analysis.checks.reference import rule_texts
+    from offline_data.pipeline.preprocess.steps.registry import step_names
 
     try:
         return rule(context, [name])
@@ -71,7 +71,7 @@ def rule(
     all_: Annotated[bool, option("Print the reference page of all, in Markdown.", "--all")] = False,
 ) -> Result:
     """Explain the rules of `check`; without an argument, list them."""
-    from offline_data.checks.reference import reference_page, rule_texts, rule_texts_of
+    from offline_data.analysis.checks.reference import reference_page, rule_texts, rule_texts_of
 
     if all_ and rules:
         raise UsageError("Give rules or --all, not both")
@@ -106,7 +106,7 @@ def step(
     ] = None,
 ) -> Result:
     """Show what steps do and take: arguments, types, defaults, and an example."""
-    from offline_data.preprocess.steps.registry import describe_step, step_names
+    from offline_data.pipeline.preprocess.steps.registry import describe_step, step_names
 
     if name is not None:
         about = describe_step(name)

@@ -4,9 +4,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from offline_data.errors import UsageError
-from offline_data.files import human_bytes
-from offline_data.plurals import plural
+from offline_data.base.errors import UsageError
+from offline_data.base.files import human_bytes
+from offline_data.base.plurals import plural
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, DryRun, argument, option

@@ -9,18 +9,18 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.files import human_bytes
-from offline_data.plurals import plural, shorten
+from offline_data.base.files import human_bytes
+from offline_data.base.plurals import plural, shorten
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
 from offline_data_cli.render import format_nested, is_empty, number
 from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
 
 if TYPE_CHECKING:
-    from offline_data.pages.texts import Decode
-    from offline_data.reports.catalog import CatalogDataset
-    from offline_data.reports.info import DatasetInfo
-    from offline_data.reports.stats import DatasetStats
+    from offline_data.analysis.info import DatasetInfo
+    from offline_data.analysis.statistics import DatasetStats
+    from offline_data.formats.search import CatalogDataset
+    from offline_data.reports.pages.texts import Decode
     from offline_data.store.library import Entry
     from offline_data.store.reader import DatasetReader
 
@@ -54,8 +54,8 @@ def info(
 ) -> Result:
     """Show schema, counts, provenance and licence of a dataset."""
     from offline_data import api
-    from offline_data.errors import UsageError
-    from offline_data.reports.info import DatasetInfo
+    from offline_data.analysis.info import DatasetInfo
+    from offline_data.base.errors import UsageError
 
     if view is not None and not history:
         raise UsageError("--view requires --history", hint="add --history")
@@ -68,7 +68,7 @@ def info(
 def _history_result(found: "DatasetInfo", view: str | None) -> Result:
     steps = list(found.history)
     if view is not None:
-        from offline_data.buffers.views.saved import find_view
+        from offline_data.rows.saved import find_view
         from offline_data.store.reader import open_reader
 
         steps.append(find_view(open_reader(found.path), view)[1])
@@ -112,7 +112,7 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _card_of_provenance(found: "DatasetInfo") -> Fields:
-    from offline_data.reports.info import compared_with_source, replay_line
+    from offline_data.analysis.info import compared_with_source, replay_line
     from offline_data.store.manifest import dropped_lines
 
     made_by, options = found.converter, found.converter.get("options", {})
@@ -182,7 +182,7 @@ def _format_time(iso: str) -> str:
 
 def _list_options(recorded: Mapping[str, Any]) -> list[str]:
     """Return recorded options that are not the defaults, a line each, as the command line has them."""
-    from offline_data.sources.options import Options, TextOptions, format_range, options_of
+    from offline_data.formats.options import Options, TextOptions, format_range, options_of
 
     text = recorded.get("text")
     others = {k: v for k, v in recorded.items() if k not in _INTERNAL and k != "text"}
@@ -222,7 +222,7 @@ def open_(context: Context, dataset: Dataset) -> Result:
     """Open the directory of a dataset in the file manager."""
     import typer
 
-    from offline_data.errors import MissingDependencyError
+    from offline_data.base.errors import MissingDependencyError
 
     entry = entry_named(context, dataset)
     try:
@@ -258,8 +258,8 @@ def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _defaults_of(step: str) -> dict[str, Any]:
     """Return the defaults of the arguments of a step, if it is known here."""
-    from offline_data.errors import NotFoundError
-    from offline_data.preprocess.steps.registry import describe_step
+    from offline_data.base.errors import NotFoundError
+    from offline_data.pipeline.preprocess.steps.registry import describe_step
 
     try:
         return {each["name"]: each["default"] for each in describe_step(step)["arguments"]}
@@ -296,9 +296,9 @@ def head(
     seed: Seed = None,
 ) -> Result:
     """Show transitions: the first, the last, or random ones."""
-    from offline_data.errors import UsageError
-    from offline_data.reports.info import first_transitions, last_transitions, transitions_of
-    from offline_data.reports.sample import random_rows
+    from offline_data.analysis.info import first_transitions, last_transitions, transitions_of
+    from offline_data.analysis.sample import random_rows
+    from offline_data.base.errors import UsageError
     from offline_data.store.reader import open_reader
     from offline_data_cli.commands.pages import find_decoder
 
@@ -337,8 +337,8 @@ def tail(
 
 def words_of(decode: "Decode | None", reader: "DatasetReader", key: str, value: Any) -> str | None:
     """Return the text of a leaf of tokens, shortened; None: another leaf, or nothing decodes it."""
-    from offline_data.checks.tokens import token_leaves
-    from offline_data.episodes.fields import split_key
+    from offline_data.analysis.checks.tokens import token_leaves
+    from offline_data.episode.fields import split_key
 
     if decode is None or split_key(key) not in token_leaves(reader):
         return None
@@ -375,7 +375,7 @@ def sample(
     seed: Seed = None,
 ) -> Result:
     """Sample a random batch and show its leaves."""
-    from offline_data.errors import UsageError
+    from offline_data.base.errors import UsageError
 
     if slices and batch % slices:
         fitting = max(batch // slices, 1) * slices
@@ -390,9 +390,9 @@ def sample_result(
     entry: "Entry", batch: int, slices: int | None = None, seed: int | None = None
 ) -> Result:
     """Sample one batch of a dataset and return its leaves as a result."""
-    from offline_data.episodes.fields import REWARD
-    from offline_data.reports.info import NO_REWARDS
-    from offline_data.reports.sample import random_rows, sampled_leaves
+    from offline_data.analysis.info import NO_REWARDS
+    from offline_data.analysis.sample import random_rows, sampled_leaves
+    from offline_data.episode.fields import REWARD
     from offline_data.store.reader import open_reader
 
     reader = open_reader(entry.path)
@@ -449,8 +449,8 @@ def stats(
 ) -> Result:
     """Show statistics of every leaf and of the episodes."""
     from offline_data import api
-    from offline_data.errors import UsageError
-    from offline_data.files import write_user_file
+    from offline_data.base.errors import UsageError
+    from offline_data.base.files import write_user_file
     from offline_data_cli.commands.pages import new_file
 
     if openpi is None and state is not None:

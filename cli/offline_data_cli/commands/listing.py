@@ -5,15 +5,15 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, count, option
 from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
 
 if TYPE_CHECKING:
-    from offline_data.reports.catalog import CatalogDataset
+    from offline_data.formats.search import CatalogDataset
     from offline_data.reports.environment import SourceReport
-    from offline_data.reports.listing import Listing
+    from offline_data.store.listing import Listing
 
 _DATASET = "id transitions:count episodes:count size=bytes:bytes"
 
@@ -82,7 +82,7 @@ def search(
     Exits with 3 if nothing matches.
     """
     from offline_data import api
-    from offline_data.files import parse_bytes
+    from offline_data.base.files import parse_bytes
 
     bounds: dict[str, Any] = {
         "limit": limit,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from offline_data.config import user_path
-from offline_data.errors import UsageError
+from offline_data.base.config import user_path
+from offline_data.base.errors import UsageError
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, DryRun, argument, option

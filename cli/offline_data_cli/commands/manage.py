@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from offline_data.config import user_path
-from offline_data.errors import (
+from offline_data.base.config import user_path
+from offline_data.base.errors import (
     IntegrityError,
     InvalidIdError,
     NotFoundError,
     OfflineDataError,
     UsageError,
 )
-from offline_data.files import human_bytes
-from offline_data.ids import parse_id
-from offline_data.plurals import plural
+from offline_data.base.files import human_bytes
+from offline_data.base.ids import parse_id
+from offline_data.base.plurals import plural
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (

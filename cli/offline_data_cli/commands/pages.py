@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.config import user_path
-from offline_data.errors import OfflineDataError, UsageError
-from offline_data.files import write_user_file
+from offline_data.base.config import user_path
+from offline_data.base.errors import OfflineDataError, UsageError
+from offline_data.base.files import write_user_file
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
 from offline_data_cli.render import say, stderr_is_terminal
 from offline_data_cli.result import Result
 
 if TYPE_CHECKING:
-    from offline_data.pages.texts import Decode
+    from offline_data.reports.pages.texts import Decode
     from offline_data.store.manifest import Manifest
 
 Replace = Annotated[bool, option("Replace an existing file.", "--force")]
@@ -62,7 +62,7 @@ def report(
         if out is None or out == "-":
             text = api.card(entries[0].path, settings=context.settings, progress=context.progress)
             return Result({"id": name, "card": text}, (text.rstrip("\n"),), (name,))
-        from offline_data.pages.preview import card_files
+        from offline_data.reports.pages.preview import card_files
 
         path = new_file(out, force)
         card_text, *picture = card_files(entries[0], context.progress, name=path.name).items()
@@ -79,7 +79,7 @@ def report(
     path = new_file(out or f"{plain}{'' if episode is None else f'-{episode}'}.html", force)
     workers = context.settings.workers
     if len(entries) == 1:
-        from offline_data.pages.report import episode_page, report_page
+        from offline_data.reports.pages.report import episode_page, report_page
 
         if episode is not None:
             content = episode_page(entries[0], episode)
@@ -89,7 +89,7 @@ def report(
                 entries[0], workers=workers, progress=context.progress, decode=decode
             )
         return write_page(str(entries[0].id), path, content)
-    from offline_data.pages.compare import compare_page
+    from offline_data.reports.pages.compare import compare_page
 
     content = compare_page(entries, workers=workers, progress=context.progress)
     return write_page([str(entry.id) for entry in entries], path, content)
@@ -136,7 +136,7 @@ def browse(
     """
     import typer
 
-    from offline_data.pages.browse import DatasetServer
+    from offline_data.reports.pages.browse import DatasetServer
 
     decoder_of = partial(find_decoder, context.settings.root)
     with DatasetServer(context.settings, port, decoder_of) as server, suppress(KeyboardInterrupt):

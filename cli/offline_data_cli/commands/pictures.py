@@ -4,7 +4,7 @@ import re
 from enum import Enum
 from typing import Annotated
 
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 from offline_data_cli.commands.pages import Replace, new_figure, new_file, report, write_page
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, argument, option
@@ -91,10 +91,10 @@ def view(
     force: Replace = False,
 ) -> Result:
     """Write the images of an episode as a video, or open them in Rerun."""
-    from offline_data.episodes.fields import REWARD
+    from offline_data.analysis.frames import film
+    from offline_data.analysis.info import episode_span
+    from offline_data.episode.fields import REWARD
     from offline_data.reports import video
-    from offline_data.reports.frames import film
-    from offline_data.reports.info import episode_span
     from offline_data.store.reader import open_reader
 
     if rerun and out is not None:

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.errors import OfflineDataError, UsageError
-from offline_data.ids import looks_like_path
-from offline_data.plurals import plural
+from offline_data.base.errors import OfflineDataError, UsageError
+from offline_data.base.ids import looks_like_path
+from offline_data.base.plurals import plural
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data_cli import complete
 from offline_data_cli.commands.copies import AsView, save_views
@@ -43,8 +43,8 @@ from offline_data_cli.result import Field, Fields, Result, card
 from offline_data_cli.watched import run_watched
 
 if TYPE_CHECKING:
-    from offline_data.ingest.options import Stored
-    from offline_data.jobs.plan_file import Share
+    from offline_data.pipeline.ingest.options import Stored
+    from offline_data.pipeline.jobs.plan_file import Share
 
 _MOST_NAMED = 20
 """Maximum number of task numbers in a message; `--json` has them all."""
@@ -161,9 +161,9 @@ def preprocess(
         return save_views(context, entry_named(context, dataset).path, {out: stages}, force=force)
     if any(stage.startswith("fn:") for stage in stages):
         run_watched()
-    from offline_data.preprocess.engine import dry_run as plan_run
-    from offline_data.preprocess.engine import preprocess as run
-    from offline_data.preprocess.job import Job, RunOptions
+    from offline_data.pipeline.preprocess.engine import dry_run as plan_run
+    from offline_data.pipeline.preprocess.engine import preprocess as run
+    from offline_data.pipeline.preprocess.job import Job, RunOptions
     from offline_data.store.layout import parse_audit
 
     options = RunOptions(
@@ -184,7 +184,7 @@ def preprocess(
     parent = entry_named(context, dataset)
     job = Job(parent.path, stages, out, dest, options)
     if plan is not None:
-        from offline_data.preprocess.worker import plan_job
+        from offline_data.pipeline.preprocess.worker import plan_job
 
         planned = plan_job(job, plan, context.settings, context.progress)
         functions = _list_functions(planned.recipe)
@@ -234,7 +234,7 @@ def worker(
             hint="in a Slurm array: --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT",
         )
     run_watched()
-    from offline_data.preprocess.worker import finish_job, run_share
+    from offline_data.pipeline.preprocess.worker import finish_job, run_share
 
     given = (context.settings, context.progress)
     share = finish_job(plan, *given) if rank is None else run_share(plan, rank, world, *given)
@@ -266,7 +266,7 @@ def _share_result(share: "Share", rank: int | None) -> Result:
 
 
 def _stored_result(stored: "Stored") -> Result:
-    from offline_data.reports.info import entry_info
+    from offline_data.analysis.info import entry_info
     from offline_data.store.library import Entry
 
     shown = stored_result(stored)

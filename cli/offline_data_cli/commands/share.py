@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from offline_data.files import human_bytes
-from offline_data.plurals import plural
+from offline_data.base.files import human_bytes
+from offline_data.base.plurals import plural
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, DryRun, argument, option
 from offline_data_cli.render import confirm
@@ -30,7 +30,7 @@ def push(
     `download` copies it from there. Files that already exist there are not sent again. The token
     for the hub comes from HF_TOKEN or `hf auth login`.
     """
-    from offline_data.share.push import check_redistributable, push_dataset
+    from offline_data.project.share.push import check_redistributable, push_dataset
 
     entry = entry_named(context, dataset)
     if public and to.startswith("hf://") and not dry_run:

@@ -12,11 +12,11 @@ from tensordict import TensorClass, TensorDict, TensorDictBase
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from offline_data.buffers.indexing import positive
-from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.episodes.fields import Key, join_key
-from offline_data.errors import UsageError
-from offline_data.pickles import pickled_by_name
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.episode.fields import Key, join_key
+from offline_data.rows.indexing import positive
+from offline_data.rows.keys import KeyLike, as_key
 
 if TYPE_CHECKING:
     from offline_data.buffers.buffer import ReplayBuffer

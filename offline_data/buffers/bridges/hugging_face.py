@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offline_data.errors import MissingDependencyError
+from offline_data.base.errors import MissingDependencyError
 
 
 def to_hf(buffer: Any) -> Any:

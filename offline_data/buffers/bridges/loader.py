@@ -15,15 +15,15 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.distributed import DistributedSampler
 
-from offline_data.buffers.devices import as_device
-from offline_data.buffers.fields import StateFields
-from offline_data.buffers.indexing import positive
-from offline_data.buffers.samplers.base import ValidRows
-from offline_data.config import launched_ranks
-from offline_data.episodes.permutation import EpochOrder
-from offline_data.errors import UsageError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.base.config import launched_ranks
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.episode.permutation import EpochOrder
+from offline_data.rows.devices import as_device
+from offline_data.rows.fields import StateFields
+from offline_data.rows.indexing import positive
+from offline_data.rows.samplers.base import ValidRows
 
 
 class RowBatch(TensorDict):  # type: ignore[misc]

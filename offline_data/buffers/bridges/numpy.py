@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.storage import DatasetStorage
-from offline_data.buffers.trajectories import TrajectoryStorage
-from offline_data.buffers.views.rows import SubsetStorage, whole_of
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
+from offline_data.rows.keys import KeyLike, as_key
+from offline_data.rows.selection import SubsetStorage, whole_of
+from offline_data.rows.storage import DatasetStorage
+from offline_data.rows.trajectories import TrajectoryStorage
 from offline_data.store.arrays import DatasetArrays, Style, check_style, observation_leaf
 
 

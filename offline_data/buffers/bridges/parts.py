@@ -8,9 +8,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from offline_data.buffers import samplers, writers
-from offline_data.buffers.storage import TensorStorage
-from offline_data.errors import MissingDependencyError
+from offline_data.base.errors import MissingDependencyError
+from offline_data.buffers import writers
+from offline_data.rows import samplers
+from offline_data.rows.storage import TensorStorage
 
 _SLICES = (
     *("num_slices", "slice_len", "strict_length", "truncated_key", "init_key", "pad_output"),

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from tensordict import PersistentTensorDict, TensorDict
 
-from offline_data.buffers.indexing import positive
-from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.episodes.fields import join_key
-from offline_data.errors import UsageError
-from offline_data.files import disk_errors
+from offline_data.base.errors import UsageError
+from offline_data.base.files import disk_errors
+from offline_data.episode.fields import join_key
+from offline_data.rows.indexing import positive
+from offline_data.rows.keys import KeyLike, as_key
 
 if TYPE_CHECKING:
     Leaf: TypeAlias = tuple[tuple[int, ...], torch.dtype]

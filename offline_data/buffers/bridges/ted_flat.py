@@ -10,13 +10,13 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from offline_data.buffers.keys import NestedKey, path_of
-from offline_data.buffers.storage.rows import Leaves, leaves_of
-from offline_data.episodes import Key
-from offline_data.episodes.fields import join_key, next_of
-from offline_data.errors import UsageError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.episode import Key
+from offline_data.episode.fields import join_key, next_of
+from offline_data.rows.keys import NestedKey, path_of
+from offline_data.rows.storage.rows import Leaves, leaves_of
 
 _SHAPE = "_storage_shape"
 

@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from offline_data.buffers.fields import StateFields
-from offline_data.buffers.indexing import rows_of
-from offline_data.buffers.keys import NestedKey, path_of
-from offline_data.buffers.samplers import EpisodeIndex, Sampler
-from offline_data.buffers.samplers.base import Boundaries
-from offline_data.buffers.samplers.slices import runs_of
-from offline_data.buffers.transforms import through
-from offline_data.episodes.fields import DONE, Key, join_key
-from offline_data.errors import ImmutableError, UsageError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.base.errors import ImmutableError, UsageError
+from offline_data.base.json import read_json
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import DONE, Key, join_key
+from offline_data.rows.fields import StateFields
+from offline_data.rows.indexing import rows_of
+from offline_data.rows.keys import NestedKey, path_of
+from offline_data.rows.samplers import EpisodeIndex, Sampler
+from offline_data.rows.samplers.base import Boundaries
+from offline_data.rows.samplers.slices import runs_of
+from offline_data.rows.transforms import through
 from offline_data.store.spaces import LeafSpace, spaces_below
-from offline_data.strict_json import read_json
 
 with warnings.catch_warnings():  # importing it warns about its own deprecated classes
     warnings.simplefilter("ignore")

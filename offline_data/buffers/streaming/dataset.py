@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
-from offline_data.ahead import Ahead
+from offline_data.base.ahead import Ahead
+from offline_data.base.config import Settings, resolve_settings, user_path
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.base.progress import SILENT, Progress
 from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.bridges.agile import WorkerEpochs
 from offline_data.buffers.bridges.loader import Ranks
 from offline_data.buffers.buffer import Transform
-from offline_data.buffers.derived.base import Derived
-from offline_data.buffers.derived.normalize import Normalizer
-from offline_data.buffers.derived.relabel import Relabel
-from offline_data.buffers.gather.plan import INDEX
-from offline_data.buffers.indexing import positive
-from offline_data.buffers.keys import KeyLike, as_keys, select_keys
 from offline_data.buffers.streaming.windows import (
     BatchForm,
     Position,
@@ -33,15 +32,16 @@ from offline_data.buffers.streaming.windows import (
     shard_order,
     share_of,
 )
-from offline_data.config import Settings, resolve_settings, user_path
-from offline_data.episodes import Skipped
-from offline_data.episodes.fields import join_key
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.ingest import Options
-from offline_data.ingest.stream import ShardReader, StreamPlan, plan_stream
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
-from offline_data.progress import SILENT, Progress
+from offline_data.episode import Skipped
+from offline_data.episode.fields import join_key
+from offline_data.pipeline.ingest import Options
+from offline_data.pipeline.ingest.stream import ShardReader, StreamPlan, plan_stream
+from offline_data.rows.derived.base import Derived
+from offline_data.rows.derived.normalize import Normalizer
+from offline_data.rows.derived.relabel import Relabel
+from offline_data.rows.gather.plan import INDEX
+from offline_data.rows.indexing import positive
+from offline_data.rows.keys import KeyLike, as_keys, select_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Self

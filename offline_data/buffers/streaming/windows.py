@@ -20,26 +20,26 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
-from offline_data.buffers.derived.base import Derived, leaf_keys, widen
-from offline_data.buffers.gather.assemble import assemble, tree_of
-from offline_data.buffers.gather.plan import FLAGS, INDEX
-from offline_data.buffers.indexing import positive
-from offline_data.buffers.keys import KeyLike, select_keys
-from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
-from offline_data.buffers.samplers.slices import MASK, SliceSampler
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import UsageError
-from offline_data.ingest.shards import naming
-from offline_data.ingest.stream import ShardReader, StreamPiece
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
+from offline_data.episode.joining import concatenate
+from offline_data.pipeline.ingest.shards import naming
+from offline_data.pipeline.ingest.stream import ShardReader, StreamPiece
+from offline_data.rows.derived.base import Derived, leaf_keys, widen
+from offline_data.rows.gather.assemble import assemble, tree_of
+from offline_data.rows.gather.plan import FLAGS, INDEX
+from offline_data.rows.indexing import positive
+from offline_data.rows.keys import KeyLike, select_keys
+from offline_data.rows.samplers.base import EpisodeIndex, ValidRows
+from offline_data.rows.samplers.slices import MASK, SliceSampler
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
 from offline_data.store.tables import Schema, Vocabularies, encode_column, schema_of
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Skipped
+    from offline_data.episode import EpisodeBatch, Skipped
 
 SHARD_BITS = 32
 """Bits of a row's number within its shard, in the leaves `index` and `episode`."""

@@ -12,14 +12,14 @@ import torch
 from tensordict import NonTensorStack, TensorDictBase
 from torch import Tensor
 
-from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.base.errors import UsageError
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
 from offline_data.buffers.views.html import fields_html, leaves_html, leaves_of
-from offline_data.buffers.views.rows import whole_of
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
-from offline_data.errors import UsageError
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
+from offline_data.rows.keys import KeyLike, as_key
+from offline_data.rows.selection import whole_of
+from offline_data.rows.trajectories import TrajectoryStorage
 
 
 @pickled_by_name

@@ -12,19 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
+from offline_data.base.ids import unknown
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
 from offline_data.buffers.views.html import ROWS, table_html
-from offline_data.buffers.views.rows import SubsetStorage, end_to_end
-from offline_data.episodes.fields import Key, join_key
-from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.ids import unknown
-from offline_data.pickles import pickled_by_name
-from offline_data.plurals import plural
+from offline_data.episode.fields import Key, join_key
+from offline_data.rows.keys import KeyLike, as_key
+from offline_data.rows.selection import SubsetStorage, end_to_end
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
 
 if TYPE_CHECKING:
-    from offline_data.reports.quality import EpisodeQuality
+    from offline_data.analysis.episodes import EpisodeQuality
 
 
 @pickled_by_name
@@ -66,19 +66,19 @@ class EpisodeTable:
         Raises:
             UnknownLeafError: There is no such leaf, or it is not continuous.
         """
-        from offline_data.reports.quality import episode_quality
+        from offline_data.analysis.episodes import episode_quality
 
         found = episode_quality(self._reader, leaf=leaf)
         if not similar:
             return found
-        from offline_data.reports.similar import with_similar
+        from offline_data.analysis.similar import with_similar
 
         return with_similar(self._reader, found)
 
     @cached_property
     def _quality_keys(self) -> list[Key]:
         """Keys of the columns that are computed on first use."""
-        from offline_data.reports.quality import quality_columns
+        from offline_data.analysis.episodes import quality_columns
 
         stored = self.columns
         return [key for name in quality_columns(self._reader) if (key := (name,)) not in stored]
@@ -149,7 +149,7 @@ class EpisodeTable:
             UsageError: The expression cannot be parsed, or has an unsupported part.
             StepError: No such column, types that cannot be compared, or no episode is selected.
         """
-        from offline_data.preprocess.steps.episodes import Filter
+        from offline_data.pipeline.preprocess.steps.episodes import Filter
 
         step = Filter(text)
         table: dict[Key, NDArray[Any]] = {("number",): np.arange(len(self))}

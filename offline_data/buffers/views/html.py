@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from offline_data.episodes.fields import join_key
+from offline_data.episode.fields import join_key
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

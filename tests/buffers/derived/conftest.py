@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from offline_data.buffers.keys import KeyLike, select_keys
-from offline_data.buffers.samplers import EpisodeIndex, ValidRows
-from offline_data.buffers.storage import DatasetStorage
-from offline_data.episodes import EpisodeBatch, Key
+from offline_data.episode import EpisodeBatch, Key
+from offline_data.rows.keys import KeyLike, select_keys
+from offline_data.rows.samplers import EpisodeIndex, ValidRows
+from offline_data.rows.storage import DatasetStorage
 from offline_data.store.layout import LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 

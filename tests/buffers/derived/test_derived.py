@@ -15,8 +15,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import (
+from offline_data.rows.derived import (
     Derived,
     action_chunk,
     frame_stack,
@@ -25,8 +26,7 @@ from offline_data.buffers.derived import (
     relabel,
     return_to_go,
 )
-from offline_data.buffers.storage import LazyTensorStorage, ListStorage
-from offline_data.errors import UsageError
+from offline_data.rows.storage import LazyTensorStorage, ListStorage
 
 STATE = ("observation", "state")
 

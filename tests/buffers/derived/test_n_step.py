@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import n_step
-from offline_data.errors import UsageError
+from offline_data.rows.derived import n_step
 
 
 def steps_taken(of: Any, row: int, n: int) -> int:

@@ -12,18 +12,18 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import Derived, frame_stack, normalize
-from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
-from offline_data.buffers.storage import LazyTensorStorage
-from offline_data.episodes.fields import next_of
-from offline_data.errors import UsageError
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.episode.fields import next_of
+from offline_data.rows.derived import Derived, frame_stack, normalize
+from offline_data.rows.storage import LazyTensorStorage
+from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
 STATE = ("observation", "state")
 
-module = import_module("offline_data.buffers.derived.normalize")
+module = import_module("offline_data.rows.derived.normalize")
 
 
 def roots(of: Any, key: Any = STATE) -> Any:

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import offline_data as od
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import relabel
-from offline_data.buffers.derived.relabel import random_numbers
-from offline_data.episodes.fields import next_of
-from offline_data.errors import UsageError
+from offline_data.episode.fields import next_of
+from offline_data.rows.derived import relabel
+from offline_data.rows.derived.relabel import random_numbers
 from tests.toys.ogbench import toy_arrays, write_ogbench
 
 GOAL, ACHIEVED = ("observation", "desired_goal"), ("observation", "achieved_goal")

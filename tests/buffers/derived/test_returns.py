@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.derived import return_to_go
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
+from offline_data.rows.derived import return_to_go
 
-module = import_module("offline_data.buffers.derived.returns")
+module = import_module("offline_data.rows.derived.returns")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.derived import action_chunk, frame_stack, n_step
-from offline_data.episodes.fields import next_of
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
+from offline_data.episode.fields import next_of
+from offline_data.rows.derived import action_chunk, frame_stack, n_step
 
 
 def frames(of: Any, key: Any, episode: int, time: int, k: int, pad: str) -> Any:

@@ -12,28 +12,28 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
 
+from offline_data.base.errors import ImmutableError, UsageError
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.derived import n_step
-from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
-from offline_data.buffers.ensemble.parts import SamplerEnsemble, StorageEnsemble
-from offline_data.buffers.gather import native
-from offline_data.buffers.samplers import (
+from offline_data.buffers.writers import RoundRobinWriter
+from offline_data.rows.derived import n_step
+from offline_data.rows.gather import native
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     RandomSampler,
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from offline_data.buffers.storage import LazyTensorStorage, ListStorage, TensorStorage
-from offline_data.buffers.writers import RoundRobinWriter
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.rows.storage import LazyTensorStorage, ListStorage, TensorStorage
 from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
+from offline_data.torchrl.ensembles.parts import SamplerEnsemble, StorageEnsemble
 
 from .conftest import action, assert_rows, assert_same, leaves
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episode import EpisodeBatch
 
 
 def assert_true(batch: Any) -> None:

@@ -12,19 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.ensemble.allocation import exact_members
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
-from offline_data.buffers.gather import native
-from offline_data.buffers.samplers import (
+from offline_data.buffers.mixtures.allocation import exact_members
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.rows.gather import native
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     RandomSampler,
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from offline_data.buffers.storage import LazyTensorStorage
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import IntegrityError, UsageError
+from offline_data.rows.storage import LazyTensorStorage
 from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import CRITICAL, SIZES, action, assert_rows, assert_same, chi_square

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.derived import frame_stack, n_step, normalize
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
-from offline_data.buffers.ensemble.offline_to_online import OfflineToOnlineReplayBuffer
-from offline_data.buffers.samplers import PrioritizedSampler
-from offline_data.buffers.storage import LazyTensorStorage
-from offline_data.errors import UsageError
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.buffers.mixtures.offline_to_online import OfflineToOnlineReplayBuffer
+from offline_data.rows.derived import frame_stack, n_step, normalize
+from offline_data.rows.samplers import PrioritizedSampler
+from offline_data.rows.storage import LazyTensorStorage
 from tests import oracles_derived as oracle
 
 from .conftest import ACTIONS, LENGTHS

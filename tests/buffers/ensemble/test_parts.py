@@ -7,9 +7,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.base.errors import ImmutableError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.ensemble.parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
-from offline_data.buffers.samplers import (
+from offline_data.buffers.writers import ImmutableDatasetWriter, RoundRobinWriter
+from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
     RandomSampler,
     Sampler,
@@ -17,9 +18,8 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storage import LazyTensorStorage, TensorStorage
-from offline_data.buffers.writers import ImmutableDatasetWriter, RoundRobinWriter
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.rows.storage import LazyTensorStorage, TensorStorage
+from offline_data.torchrl.ensembles.parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
 
 from .conftest import CRITICAL, action, chi_square
 

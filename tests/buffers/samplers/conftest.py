@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 
-from offline_data.buffers.samplers import EpisodeIndex, ValidRows, sum_tree
+from offline_data.rows.samplers import EpisodeIndex, ValidRows, sum_tree
 
 
 class Episodes:

@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike
 from tensordict import TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers.samplers import (
+from offline_data.base.errors import UsageError
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     SliceSampler,
 )
-from offline_data.buffers.storage import LazyTensorStorage, ListStorage
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import UsageError
+from offline_data.rows.storage import LazyTensorStorage, ListStorage
 from tests.buffers.samplers.conftest import Episodes
 
 pytestmark = pytest.mark.usefixtures("tree")

@@ -8,16 +8,16 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.derived import n_step, return_to_go, timestep
-from offline_data.buffers.samplers import (
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.rows.derived import n_step, return_to_go, timestep
+from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.errors import UsageError
+from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 
 SAMPLERS = {
     "slices": lambda **o: SliceSampler(seed=0, **o),

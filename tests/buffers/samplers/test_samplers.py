@@ -12,7 +12,9 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 
-from offline_data.buffers.samplers import (
+from offline_data.base.errors import UsageError
+from offline_data.episode.permutation import PIECE, EpochOrder
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
@@ -21,8 +23,6 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.episodes.permutation import PIECE, EpochOrder
-from offline_data.errors import UsageError
 from tests.buffers.samplers.conftest import Episodes
 
 MAKERS: dict[str, Callable[[int | None], Any]] = {

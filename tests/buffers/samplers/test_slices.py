@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from tensordict import TensorDict
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import SliceSampler, SliceSamplerWithoutReplacement
-from offline_data.buffers.samplers.slices import MASK
-from offline_data.errors import UsageError
+from offline_data.rows.samplers import SliceSampler, SliceSamplerWithoutReplacement
+from offline_data.rows.samplers.slices import MASK
 from tests.buffers.samplers.conftest import Episodes
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=20)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from offline_data.buffers.samplers import sum_tree
-from offline_data.buffers.samplers.sum_tree import SumTree
+from offline_data.rows.samplers import sum_tree
+from offline_data.rows.samplers.sum_tree import SumTree
 
 TREE = pytest.mark.usefixtures("tree")
 EXAMPLES = settings(

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import action_chunk, frame_stack, return_to_go, timestep
-from offline_data.buffers.samplers import (
+from offline_data.rows.derived import action_chunk, frame_stack, return_to_go, timestep
+from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = [3, 1, 6]

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from offline_data.buffers.keys import KeyLike
-from offline_data.buffers.storage import DatasetStorage
-from offline_data.episodes import EpisodeBatch, Key
-from offline_data.episodes.fields import next_of
-from offline_data.errors import ManifestError, NotFoundError, UsageError
+from offline_data.base.errors import ManifestError, NotFoundError, UsageError
+from offline_data.episode import EpisodeBatch, Key
+from offline_data.episode.fields import next_of
+from offline_data.rows.keys import KeyLike
+from offline_data.rows.storage import DatasetStorage
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import decode
 from offline_data.testing.toy import toy_batch, write_toy

@@ -13,11 +13,11 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from offline_data import open_dataset
+from offline_data.base.errors import UsageError
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.buffers.writers import TensorDictMaxValueWriter
-from offline_data.errors import UsageError
+from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 
 TENSORS = [LazyTensorStorage, LazyMemmapStorage]
 ALL = [*TENSORS, ListStorage]

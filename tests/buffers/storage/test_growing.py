@@ -13,14 +13,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.storage import (
+from offline_data.base.errors import AccessError, NoSpaceError, NotFoundError, UsageError
+from offline_data.rows.storage import (
     GrowingStorage,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
     TensorStorage,
 )
-from offline_data.errors import AccessError, NoSpaceError, NotFoundError, UsageError
 
 KINDS = ["tensor", "lazy", "memmap", "list"]
 TENSORS = ["tensor", "lazy", "memmap"]

@@ -10,7 +10,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
 from offline_data import LazyStackStorage, ListStorage, ReplayBuffer, TensorDictReplayBuffer
-from offline_data.errors import UsageError
+from offline_data.base.errors import UsageError
 
 
 def ragged(count: int = 3) -> list[Any]:

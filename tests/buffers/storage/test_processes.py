@@ -11,9 +11,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from offline_data.base.errors import UsageError
 from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from offline_data.errors import UsageError
+from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 
 KINDS = [LazyTensorStorage, LazyMemmapStorage, ListStorage]
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
-from offline_data.buffers.derived import (
+from offline_data.rows.derived import (
     action_chunk,
     frame_stack,
     n_step,
     relabel,
     return_to_go,
 )
-from offline_data.buffers.samplers import (
+from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offline_data.base.errors import MissingDependencyError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import return_to_go
-from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
-from offline_data.buffers.ensemble.dataset_mixture import DatasetMixture
-from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.rows.derived import return_to_go
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
 LENGTHS = [3, 1, 4, 2]
 

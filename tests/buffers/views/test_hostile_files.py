@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.buffers.views.saved import read_view
-from offline_data.errors import IntegrityError, NewerFormatError
+from offline_data.base.errors import IntegrityError, NewerFormatError
+from offline_data.rows.saved import read_view
 
 ABOUT = {"format_version": 1, "dataset": "local:toy@1", "path": "/", "identity": ""}
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import offline_data
+from offline_data.analysis.checks.block import RowBlock
+from offline_data.base.config import Settings
+from offline_data.base.errors import NotFoundError, StepError, UnknownLeafError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import PrioritizedSampler
-from offline_data.checks.block import RowBlock
-from offline_data.config import Settings
-from offline_data.errors import NotFoundError, StepError, UnknownLeafError, UsageError
+from offline_data.rows.samplers import PrioritizedSampler
 from tests.preprocess.runs import make
 from tests.reports.test_quality import walks
 from tests.toys.stored import write_stored

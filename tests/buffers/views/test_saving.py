@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.load import load_dataset, open_view
-from offline_data.buffers.samplers import SamplerWithoutReplacement
-from offline_data.errors import (
+from offline_data.base.errors import (
     AccessError,
     IntegrityError,
     NotFoundError,
     UsageError,
 )
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.load import load_dataset, open_view
+from offline_data.rows.samplers import SamplerWithoutReplacement
 from offline_data.store.library import list_datasets
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy

@@ -14,11 +14,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from offline_data.base.errors import NotFoundError, StepError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
-from offline_data.buffers.samplers import (
+from offline_data.rows.samplers import (
     SamplerWithoutReplacement,
 )
-from offline_data.errors import NotFoundError, StepError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from offline_data.episodes import Key
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.job import RunOptions
-from offline_data.preprocess.recipe import Recipe, recipe_of
-from offline_data.preprocess.steps.base import Revision
+from offline_data.episode import Key
+from offline_data.pipeline.preprocess.functions.episodes import EpisodeStep
+from offline_data.pipeline.preprocess.job import RunOptions
+from offline_data.pipeline.preprocess.recipe import Recipe, recipe_of
+from offline_data.pipeline.preprocess.steps.base import Revision
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import episodes_of, join_chunks, toy_chunk, transitions_of
 
 Row = dict[Key, NDArray[Any]]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.errors import StepError
-from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.steps.base import Revision
+from offline_data.base.errors import StepError
+from offline_data.pipeline.preprocess.functions.episodes import EpisodeStep
+from offline_data.pipeline.preprocess.steps.base import Revision
 from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, tensorclass
 
-from offline_data.errors import StepError
+from offline_data.base.errors import StepError
 from offline_data.testing.chunks import assert_same_chunk, episodes_of, join_chunks, toy_chunk
 from tests.preprocess.functions.loops import Fn, big_chunk, ready, run, ted_rows
 

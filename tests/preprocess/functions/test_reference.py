@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from offline_data.errors import UsageError
-from offline_data.preprocess.functions.reference import load_function
-from offline_data.preprocess.identity import describe_function
-from offline_data.processes.protocol import dumps
+from offline_data.base.errors import UsageError
+from offline_data.pipeline.jobs.processes.protocol import dumps
+from offline_data.pipeline.preprocess.functions.reference import load_function
+from offline_data.pipeline.preprocess.identity import describe_function
 
 
 @pytest.fixture(autouse=True)
@@ -287,8 +287,8 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
     """Finding a function is quick; the file itself may import what it likes."""
     path = write(tmp_path / "fns.py", "def f(x): return x\n")
     program = (
-        "import sys; from offline_data.preprocess.functions.reference import *;"
-        "from offline_data.preprocess.identity import describe_function;"
+        "import sys; from offline_data.pipeline.preprocess.functions.reference import *;"
+        "from offline_data.pipeline.preprocess.identity import describe_function;"
         f"describe_function(load_function({f'{path}:f'!r})); print('torch' in sys.modules)"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

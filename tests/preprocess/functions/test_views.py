@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.errors import FormatError, StepError
+from offline_data.base.errors import FormatError, StepError
 from offline_data.testing.chunks import (
     as_stored,
     assert_same_chunk,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.errors import StepError
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.columns import Cast, Clip
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.base.errors import StepError
+from offline_data.pipeline.preprocess.steps.columns import Cast, Clip
+from offline_data.pipeline.preprocess.steps.registry import parse_step
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.layout import DTYPES
 from offline_data.testing.chunks import as_stored, toy_chunk, with_leaves
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
+from offline_data.base.errors import StepError, UsageError
+from offline_data.pipeline.preprocess.steps.base import Step
+from offline_data.pipeline.preprocess.steps.registry import parse_step, step_class, step_names
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import toy_chunk, with_leaves
 from offline_data.testing.steps import StepContract
 from tests.remedy import assert_none

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.chunk import read_transitions
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.base.errors import StepError, UsageError
+from offline_data.pipeline.preprocess.steps.registry import parse_step
+from offline_data.store.chunk import read_transitions
 from offline_data.store.layout import OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
@@ -40,7 +40,7 @@ from tests.pictures import (
 
 @pytest.fixture(autouse=True)
 def _each_episode_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offline_data.preprocess.plan.GROUP_BYTES", 1)
+    monkeypatch.setattr("offline_data.pipeline.preprocess.plan.GROUP_BYTES", 1)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.episodes import EpisodeBatch
-from offline_data.preprocess.chunk import EpisodeChunk, read_chunk, select_episodes
-from offline_data.preprocess.steps.base import Selection
-from offline_data.preprocess.steps.parse import usage_error
-from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
+from offline_data.episode import EpisodeBatch
+from offline_data.pipeline.preprocess.steps.base import Selection
+from offline_data.pipeline.preprocess.steps.parse import usage_error
+from offline_data.pipeline.preprocess.steps.registry import parse_step, step_class, step_names
+from offline_data.store.chunk import EpisodeChunk, read_chunk, select_episodes
 from offline_data.store.reader import decode, open_reader
 from offline_data.testing.chunks import episodes_of, join_chunks
 from offline_data.testing.steps import prepare_step

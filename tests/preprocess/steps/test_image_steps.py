@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from offline_data.errors import StepError
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps import images as module
-from offline_data.preprocess.steps.images import (
+from offline_data.base.errors import StepError
+from offline_data.pipeline.preprocess.steps import images as module
+from offline_data.pipeline.preprocess.steps.images import (
     MODES,
     Crop,
     Format,
@@ -27,7 +26,8 @@ from offline_data.preprocess.steps.images import (
     looks_like_images,
     resample,
 )
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.pipeline.preprocess.steps.registry import parse_step
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import toy_chunk, with_leaves
 
 PIXELS = ("observation", "pixels")
@@ -428,7 +428,7 @@ def test_types_that_cannot_be_interpolated(dtype: str, mode: str) -> None:
 def test_torch_is_not_imported_where_it_is_not_used() -> None:
     code = """
 import sys, numpy as np
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.pipeline.preprocess.steps.registry import parse_step
 from offline_data.testing.chunks import toy_chunk, with_leaves
 chunk = with_leaves(toy_chunk([1]), observations={"eye": np.ones((2, 9, 9), np.uint8)})
 for mode in ("area", "nearest"):

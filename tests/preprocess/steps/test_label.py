@@ -14,17 +14,17 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     FormatError,
     IntegrityError,
     NotFoundError,
     OfflineDataError,
     StepError,
 )
-from offline_data.preprocess.job import Job
-from offline_data.preprocess.steps.label import Label
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.pipeline.preprocess.job import Job
+from offline_data.pipeline.preprocess.steps.label import Label
+from offline_data.pipeline.preprocess.steps.registry import parse_step
 from offline_data.store.reader import DatasetReader
 from offline_data.store.verify import verify
 from offline_data.testing.chunks import episodes_of, toy_chunk

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offline_data
-from offline_data.buffers.derived import normalize
-from offline_data.episodes import EpisodeBatch
-from offline_data.errors import StepError
-from offline_data.executors.base import Executor
-from offline_data.executors.local import InProcess
-from offline_data.preprocess import plan as planning
-from offline_data.preprocess.steps.normalize import Normalize
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.base.errors import StepError
+from offline_data.episode import EpisodeBatch
+from offline_data.pipeline.jobs.executors.base import Executor
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.pipeline.preprocess.steps.normalize import Normalize
+from offline_data.pipeline.preprocess.steps.registry import parse_step
+from offline_data.rows.derived import normalize
 from offline_data.store.reader import open_reader
 from offline_data.store.statistics import Moments, item_moments
 from offline_data.testing.chunks import toy_chunk, with_leaves
@@ -325,7 +325,7 @@ def test_data_are_read_once_where_tables_are_enough(
 def test_quantiles_of_many_chunks_are_within_the_stated_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("offline_data.preprocess.steps.normalize._SKETCH", 64)
+    monkeypatch.setattr("offline_data.pipeline.preprocess.steps.normalize._SKETCH", 64)
     rng = np.random.default_rng(1)
     parts = [rng.standard_cauchy((n, 2)).astype("f4") for n in (301, 20, 2, 2000, 700)]
     chunks = [

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from offline_data.errors import MissingDependencyError, NotFoundError, StepError, UsageError
-from offline_data.preprocess.steps import registry
-from offline_data.preprocess.steps.base import Step, episode_columns
-from offline_data.preprocess.steps.columns import Clip
-from offline_data.preprocess.steps.leaves import matching, numbers
-from offline_data.preprocess.steps.registry import (
+from offline_data.base.errors import MissingDependencyError, NotFoundError, StepError, UsageError
+from offline_data.pipeline.preprocess.steps import registry
+from offline_data.pipeline.preprocess.steps.base import Step, episode_columns
+from offline_data.pipeline.preprocess.steps.columns import Clip
+from offline_data.pipeline.preprocess.steps.leaves import matching, numbers
+from offline_data.pipeline.preprocess.steps.registry import (
     describe_step,
     parse_step,
     register_step,
@@ -132,7 +132,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_are_sorted_and_import_nothing() -> None:
     assert step_names() == sorted(step_names())
     code = (
-        "import sys; from offline_data.preprocess.steps.registry import step_names; step_names();"
+        "import sys; from offline_data.pipeline.preprocess.steps.registry import step_names; step_names();"
         "print([m for m in sys.modules if m in ('torch', 'numpy') or 'steps.base' in m])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
@@ -188,9 +188,9 @@ def test_names_that_cannot_be(called: Any) -> None:
 
 def test_steps_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {
-        "theirs": "offline_data.preprocess.steps.columns:Clip",
+        "theirs": "offline_data.pipeline.preprocess.steps.columns:Clip",
         "broken": "no_such_package.steps:Step",
-        "renamed": "offline_data.preprocess.steps.columns:Clop",
+        "renamed": "offline_data.pipeline.preprocess.steps.columns:Clop",
     }
     points = EntryPoints(EntryPoint(k, v, "offline_data.steps") for k, v in values.items())
     monkeypatch.setattr(registry, "entry_points", points.select)

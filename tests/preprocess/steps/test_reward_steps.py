@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.episodes.discount import discount_rewards
-from offline_data.errors import StepError
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.normalize import NormalizeReturn
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.base.errors import StepError
+from offline_data.episode.discount import discount_rewards
+from offline_data.pipeline.preprocess.steps.normalize import NormalizeReturn
+from offline_data.pipeline.preprocess.steps.registry import parse_step
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import assert_same_chunk, toy_chunk, with_leaves
 from offline_data.testing.steps import prepare_step
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
-from offline_data.config import Settings
-from offline_data.episodes import Key
-from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.chunk import EpisodeChunk, read_chunk, select_episodes
-from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.rows import Resample, Shift, Trim
+from offline_data.base.config import Settings
+from offline_data.base.errors import StepError, UsageError
+from offline_data.episode import Key
+from offline_data.pipeline.preprocess.steps.registry import parse_step
+from offline_data.pipeline.preprocess.steps.rows import Resample, Shift, Trim
+from offline_data.store.chunk import EpisodeChunk, read_chunk, select_episodes
 from offline_data.store.history import history_of
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offline_data
-from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.chunk import EpisodeChunk
-from offline_data.preprocess.steps.base import Selection
-from offline_data.preprocess.steps.episodes import DIGEST, Dedupe, Filter
-from offline_data.preprocess.steps.expressions import HINT, Expression
-from offline_data.preprocess.steps.registry import parse_step
+from offline_data.base.errors import StepError, UsageError
+from offline_data.pipeline.preprocess.steps.base import Selection
+from offline_data.pipeline.preprocess.steps.episodes import DIGEST, Dedupe, Filter
+from offline_data.pipeline.preprocess.steps.expressions import HINT, Expression
+from offline_data.pipeline.preprocess.steps.registry import parse_step
+from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.reader import open_reader
 from offline_data.testing.chunks import as_stored, episodes_of, join_chunks, toy_chunk, with_leaves
 from offline_data.testing.toy import toy_batch, write_toy

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.errors import OfflineDataError
-from offline_data.ingest.parsing import blaming
+from offline_data.base.errors import OfflineDataError
+from offline_data.pipeline.ingest.parsing import blaming
 from offline_data_cli.main import EXIT_CODES
 from tests.toys.minari import read_minari
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.config import Settings
-from offline_data.errors import FormatError, UsageError
-from offline_data.ingest import Options, convert
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, UsageError
+from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import open_reader
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.minari import STORAGES, box, toy_episode, toy_rows, write_minari

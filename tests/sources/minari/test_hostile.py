@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.readers import arrow
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.raw import arrow
 from offline_data_cli.main import main
 from tests.toys.minari import (
     ToyEpisode,

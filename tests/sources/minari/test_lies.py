@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offline_data.sources.minari.dataset import NOTE_ID, NOTE_STEPS
-from offline_data.sources.minari.leaves import NOTE_NO_SEED
+from offline_data.formats.minari.dataset import NOTE_ID, NOTE_STEPS
+from offline_data.formats.minari.leaves import NOTE_NO_SEED
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data_cli.main import main

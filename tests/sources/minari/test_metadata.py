@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from offline_data.sources.base import SourceInfo
-from offline_data.sources.minari import Minari
+from offline_data.formats.base import SourceInfo
+from offline_data.formats.minari.source import Minari
 from tests.toys.minari import (
     box,
     discrete,

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from offline_data.episodes.notes import count_episodes, count_rows
-from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.sources.minari import Minari
-from offline_data.sources.minari import dataset as rules
-from offline_data.sources.minari.leaves import NOTE_IMAGES, NOTE_REWARD, NOTE_SEED
-from offline_data.sources.minari.metadata import space_leaves
+from offline_data.base.errors import FormatError, MissingDependencyError
+from offline_data.episode.notes import count_episodes, count_rows
+from offline_data.formats.minari import dataset as rules
+from offline_data.formats.minari.leaves import NOTE_IMAGES, NOTE_REWARD, NOTE_SEED
+from offline_data.formats.minari.metadata import space_leaves
+from offline_data.formats.minari.source import Minari
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data_cli.main import main
@@ -40,7 +40,7 @@ from tests.toys.minari import (
 )
 
 if TYPE_CHECKING:
-    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.episode import EpisodeBatch, Key
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from offline_data.config import Settings
-from offline_data.errors import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
     AuthError,
     FormatError,
     IntegrityError,
@@ -24,9 +24,9 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
-from offline_data.readers.hdf5 import MAGIC
-from offline_data.sources.minari import Minari
-from offline_data.sources.minari.remote import Remote
+from offline_data.formats.minari.remote import Remote
+from offline_data.formats.minari.source import Minari
+from offline_data.raw.hdf5 import MAGIC
 from offline_data_cli.main import main
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.servers import Answer, GcsServer, HubServer, LocalServer, Request

@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.joining import concatenate
-from offline_data.episodes.notes import count_episodes
-from offline_data.errors import FormatError, OfflineDataError
-from offline_data.ingest import Options, convert
-from offline_data.readers.images import encode_image
-from offline_data.readers.tfrecord import read_records
-from offline_data.sources.base import Release, RemoteFile
-from offline_data.sources.openx import OpenX
-from offline_data.sources.openx.episodes import (
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, OfflineDataError
+from offline_data.episode import EpisodeBatch
+from offline_data.episode.joining import concatenate
+from offline_data.episode.notes import count_episodes
+from offline_data.formats.base import Release, RemoteFile
+from offline_data.formats.rlds.episodes import (
     NOTE_FINAL_STEP,
     NOTE_FLAGS,
     NOTE_NO_FINAL,
     NOTE_REWARD,
     NOTE_TERMINAL,
 )
+from offline_data.formats.rlds.source import OpenX
+from offline_data.pipeline.ingest import Options, convert
+from offline_data.raw.images import encode_image
+from offline_data.raw.tfrecord import read_records
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
@@ -426,7 +426,7 @@ def test_a_zlib_bomb_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     packer = zlib.compressobj()
     begin = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
-    monkeypatch.setattr("offline_data.sources.openx.values._MOST_BYTES", 1 << 24)
+    monkeypatch.setattr("offline_data.formats.rlds.values._MOST_BYTES", 1 << 24)
     small = zlib.compress(bytes(6 << 20))
 
     def put(packed: list[bytes], record: Record) -> None:

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from offline_data import StreamingDataset
-from offline_data.config import Settings
-from offline_data.errors import AuthError, NotFoundError, OfflineError
-from offline_data.executors.local import InProcess
+from offline_data.base.config import Settings
+from offline_data.base.errors import AuthError, NotFoundError, OfflineError
+from offline_data.base.ids import parse_id
+from offline_data.base.progress import SILENT
 from offline_data.fetch import gcs
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
-from offline_data.progress import SILENT
-from offline_data.sources.catalogs.openx import NOTES, read_table
-from offline_data.sources.openx import ALIASES, OpenX
-from offline_data.sources.registry import source_accepting
+from offline_data.formats.catalogues.openx import NOTES, read_table
+from offline_data.formats.registry import source_accepting
+from offline_data.formats.rlds.source import ALIASES, OpenX
+from offline_data.pipeline.ingest import Options, download
+from offline_data.pipeline.jobs.executors.local import InProcess
 from offline_data.store.reader import open_reader
 from tests.toys.rlds import toy_record, write_rlds
 from tests.toys.servers import Answer, Fault, FileServer, GcsServer

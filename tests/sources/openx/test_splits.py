@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offline_data.errors import NotFoundError, OfflineDataError, UsageError
-from offline_data.sources.openx.splits import NamedSplit, select
+from offline_data.base.errors import NotFoundError, OfflineDataError, UsageError
+from offline_data.formats.rlds.splits import NamedSplit, select
 
 SPLITS = {
     "train": NamedSplit("train", ("t0", "t1", "t2"), (2, 3, 2)),

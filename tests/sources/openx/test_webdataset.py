@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.config import Settings
-from offline_data.episodes.joining import concatenate
-from offline_data.errors import FormatError, IntegrityError, NotFoundError, OfflineError
-from offline_data.executors.local import InProcess
-from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
-from offline_data.readers.images import decode_jpeg, encode_image
-from offline_data.sources.base import Release, RemoteFile
-from offline_data.sources.openx import OpenX
-from offline_data.sources.openx.webdataset import REPO
-from offline_data.sources.registry import iter_sources
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, IntegrityError, NotFoundError, OfflineError
+from offline_data.base.ids import parse_id
+from offline_data.episode.joining import concatenate
+from offline_data.formats.base import Release, RemoteFile
+from offline_data.formats.registry import iter_sources
+from offline_data.formats.rlds.source import OpenX
+from offline_data.formats.rlds.webdataset import REPO
+from offline_data.pipeline.ingest import Options, convert, download
+from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.raw.images import decode_jpeg, encode_image
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract

@@ -1,0 +1,153 @@
+"""Rules on the values of numeric leaves: not finite, constant, all zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.analysis.checks.block import RowBlock, all_leaves, is_numeric
+from offline_data.analysis.checks.finding import Finding, Severity
+from offline_data.analysis.checks.rule import Measured, Rule, Tally
+from offline_data.analysis.checks.tokens import TOKEN_ROOTS
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import Key, join_key
+from offline_data.store.reader import DatasetReader
+
+MOST_LISTED = 8
+"""Features that a message lists."""
+
+_LEARNT = ("observation", "action")
+"""Roots of leaves that policies are trained on; others are of less weight."""
+
+
+class Range(NamedTuple):
+    """Extremes of each feature, `[*shape]`; NaN where one is."""
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+
+
+def name_features(places: NDArray[Any], total: int) -> str:
+    """Return the subject of a sentence on some features.
+
+    Example:
+        >>> name_features(np.array([[0], [2]]), 3), name_features(np.array([[1]]), 3)
+        ('2 of 3 features ([0], [2]) are', '1 of 3 features ([1]) is')
+    """
+    names = [str(list(map(int, place))) for place in places[:MOST_LISTED]]
+    more = ", …" if len(places) > MOST_LISTED else ""
+    verb = "is" if len(places) == 1 else "are"
+    return f"{len(places)} of {plural(total, 'feature')} ({', '.join(names)}{more}) {verb}"
+
+
+class NonFiniteValues(Rule):
+    """A leaf has NaN or infinite values.
+
+    One NaN in a batch makes the loss NaN and, with the next update, every weight. Sources use NaN
+    for "not measured" (RoboHive's last action of each trial); a filter or a mask is needed then.
+    """
+
+    code = "RL020"
+    name = "non-finite-values"
+    severity = "error"
+    hint = "remove these rows with a filter, or replace the values with `preprocess`"
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        return [k for k, leaf in all_leaves(reader).items() if leaf.dtype.startswith("float")]
+
+    def measure(self, block: RowBlock, key: Key) -> Tally | None:
+        """Count the values; look for rows only where an extreme is not finite."""
+        low, high = block.extremes(key)
+        if np.isfinite(low).all() and np.isfinite(high).all():
+            return None
+        values = block.numbers(key)
+        nan = np.isnan(values)
+        bad = nan | np.isinf(values)
+        rows = np.flatnonzero(bad.reshape(len(values), -1).any(1))
+        count = int(nan.sum())
+        return Tally.of(block, key, rows, nan=count, inf=int(bad.sum()) - count)
+
+    def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
+        rows, infinite = plural(found.number, "row has", "rows have"), "infinite value"
+        return f"{rows} {found.nan:,} NaN and {plural(found.inf, infinite)}"
+
+
+class RangeRule(Rule):
+    """A rule on the range of each feature over the whole dataset."""
+
+    def leaves(self, reader: DatasetReader) -> Iterable[Key]:
+        known = all_leaves(reader).items()  # tokens are words, and padding is constant
+        return [key for key, leaf in known if is_numeric(leaf) and key[0] not in TOKEN_ROOTS]
+
+    def measure(self, block: RowBlock, key: Key) -> Range:
+        return Range(*block.extremes(key))
+
+    def merge(self, first: Range, second: Range) -> Range:
+        return Range(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
+
+
+class ConstantFeature(RangeRule):
+    """A feature of a leaf has the same value in every row.
+
+    It carries no information, and dividing by its standard deviation of 0 makes it NaN or infinite.
+    Rewards, and leaves that are 0 throughout, have rules of their own.
+    """
+
+    code = "RL021"
+    name = "constant-feature"
+    severity = "warning"
+    hint = "drop the feature with `preprocess`, or normalize with a lower limit of the deviation"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        if measured.reader.transitions < 2:
+            return
+        for key, (low, high) in measured.leaves.items():
+            constant = np.atleast_1d((low == high) & ~((low == 0).all() & (high == 0).all()))
+            if key == ("next", "reward") or not constant.any():
+                continue
+            places = np.argwhere(constant)
+            yield self.finding(
+                measured.reader,
+                f"{name_features(places, constant.size)} constant"
+                if constant.size > 1
+                else f"Every row is {np.atleast_1d(low).ravel()[0]!s}",
+                leaf=join_key(key),
+                count=len(places),
+                severity=None if key[0] in _LEARNT else "info",
+            )
+
+
+class AllZeroLeaf(RangeRule):
+    """A leaf is 0 in every row.
+
+    Usually it was never written: TorchRL's Minari adapter allocates files of the right shape and
+    writes no values. Infos that are 0 because nothing happened are harmless.
+    """
+
+    code = "RL022"
+    name = "all-zero-leaf"
+    severity = "warning"
+    hint = "compare with the source; convert again with `--audit all`"
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        for key, (low, high) in measured.leaves.items():
+            if key == ("next", "reward") or low.any() or high.any():
+                continue
+            yield self.finding(
+                measured.reader,
+                f"All {plural(measured.reader.transitions, 'row is', 'rows are')} 0",
+                leaf=join_key(key),
+                count=measured.reader.transitions,
+                severity=_severity_of_zeros(measured.reader, key),
+            )
+
+
+def _severity_of_zeros(reader: DatasetReader, key: Key) -> Severity:
+    """Return the severity for a leaf of zeros: index 0 is an action, and infos may be empty."""
+    if key[0] not in _LEARNT:
+        return "info"
+    counted = all_leaves(reader)[key].dtype.startswith("float")
+    return "error" if counted or key[0] == "observation" else "warning"

@@ -1,0 +1,250 @@
+"""Information on one dataset from its manifest or a catalogue, and its first transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.base.config import Settings
+from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.ids import looks_like_path, parse_id
+from offline_data.base.plurals import plural
+from offline_data.base.urls import redact
+from offline_data.episode.fields import REWARD, join_key
+from offline_data.formats.search import CatalogDataset
+from offline_data.store.history import history_of
+from offline_data.store.layout import EPISODE
+from offline_data.store.library import Entry, locate
+from offline_data.store.listing import LocalDataset
+from offline_data.store.manifest import HistoryStep
+from offline_data.store.reader import DatasetReader
+from offline_data.store.spaces import declared_spaces, observed_leaves
+
+NO_REWARDS = "The source has no rewards: batches have no ('next', 'reward'), and the return of every episode is NaN."
+
+
+@dataclass(frozen=True)
+class DatasetInfo(LocalDataset):
+    """A dataset on this disk, with all of its manifest; `info --json` has these fields."""
+
+    schema: dict[str, dict[str, Any]]
+    """Leaves that the source gave; see `schema_of`."""
+    source: str
+    name: str
+    revision: str
+    created: str
+    """When it was written, ISO 8601."""
+    counts: Mapping[str, int]
+    """Transitions, episodes, flags, and so on."""
+    converter: Mapping[str, Any]
+    """Program and options that made it."""
+    spaces: Mapping[str, Any]
+    """Observation and action spaces, in the source's own form."""
+    values: Mapping[str, str]
+    """Declarations of the source about the values of each leaf of observations and actions, by key:
+    `float32[2], -1 to 1`, or `float32[2], not declared`; `stats` has the range of the data."""
+    environment: Mapping[str, Any]
+    """Environment spec, in the source's own form."""
+    about: Mapping[str, Any]
+    """Everything else that the source says."""
+    licence: str | None
+    citation: str | None
+    notes: Sequence[str]
+    """Rules that were applied, and quirks, a sentence each."""
+    dropped: Sequence[Mapping[str, Any]]
+    """Leaves that could not be kept: `key` and `reason`."""
+    skipped: Sequence[Mapping[str, Any]]
+    """Skipped episodes: `where` and `reason`."""
+    non_finite: Mapping[str, Mapping[str, int]]
+    """NaN and infinite values by leaf."""
+    audit: Mapping[str, Any]
+    """Rows that were read back and compared with the source."""
+    replay: Mapping[str, Any] | None
+    """Summary that `replay --save` recorded; see `store.manifest.ReplaySummary`."""
+    files: Sequence[Mapping[str, Any]]
+    """Raw files: path, url without passwords, size, sha256, and what of them was `compared` with
+    what their source publishes (`size and sha256`; datasets of before do not say)."""
+    parents: Sequence[str]
+    """Ids of the datasets that it was made of."""
+    history: Sequence[HistoryStep]
+    """Steps from the sources to this dataset, the last of which made it."""
+
+
+_OF_MANIFEST = [
+    field.name
+    for field in fields(DatasetInfo)[7:]
+    if field.name not in {"files", "values", "history"}  # `files` may have passwords
+]
+"""Manifest fields that are shown unchanged, except for passwords in `files`."""
+
+
+def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
+    """Describe the dataset with an id or path, from this disk or else from a catalogue.
+
+    Raises:
+        NotFoundError: It is neither on this disk nor in its source's catalogue.
+        InvalidIdError: Neither an id nor the path of a dataset directory.
+        NetworkError: The source's remote had to be queried and does not answer.
+    """
+    try:
+        return entry_info(locate(text, settings), settings.root)
+    except NotFoundError:
+        if looks_like_path(text):
+            raise
+        from offline_data.formats.search import find_in_catalog
+
+        found = find_in_catalog(parse_id(text), settings)
+        if found is None:
+            raise
+        return found
+
+
+def entry_info(entry: Entry, root: Path | None = None) -> DatasetInfo:
+    """Describe a dataset on this disk from its manifest; for `root` see `history_of`."""
+    manifest = entry.manifest
+    reader = DatasetReader(entry.path, manifest)
+    known: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
+    if REWARD not in reader.step_leaves:
+        known["notes"] = [*manifest.notes, NO_REWARDS]
+    return DatasetInfo(
+        **vars(LocalDataset.of(entry)),
+        schema=schema_of(reader),
+        values=_declared_values(reader),
+        # a manifest written elsewhere may contain full URLs
+        files=[{name: _redact(value) for name, value in one.items()} for one in manifest.files],
+        history=history_of(manifest, root),
+        **known,
+    )
+
+
+def compared_with_source(audit: Mapping[str, Any]) -> str:
+    """Return how many rows of a dataset were compared with its source, as its manifest records.
+
+    Example:
+        >>> compared_with_source({"mode": 0.01, "rows": 118, "of": 6729})
+        '118 of 6,729 rows (1.8 %)'
+    """
+    rows, of = audit.get("rows"), audit.get("of")
+    if type(rows) is not int or type(of) is not int or not 0 <= rows <= of:
+        return "not recorded"
+    share = "all" if rows == of else f"{100 * rows / of:.2g} %" if rows else "none"
+    return f"{rows:,} of {plural(of, 'row')} ({share})"
+
+
+def replay_line(summary: Mapping[str, Any] | None, episodes: int) -> str | None:
+    """Return the last replay that was recorded as a line; None without one.
+
+    `episodes` is the number in the dataset.
+
+    Example:
+        >>> counts = {"exact": 3, "diverging": 1}
+        >>> stated = {"environment": "Hopper-v5", "gymnasium": "1.2.1", "date": "2026-01-31"}
+        >>> line = replay_line({**stated, "counts": counts, "difference": 0.25}, 9)
+        >>> line.split(" (")
+        ['4 of 9 episodes in Hopper-v5: 3 exact, 1 diverging, difference up to 0.25', 'gymnasium 1.2.1, 2026-01-31)']
+    """
+    if summary is None:
+        return None
+    counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
+    largest = summary["difference"]
+    difference = "not finite" if largest is None else f"up to {largest:.3g}" if largest else "0"
+    played = f"{sum(summary['counts'].values()):,} of {plural(episodes, 'episode')}"
+    return (
+        f"{played} in {summary['environment']}: {counts or 'none'}, difference {difference} "
+        f"(gymnasium {summary['gymnasium']}, {summary['date']})"
+    )
+
+
+def _declared_values(reader: DatasetReader) -> dict[str, str]:
+    try:
+        declared = declared_spaces(reader)
+    except FormatError:  # `check` names it
+        return {}
+    actions = {key: leaf for key, leaf in reader.step_leaves.items() if key[0] == "action"}
+    return {
+        join_key(key): str(declared.get(key) or f"{leaf.dtype}{list(leaf.shape)}, not declared")
+        for key, leaf in sorted({**observed_leaves(reader), **actions}.items())
+        if not leaf.text
+    }
+
+
+def _redact(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [redact(str(item)) for item in value]
+    return redact(value) if isinstance(value, str) else value
+
+
+def schema_of(reader: DatasetReader) -> dict[str, dict[str, Any]]:
+    """Return the leaves of the source, whatever the layout, sorted by key.
+
+    Each has `dtype` and `shape` (of codes if it is `text`, of decoded images if it has an
+    `encoding`) and `rows`: one per transition (`steps`), or one more per episode (`observations`).
+    """
+    tables = {"observations": reader.observation_leaves, "steps": reader.step_leaves}
+    leaves: dict[str, dict[str, Any]] = {}
+    for rows, table in tables.items():
+        for key, leaf in table.items():
+            about = {"dtype": leaf.dtype, "shape": leaf.shape, "rows": rows, "text": leaf.text}
+            leaves[join_key(key)] = about | ({"encoding": leaf.encoding} if leaf.encoding else {})
+    leaves.pop(join_key(EPISODE), None)
+    return dict(sorted(leaves.items()))
+
+
+def first_transitions(
+    reader: DatasetReader, count: int, episode: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the first `count` transitions, or fewer, of one episode or of the whole dataset.
+
+    Each has the step row `index`, its `episode` and the `step` in it, counted from 0, and `values`
+    in TED by key, `[*shape]`, with text as `str`. The observation after the last action of an
+    episode without a final observation repeats the one before it. Raises `NotFoundError`.
+    """
+    begin, stop = episode_span(reader, episode)
+    return transitions_of(reader, np.arange(begin, min(stop, begin + count)))
+
+
+def last_transitions(
+    reader: DatasetReader, count: int, episode: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the last `count` transitions in order; see `first_transitions`."""
+    begin, stop = episode_span(reader, episode)
+    return transitions_of(reader, np.arange(max(begin, stop - count), stop))
+
+
+def episode_span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
+    """Return the first row of an episode, or of the dataset, and the one after its last row.
+
+    Raises `NotFoundError`.
+    """
+    if episode is None:
+        return 0, reader.transitions
+    if not 0 <= episode < reader.episode_count:
+        raise NotFoundError(
+            f"{reader.manifest.id} has no episode {episode}: it has "
+            f"{plural(reader.episode_count, 'episode')}, numbered from 0"
+        )
+    begin = int(reader.starts[episode])
+    return begin, begin + int(reader.lengths[episode])
+
+
+def transitions_of(reader: DatasetReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Return whole transitions by their step rows; see `first_transitions`."""
+    columns = reader.transitions_at(rows)
+    del columns[EPISODE]
+    episodes = np.searchsorted(reader.starts, rows, side="right") - 1
+    steps = rows - reader.starts[episodes]
+    texts = {join_key(key): reader.as_text(key, values) for key, values in columns.items()}
+    return [
+        {
+            "index": int(rows[i]),
+            "episode": int(episodes[i]),
+            "step": int(steps[i]),
+            "values": {key: texts[key][i] for key in sorted(texts)},
+        }
+        for i in range(len(rows))
+    ]

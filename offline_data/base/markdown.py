@@ -1,0 +1,57 @@
+"""Texts from elsewhere in Markdown: escaped, so that they are not markup of the page they stand in."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+from offline_data.base.urls import redact
+
+LONGEST = 2000
+"""Characters of a text that are shown, of one that is longer."""
+_MARKUP = re.compile(r"([\\`*_\[\]|~#$!@(){}]|(?<=\w):(?=//)|(?<=www)\.)")
+_FIRST = re.compile(r"^(\d*)([-+=.)])(?=[-=\s]|$)")
+_ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"
+LINK = re.compile(rf"(?<!!)\[([^\[\]]{{1,300}})\]\(({_ADDRESS})\)|{_ADDRESS}(?<![.,;:!?*_~])")
+
+
+def escape(text: Any, longest: int = LONGEST) -> str:
+    r"""Return a text on one line as Markdown that shows it verbatim, without passwords in URLs.
+
+    Example:
+        >>> escape("a|b <script> [x](http://y) *z*\n# w")
+        'a\\|b &lt;script&gt; \\[x\\]\\(http\\://y\\) \\*z\\* \\# w'
+    """
+    return _FIRST.sub(r"\1\\\2", _escape_line(_cut(text, longest)))
+
+
+def escape_text(text: Any) -> str:
+    r"""Return a text like `escape`, in which links and addresses of the web stay links.
+
+    Example:
+        >>> escape_text("*z* of [`DAPG`](https://a.b/c_d), see http://x.y. ![f](ftp://g)")
+        '\\*z\\* of [DAPG](https://a.b/c_d), see <http://x.y>. \\!\\[f\\]\\(ftp\\://g\\)'
+    """
+    line, parts, end = _cut(text, LONGEST), [], 0
+    for found in LINK.finditer(line):
+        label, address = found[1], found[2]
+        shown = f"[{_escape_line(label.strip('`'))}]({address})" if address else f"<{found[0]}>"
+        parts += [_escape_line(line[end : found.start()]), shown]
+        end = found.end()
+    return _FIRST.sub(r"\1\\\2", "".join([*parts, _escape_line(line[end:])]))
+
+
+def _cut(text: Any, longest: int) -> str:
+    line = one_line(text)
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def _escape_line(line: str) -> str:
+    return _MARKUP.sub(r"\\\1", html.escape(line, quote=False))
+
+
+def one_line(text: Any) -> str:
+    """Return a text on one line, without passwords in URLs; a character that cannot be shown is U+FFFD."""
+    words = " ".join(redact(str(text)).split())
+    return "".join(one if one.isprintable() else "\ufffd" for one in words)

@@ -1,7 +1,0 @@
-"""Checks of datasets, as a linter has them: rules with codes, findings, one pass over the data."""
-
-from offline_data.checks.finding import CheckReport, Finding, Severity
-from offline_data.checks.rule import Rule
-from offline_data.checks.run import run_checks
-
-__all__ = ["CheckReport", "Finding", "Rule", "Severity", "run_checks"]

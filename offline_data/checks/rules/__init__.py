@@ -1,1 +1,0 @@
-"""The rules, a file for each subject; `offline_data.checks.registry` finds them."""

@@ -1,0 +1,191 @@
+"""Options applied to a release, and the results of `download` and `convert`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from offline_data.base.config import Settings
+from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.base.files import human_bytes
+from offline_data.base.ids import DatasetId, did_you_mean
+from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
+from offline_data.fetch.plan import FetchPlan
+from offline_data.formats.base import NOT_TAKEN, Release
+from offline_data.formats.options import (
+    ALL_SPLITS,
+    Options,
+    TextOptions,
+)
+from offline_data.formats.registry import get_source
+from offline_data.store.layout import LayoutName
+from offline_data.store.library import Entry
+from offline_data.store.manifest import Manifest
+from offline_data.store.tokenizers import remember_tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class SeveralSplitsError(UsageError):
+    """Files with several splits, such as `train` and `val`, none of which was chosen.
+
+    Attributes:
+        splits: Their names.
+    """
+
+    def __init__(self, where: str, splits: tuple[str, ...]) -> None:
+        self.where, self.splits = where, splits
+        super().__init__(
+            f"{where} has {len(splits)} splits: {', '.join(splits)}",
+            hint=f"choose one: --split={splits[0]!r}; or all as one dataset: --split={ALL_SPLITS!r}",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep `splits` when pickled."""
+        return type(self), (self.where, self.splits)
+
+
+def apply_options(options: Options, release: Release, source: str) -> Release:
+    """Return a release with options, see `Source.with_options`; raises `NotFoundError` for a split."""
+    _check_split(release, source, options.split)
+    options = replace(options, mapping=options.mapping or release.options.mapping)
+    if any(getattr(options, name) for name in NOT_TAKEN):
+        release = get_source(source).with_options(release, options)
+    else:  # without the adapter, which needs numpy
+        release = replace(release, options=options)
+    if options.allow_changed:
+        files = (
+            replace(file, size=None, digest=None, accepts_changes=True) for file in release.files
+        )
+        release = replace(release, files=tuple(files))
+    return release
+
+
+def _check_split(release: Release, source: str, split: str | None) -> None:
+    """Raise unless a split is chosen where there are several, and only one that there is."""
+    there, where = release.splits, str(release.local or release.name)
+    if split is None and len(there) > 1:
+        raise SeveralSplitsError(where, there)
+    if split is not None and not there:
+        raise UsageError(
+            f"{where}, as files of {source}, has no separate splits",
+            hint="leave --split out"
+            + ("; a split of a download is part of its id" if release.local is None else ""),
+        )
+    if split not in {None, ALL_SPLITS, *there}:
+        raise NotFoundError(
+            f"{where} has no split {split!r}; it has {', '.join(there)}",
+            hint=did_you_mean(str(split), there),
+        )
+
+
+def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:
+    """Return options of text with the digest of their tokenizer, which then may not change.
+
+    The place of one on this machine is remembered. Raises as
+    `offline_data.text.tokenizer.load_tokenizer`.
+    """
+    if text is None:
+        return None
+    pinned = get_source("text").pin_text(text, offline=settings.offline)
+    if pinned.from_path and pinned.tokenizer_sha256:
+        remember_tokenizer(settings.root, pinned.tokenizer_sha256, pinned.tokenizer)
+    return pinned
+
+
+@pickled_by_name
+@dataclass(frozen=True)
+class Stored:
+    """A dataset on this disk, as the result of a command."""
+
+    id: DatasetId
+    """Its id, revision included."""
+    path: Path
+    """Its directory."""
+    manifest: Manifest
+    """Its manifest."""
+    existed: bool
+    """Whether it existed before."""
+    seconds: float
+    """Wall time of the command."""
+
+    @classmethod
+    def of(cls, entry: Entry, begin: float, *, existed: bool) -> Self:
+        """Return the result of a command that began at a time of `perf_counter`."""
+        return cls(entry.id, entry.path, entry.manifest, existed, perf_counter() - begin)
+
+    def __repr__(self) -> str:
+        """Return id, counts, size and place, on one line."""
+        return (
+            f"Stored({self.id}, {plural(self.transitions, 'transition')}, "
+            f"{plural(self.episodes, 'episode')}, {human_bytes(self.bytes)}, {str(self.path)!r})"
+        )
+
+    @property
+    def layout(self) -> LayoutName:
+        """Its layout."""
+        return self.manifest.layout
+
+    @property
+    def transitions(self) -> int:
+        """Number of its transitions."""
+        return int(self.manifest.counts["transitions"])
+
+    @property
+    def episodes(self) -> int:
+        """Number of its episodes."""
+        return int(self.manifest.counts["episodes"])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files but the manifest."""
+        return self.manifest.bytes
+
+
+@dataclass(frozen=True)
+class DownloadPlan:
+    """The result of `plan_download`; nothing has been changed."""
+
+    id: DatasetId
+    """The id, with the revision if it could be resolved."""
+    destination: Path
+    """Directory that the dataset would have."""
+    existing: Path | None
+    """Its directory if it exists already; then nothing would be done."""
+    fetch: FetchPlan | None
+    """Files to fetch; None if they are on this machine already."""
+    free_bytes: int
+    """Free bytes on the disk of the root."""
+    shards: int | None = None
+    """Number of shards, which are fetched, converted and freed one by one; None if unknown."""
+
+
+@dataclass(frozen=True)
+class ConvertPlan:
+    """Plan of a conversion of local files; nothing has been changed."""
+
+    id: DatasetId
+    """The id it would have."""
+    source: str
+    """Source whose format the files have."""
+    layout: LayoutName
+    destination: Path
+    """Its directory."""
+    existing: Path | None
+    """Directory of an existing dataset that satisfies the request, if any; nothing is done then."""
+    replaces: DatasetId | None
+    """Dataset of the same name that would go."""
+    files: int
+    """Raw files, and their bytes."""
+    bytes: int
+    transitions: int | None
+    """As the files state it, like the next one; of all files, for any requested range."""
+    episodes: int | None
+    free_bytes: int
+    """Free bytes on the disk of the root."""
+    warnings: tuple[str, ...]
+    """Facts that a user would not expect."""

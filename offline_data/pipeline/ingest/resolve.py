@@ -1,0 +1,216 @@
+"""Answer to what `download`, plans and streams ask first: is a dataset on this disk, or what is it made of?"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from offline_data.base.config import ARGUMENT, CONFIG_FILE, Settings
+from offline_data.base.errors import (
+    NetworkError,
+    NoNetworkError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+)
+from offline_data.base.ids import SHARED, DatasetId, did_you_mean
+from offline_data.formats.options import Options, format_range, to_arguments
+from offline_data.formats.registry import get_source
+from offline_data.pipeline.ingest.build import Build, BuildJob, destination_of
+from offline_data.pipeline.ingest.options import apply_options
+from offline_data.pipeline.ingest.raw import with_digests
+from offline_data.store.library import Entry, find, how_to_get, list_datasets, newest, revisions
+
+_MOST_NAMED = 5
+
+
+@contextmanager
+def resolve(
+    dataset: DatasetId,
+    settings: Settings,
+    options: Options,
+    digests: Mapping[str, str] | None = None,
+) -> Iterator[Entry | Build]:
+    """Yield a dataset on this disk that satisfies the options, else its build, for which its source is asked.
+
+    Errors of a block that builds it are those of `suggest_command`.
+    """
+    entry = None if options.force else on_disk(dataset, settings, options)
+    if entry is not None:
+        yield entry
+        return
+    with suggest_command(dataset, settings, options) as asking:
+        yield ask_source(dataset, asking, options, digests)
+
+
+def ask_source(
+    dataset: DatasetId,
+    settings: Settings,
+    options: Options,
+    digests: Mapping[str, str] | None = None,
+) -> Build:
+    """Return the build of a dataset with the revision that its source has.
+
+    Raises `IntegrityError` if the source lacks a file of `digests`, sha256 in hex by path.
+    """
+    source = get_source(dataset.source)
+    release = source.resolve(dataset.name, dataset.revision, settings)
+    release = with_digests(apply_options(options, release, dataset.source), digests or {})
+    target = dataset.at(options.revision_of(release.revision))
+    layout, destination = options.layout or "compact", destination_of(target, settings)
+    return Build(release, BuildJob(target, source.name, layout, destination), options)
+
+
+def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
+    """Find a dataset that satisfies the options under the root, else None; uses no network."""
+    if dataset.revision:
+        entry = find(settings.root, dataset.at(options.revision_of(dataset.revision)))
+    elif options.whole and options.text is None:
+        entry = find(settings.root, dataset, parts=dataset.source == "local")
+    else:
+        home = settings.root / dataset.folder
+        entry = newest(revisions(home, f"*{options.revision_of('')}")[0])
+    if entry is None or dataset.source == "local":
+        return entry
+    if not options.accept(entry.manifest):
+        return None
+    if dataset.revision or not str(entry.id.revision).startswith("local-"):
+        return entry
+    try:  # the source's own files on this machine may have changed since
+        release = get_source(dataset.source).resolve(
+            dataset.name, None, replace(settings, offline=True)
+        )
+    except OfflineDataError:  # they are gone: use the existing dataset
+        return entry
+    return entry if options.revision_of(release.revision) == entry.id.revision else None
+
+
+@contextmanager
+def suggest_command(dataset: DatasetId, settings: Settings, options: Options) -> Iterator[Settings]:
+    """Add the dataset, and the command to run online, to an `OfflineError` of the block.
+
+    The hint of any `NetworkError` has the nearest names if the name is in no catalogue. It is likely
+    misspelt then, and the settings that this yields let a host be asked once, without retries.
+    """
+    near = _suggest_names(dataset, settings)
+    once = replace(settings, transfer=replace(settings.transfer, tries=1))
+    try:
+        yield once if near else settings
+    except OfflineError:
+        command = online_command(dataset, settings, options)
+        raise OfflineError(
+            f"{_say_missing(dataset, options)}, and offline mode is on",
+            hint=near or f"online: `{command}`; {offline_advice(settings)}",
+        ) from None
+    except NotFoundError as error:
+        other = _suggest_tokens(dataset, settings, options)
+        if other is None or dataset.source != "local":
+            raise
+        raise NotFoundError(_say_missing(dataset, options), hint=other) from error
+    except NoNetworkError as error:
+        hint = near or _suggest_datasets_here(settings) or str(error.shell_hint)
+        if dataset.source == SHARED and dataset.name.startswith("http"):  # typed by the user
+            hint = f"is the address right? {hint}"
+        raise NoNetworkError(error.message, hint=hint) from None
+    except NetworkError as error:
+        if not near:
+            raise
+        hint = " ".join(filter(None, (near, error.shell_hint)))
+        raise type(error)(error.message, hint=hint) from error
+
+
+def missing_error(dataset: DatasetId, settings: Settings, options: Options) -> NotFoundError:
+    """Return the error for a dataset that is not on this disk, where it may not be downloaded."""
+    return NotFoundError(
+        f"{_say_missing(dataset, options)} (looked in {settings.root})",
+        hint=_suggest_names(dataset, settings)
+        or _suggest_tokens(dataset, settings, options)
+        or f"load it with download=True; {how_to_get(dataset)}",
+    )
+
+
+def online_command(dataset: DatasetId, settings: Settings, options: Options) -> str:
+    """Return the shell command that downloads a dataset with these options.
+
+    Example:
+        >>> from offline_data.base.config import Settings
+        >>> from offline_data.base.ids import parse_id
+        >>> from offline_data.formats.options import Options
+        >>> options = Options(episodes=(0, 10))
+        >>> online_command(parse_id("d4rl:pen-human-v1"), Settings("/data"), options)
+        'offline-data download d4rl:pen-human-v1 --episodes 0:10'
+    """
+    words = ["offline-data", "download", str(dataset)]
+    if settings.origins.get("root") == ARGUMENT:
+        words += ["--root", str(settings.root)]
+    return shlex.join([*words, *to_arguments(options)])
+
+
+def _say_missing(dataset: DatasetId, options: Options) -> str:
+    if options.force:
+        return f"{dataset} cannot be fetched again from this disk"
+    if options.episodes:
+        return f"Episodes {format_range(options.episodes)} of {dataset} are not on this disk"
+    if options.only:
+        return f"Features {options.only} of {dataset} are not on this disk"
+    tokens = ", tokenized with these options," if options.text else ""
+    return f"{dataset}{tokens} is not on this disk"
+
+
+def _suggest_tokens(dataset: DatasetId, settings: Settings, options: Options) -> str | None:
+    """Return a hint if a dataset is here, but its text was tokenized with other options."""
+    here = options.text and find(settings.root, dataset)
+    return (
+        f"the one here was tokenized with others: `offline-data info {here.id}`" if here else None
+    )
+
+
+def _suggest_datasets_here(settings: Settings) -> str | None:
+    """Return a hint with the datasets on this disk, for a machine without a network; None: none."""
+    ids = (one.id for one in list_datasets(settings.root))
+    names = list(dict.fromkeys(f"{one.source}:{one.name}" for one in ids))
+    if not names:
+        return None
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return (
+        f"on this disk: {', '.join(names[:_MOST_NAMED])}{more} (`offline-data list`); "
+        "OFFLINE_DATA_OFFLINE=1 or --offline asks no host"
+    )
+
+
+def _suggest_names(dataset: DatasetId, settings: Settings) -> str | None:
+    """Return a hint with the nearest known names, if a name is neither in a catalogue nor here."""
+    known = known_names(dataset.source)
+    if dataset.name not in known:
+        here = (entry.id for entry in list_datasets(settings.root))
+        known += [known_id.name for known_id in here if known_id.source == dataset.source]
+    if dataset.name in known:
+        return None
+    return did_you_mean(dataset.name, known, count=3, shown=f"{dataset.source}:{{}}".format)
+
+
+def offline_advice(settings: Settings) -> str:
+    """Return what turned offline mode on, and how to turn it off."""
+    origin = settings.origins.get("offline", ARGUMENT)
+    if origin == ARGUMENT:
+        return "leave out --offline where there is a network"
+    if origin == CONFIG_FILE:
+        place, switches = f"`offline` in {settings.config}", "OFFLINE_DATA_OFFLINE=0"
+    else:
+        place, switches = origin, " ".join(f"{name}=0" for name in origin.split(" and "))
+    return f"{place} says so; {switches} before the command says otherwise for once"
+
+
+def known_names(source: str) -> list[str]:
+    """List the dataset names in the catalogue of `source`, in its order; uses no network.
+
+    Raises:
+        NotFoundError: No such source.
+
+    Example:
+        >>> "pen-human-v1" in known_names("d4rl")
+        True
+    """
+    return [entry.name for entry in get_source(source).catalog()]

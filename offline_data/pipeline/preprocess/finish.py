@@ -1,0 +1,372 @@
+"""From finished tasks to a dataset directory: manifest, joined files, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.base.errors import IntegrityError, StepError
+from offline_data.base.files import disk_errors
+from offline_data.base.ids import DatasetId
+from offline_data.base.plurals import plural, plural_of
+from offline_data.base.progress import SILENT
+from offline_data.base.version import __version__
+from offline_data.episode import Key
+from offline_data.formats.corrections import reading_of
+from offline_data.pipeline.jobs.workdir import Record, WorkDir
+from offline_data.pipeline.preprocess.job import RunOptions
+from offline_data.pipeline.preprocess.plan import Plan, TaskSpec, digest_of_rows
+from offline_data.pipeline.preprocess.recipe import Recipe
+from offline_data.pipeline.preprocess.steps.base import Selection
+from offline_data.store.copies import place_file
+from offline_data.store.encoded import joined_offsets
+from offline_data.store.history import extend_history
+from offline_data.store.layout import (
+    EPISODE,
+    OFFSETS,
+    VIDEO,
+    AuditMode,
+    LeafSpec,
+    TableSpec,
+    file_sizes,
+    with_counts,
+)
+from offline_data.store.manifest import NEXT_TOO, HistoryStep, Manifest
+from offline_data.store.reader import DatasetReader, decode
+from offline_data.store.tables import Vocabularies
+from offline_data.store.video import number_videos
+from offline_data.store.writer import (
+    Contents,
+    DatasetCounts,
+    FileDigest,
+    HashedFile,
+    Sink,
+    finalize,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+_JOIN_CHUNK = 8 << 20
+"""Bytes that are read, hashed and written at once when files of tasks are joined."""
+
+_HASH_CHUNK = 1 << 20
+"""Bytes that are read and hashed at once; fits the processor's cache."""
+
+_REWARD_SCALES = ("ref_min_score", "ref_max_score", "reward_threshold")
+"""Fields of a source on the scale of rewards, which are wrong once rewards change."""
+
+
+def header_of(
+    target: DatasetId, plan: Plan, reader: DatasetReader, fingerprint: str, options: RunOptions
+) -> Manifest:
+    """Return the manifest without tables, counts and digests.
+
+    The parent's fields are kept, except spaces whose leaves have changed.
+    """
+    parent = reader.manifest
+    changed = [name for name in parent.spaces if _space_changed(name, plan, reader)]
+    notes = [*parent.notes, *plan.recipe.notes()]
+    if changed:
+        notes.append(f"Spaces of {' and '.join(changed)} are left out: these leaves have changed")
+    said = {**parent.about, **parent.environment}
+    tells = any(said.get(name) is not None for name in _REWARD_SCALES)
+    if tells and not all(isinstance(step, Selection) for step in plan.recipe.steps):
+        notes.append(f"Reference scores and reward thresholds are those of {parent.id}")
+    said_of_view = {}
+    if (view := options.view) is not None:
+        cut = int((view.lengths != reader.lengths[view.episodes]).sum())
+        said_of_view["view"] = {
+            "transitions": view.transitions,
+            "episodes": len(view.episodes),
+            "cut": cut,
+            "sha256": digest_of_rows(view),
+        }
+        pieces = (
+            f". {plural_of(cut, len(view.episodes), 'episode', 'is a piece', 'are pieces')}, "
+            "truncated where the parent's episode continues"
+        )
+        rows = f"{view.transitions} of {plural(reader.transitions, 'transition')}"
+        notes.append(f"Made of a view of {parent.id}: {rows}{pieces if cut else ''}")
+    chosen = plan.chosen
+    last, stop = int(chosen.episodes[-1]), int(chosen.steps[-1] + chosen.lengths[-1])
+    if options.num_frames is not None and stop < reader.lengths[last]:
+        steps = f"{stop} of {plural(int(reader.lengths[last]), 'step')}"
+        notes.append(f"Episode {last} of {parent.id} is cut after {steps}: truncated there")
+    about: Mapping[str, Any] = parent.about
+    for each in plan.recipe.steps:
+        about = each.update_about(about)
+    frames = {} if options.num_frames is None else {"num_frames": options.num_frames}
+    step = HistoryStep(
+        "preprocess",
+        str(target),
+        (parent.id,),
+        version=__version__,
+        recipe=tuple(plan.recipe.describe()),
+        options={**frames, **said_of_view},
+    )
+    return Manifest(
+        id=str(target),
+        source=target.source,
+        name=target.name,
+        revision=target.revision or "",
+        layout=plan.layout,
+        tables={},
+        counts={},
+        converter={
+            "name": "offline-data",
+            "version": __version__,
+            "adapter": "preprocess",
+            "reading": reading_of("preprocess"),
+            "options": {
+                "recipe": recipe_json(plan.recipe),
+                "num_frames": options.num_frames,
+                NEXT_TOO: True,
+                "fingerprint": fingerprint,
+                **said_of_view,
+            },
+        },
+        spaces={name: space for name, space in parent.spaces.items() if name not in changed},
+        environment=parent.environment,
+        about=about,
+        licence=parent.licence,
+        citation=parent.citation,
+        notes=tuple(dict.fromkeys(note for note in notes if note)),
+        dropped=parent.dropped,
+        skipped=parent.skipped,
+        parents=(parent.id,),
+        history=extend_history([parent], step),
+    )
+
+
+def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return every step's parameters and what it learnt, without schemas."""
+    return [
+        {**step.describe(), **{k: v for k, v in step.state().items() if k != "schema"}}
+        for step in recipe.steps
+    ]
+
+
+def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
+    """Return True if the leaves of a space have changed names, dtypes, shapes or values."""
+    before = {key for key in (*reader.step_leaves, *reader.observation_leaves) if key[0] == space}
+    after = {key for key in (*plan.schema.steps, *plan.schema.observations) if key[0] == space}
+    return before != after or not before <= plan.unchanged
+
+
+class IncrementalHasher:
+    """Hashes and syncs the files that tasks write in place, up to where all tasks are finished.
+
+    Reading right behind the writer finds the bytes in the page cache. Errors of the disk are raised
+    by `digests`.
+    """
+
+    def __init__(self, tasks: Sequence[TaskSpec], folder: Path) -> None:
+        self._tasks, self._folder = tasks, folder
+        names = sorted(tasks[0].end)
+        self._hashed = {name: (0, hashlib.sha256()) for name in names}
+        self._threads = {name: ThreadPoolExecutor(1, "offline-data-hash") for name in names}
+        self._waiting: list[Future[None]] = []
+        self._finished: set[int] = set()
+        self._next = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for thread in self._threads.values():
+            thread.shutdown(wait=True, cancel_futures=True)
+
+    def add(self, task: int) -> None:
+        """Hash on, now that this task's rows are complete."""
+        self._finished.add(task)
+        if task != self._next:
+            return
+        while self._next in self._finished:
+            self._next += 1
+        for name, stop in self._tasks[self._next - 1].end.items():
+            self._waiting.append(self._threads[name].submit(self._hash, name, stop))
+
+    def digests(self) -> dict[str, FileDigest]:
+        """Wait until all is hashed and synced; returns size and digest of every file."""
+        with disk_errors(self._folder):
+            for waiting in self._waiting:
+                waiting.result()
+        return {name: FileDigest(at, sha.hexdigest()) for name, (at, sha) in self._hashed.items()}
+
+    def _hash(self, name: str, stop: int) -> None:
+        at, sha = self._hashed[name]
+        chunk = memoryview(bytearray(_HASH_CHUNK))
+        with (self._folder / name).open("rb", buffering=0) as source:
+            source.seek(at)
+            while at < stop and (size := source.readinto(chunk[: stop - at])):
+                sha.update(chunk[:size])
+                at += size
+            self._hashed[name] = at, sha
+            os.fsync(source.fileno())
+
+
+def finish(
+    plan: Plan,
+    work: WorkDir,
+    header: Manifest,
+    audit: AuditMode,
+    reader: DatasetReader,
+    digests: Mapping[str, FileDigest] | None = None,
+) -> Manifest:
+    """Assemble the dataset directory from the output of the tasks; it is not published yet.
+
+    Raises `StepError` if no episode is left (the tasks' output is deleted), `IntegrityError` if a
+    task is not finished or a file has another size than recorded, and what `finalize` raises.
+    """
+    found = [work.read_record(task) for task in range(len(plan.tasks))]
+    missing = [task for task, record in enumerate(found) if record is None]
+    if missing:
+        raise IntegrityError(f"Tasks {missing[:5]} of {len(found)} are not finished in {work.path}")
+    records = [record for record in found if record is not None]
+    counted = [counts for _, counts, _ in records]
+    census = DatasetCounts()
+    for one in counted:
+        census.counts.update(one["counts"])
+        for leaf, counts in one["non_finite"].items():
+            census.add_non_finite(leaf, counts)
+    transitions, episodes = census.counts["transitions"], census.counts["episodes"]
+    if not episodes:
+        work.clear()
+        raise StepError("The recipe leaves no episode of the dataset")
+    tables = with_counts(plan.tables, transitions, episodes)
+    written = _join_files(work, records, tables) if digests is None else digests
+    for name, size in file_sizes(tables).items():
+        if written[name].size != size:
+            raise IntegrityError(
+                f"{name} has {plural(written[name].size, 'byte')} of new rows, expected {size}"
+            )
+    with disk_errors(work.dataset):  # what is left of a try to finish it
+        for path in work.dataset.rglob("*"):
+            if path.is_file() and path.relative_to(work.dataset).as_posix() not in written:
+                path.unlink()
+    audited = {
+        "mode": audit,
+        "rows": sum(one["audit"][0] for one in counted),
+        "of": transitions,
+        "episodes": sum(one["audit"][1] for one in counted),
+        "differences": 0,
+    }
+    texts = plan.recipe.episode_words(reader)
+    extras = {key: replace(one, text=key in texts) for key, one in plan.schema.episodes.items()}
+    words = Vocabularies()  # of text leaves, under the names that they have in the new dataset
+    for name, table in tables.items():
+        for leaf in table.leaves:
+            if leaf.text and leaf.key in plan.words:
+                words.know(name, leaf.key, plan.words[leaf.key])
+    columns = _episode_columns(records, texts)
+    contents = Contents(tables, columns, extras, census, audited, plan.schema.two_copies, written)
+    options = header.converter["options"]
+    recipe = [dict(step) for step in options["recipe"]]
+    for number, blocks, rows, why in (part for one in counted for part in one["by_rows"]):
+        said = recipe[number].setdefault("by_rows", {"blocks": 0, "rows": 0, "why": why})
+        said["blocks"] += blocks
+        said["rows"] += rows
+    options = {**options, "recipe": recipe}
+    header = replace(header, converter={**header.converter, "options": options})
+    with Sink(work.dataset) as sink:
+        return finalize(sink, header, contents, words)
+
+
+def _episode_columns(
+    records: Sequence[Record], texts: Mapping[Key, Sequence[str]]
+) -> dict[Key, NDArray[Any]]:
+    """Join the episode columns of all tasks; text as `str`, `start` as rows of the dataset."""
+    parts = [columns for columns, _, _ in records if columns]
+    columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    lengths = columns["length",].astype(np.int64)
+    columns["start",] = np.cumsum(lengths) - lengths
+    for key, words in texts.items():
+        if key in columns:
+            columns[key] = decode(columns[key], list(words))
+    return columns
+
+
+def _join_files(
+    work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]
+) -> dict[str, FileDigest]:
+    """Join the files that the tasks wrote into those of the dataset."""
+    leaves: dict[str, LeafSpec] = {}  # one of every file: the episode number, where it has that
+    codes: dict[str, list[NDArray[np.int32]]] = {}
+    linked: dict[str, FileDigest] = {}
+    videos = [one["videos"] for _, one, _ in records]
+    for table in tables.values():
+        for leaf in sorted(table.leaves, key=lambda leaf: leaf.key != EPISODE):
+            leaves.setdefault(leaf.file, replace(leaf, stride=1) if leaf.encoding else leaf)
+            if leaf.encoding == VIDEO:
+                codes[leaf.file], sources = number_videos(leaf, videos)
+                for name, (task, old) in sources.items():
+                    linked[name] = FileDigest(**videos[task][old])
+                    with disk_errors(work.dataset):
+                        (work.dataset / name).unlink(missing_ok=True)
+                        source = work.shard(task) / old
+                        place_file(
+                            source, work.dataset / name, videos[task][old], SILENT, move=True
+                        )
+            elif leaf.encoding:
+                leaves[leaf.offsets] = replace(leaf, file=leaf.offsets, stride=8)
+    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="offline-data-join") as pool:
+        digests = pool.map(partial(_join, work, records, codes), leaves.values())
+        return {**dict(zip(leaves, digests, strict=True)), **linked}
+
+
+def _join(
+    work: WorkDir,
+    records: Sequence[Record],
+    codes: Mapping[str, list[NDArray[np.int32]]],
+    leaf: LeafSpec,
+) -> FileDigest:
+    """Concatenate one file of every task; `codes` are the new numbers of videos by file and task."""
+    with disk_errors(work.dataset):
+        (work.dataset / leaf.file).unlink(missing_ok=True)  # of a try to finish it
+        file = HashedFile(work.dataset / leaf.file)
+        with file.handle:
+            for chunk in _shards(work, records, leaf, codes.get(leaf.file)):
+                file.append(memoryview(chunk))
+            return file.finish()
+
+
+def _shards(
+    work: WorkDir,
+    records: Sequence[Record],
+    leaf: LeafSpec,
+    codes: list[NDArray[np.int32]] | None,
+) -> Iterator[bytes | bytearray]:
+    """Read one file of every task, with numbers of episodes, offsets and videos of the dataset."""
+    counts = [counts["counts"].get("episodes", 0) for _, counts, _ in records]
+    shards = [(work.shard(task) / leaf.file, count) for task, count in enumerate(counts) if count]
+    if codes is not None:
+        for task in np.flatnonzero(counts).tolist():
+            pairs = np.fromfile(work.shard(task) / leaf.file, "<i4").reshape(-1, 2)
+            pairs[:, 0] = codes[task][pairs[:, 0]]
+            yield pairs.tobytes()
+        return
+    if leaf.file.endswith(OFFSETS):
+        yield from joined_offsets(path for path, _ in shards)
+        return
+    before, size = 0, max(1, _JOIN_CHUNK // max(1, leaf.stride)) * leaf.stride
+    for path, episodes in shards:
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(size):
+                chunk = bytearray(data)
+                if leaf.key == EPISODE and before:
+                    rows = np.frombuffer(chunk, np.uint8).reshape(-1, leaf.stride)
+                    numbers = rows[:, leaf.offset : leaf.offset + 8]
+                    numbers[:] = (numbers.copy().view(np.int64) + before).view(np.uint8)
+                yield chunk
+        before += episodes

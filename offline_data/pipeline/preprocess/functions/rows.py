@@ -1,0 +1,353 @@
+"""Calling a user function on one row after the other, or on a block, and checking its results.
+
+Running row by row is the reference for all other ways. Errors of the function name the row and have
+its own traceback; the random generators are seeded before every call; all results must have the
+schema of the first.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
+from torch import Tensor
+
+from offline_data.base.errors import FormatError, StepError
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import RESERVED_ROOTS, Key, check_key, join_key
+from offline_data.rows.gather.assemble import assemble, tree_of
+from offline_data.store.layout import DTYPES
+
+if TYPE_CHECKING:
+    from offline_data.pipeline.preprocess.functions.ted import Table
+
+Place: TypeAlias = Callable[[], str]
+"""Describes a row, block or episode, when a message needs it."""
+
+Leaves: TypeAlias = "dict[Key, Tensor]"
+FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
+"""Schema of a function's result: dtype name and row shape of every leaf."""
+
+CPU = torch.device("cpu")
+
+_STRIP = 32
+"""Rows that are unbound at once: many small long-lived tensors keep the garbage collector busy."""
+
+_FRAMES = 30
+"""Last frames of a traceback that are shown; endless recursion has a thousand."""
+
+_MASK = (1 << 64) - 1
+
+
+def result_error(
+    key: Key | None, found: str, expected: str, place: Place, hint: str | None = None
+) -> StepError:
+    """Return the error for a result, or the leaf of a result, that is not as expected."""
+    leaf = "" if key is None else f"{join_key(key)!r} as "
+    return StepError(
+        f"The function returned {leaf}{found} for {place()}; expected {expected}", hint=hint
+    )
+
+
+def failure(error: BaseException, place: Place) -> StepError:
+    """Return the error for an exception of a user function, with its own traceback.
+
+    For all but `KeyboardInterrupt`, so also for `SystemExit`; that one is raised again.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    trace = error.__traceback__ and error.__traceback__.tb_next  # from the function's frame on
+    lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # noqa: BLE001 - an error whose own text fails
+        text = ""
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return StepError(f"The function failed on {place()}: {said}\n" + "".join(lines).rstrip())
+
+
+def run_rows(
+    fn: Callable[[Any], Any],
+    table: Table,
+    numbers: NDArray[np.int64],
+    place: Callable[[int], str],
+    seed: int,
+    schema: FunctionSchema | None = None,
+) -> Table:
+    """Call `fn` on every row of a table as a TensorDict without batch size.
+
+    Returns new `[n, …]` columns, those of `table` for leaves that `fn` returned unchanged. `fn` may
+    write into its argument, and so into `table`, whose `[n, …]` columns have at least one row. The
+    `[n]` row `numbers` seed the random generators together with `seed`; `place` describes a row for
+    messages; `schema` is that of the results, None: that of the first one.
+
+    Raises:
+        StepError: `fn` failed on a row, or its result cannot be stored or differs in schema.
+
+    Example:
+        >>> table = {("x",): np.array([1.0, 2.0])}
+        >>> run_rows(lambda td: {"y": td["x"] * 2}, table, np.arange(2), str, 0)
+        {('y',): array([2., 4.])}
+    """
+    slots = {key: slot for slot, key in enumerate(table)}
+    tree, no_rows = tree_of(slots), torch.Size(())
+    whole = [torch.from_numpy(values) for values in table.values()]
+    columns: dict[Key, Tensor | None] = {}  # None: unchanged so far
+    with torch.no_grad():
+        for begin in range(0, len(numbers), _STRIP):
+            part = slice(begin, begin + _STRIP)
+            given = [values[part].unbind(0) for values in whole]
+            places = {k: None if v is None else v[part].unbind(0) for k, v in columns.items()}
+            strip = zip(numbers[part].tolist(), *given, strict=True)
+            for at, (number, *inputs) in enumerate(strip):
+                here = partial(place, begin + at)
+                seed_all(seed, number)
+                leaves = leaves_of(_call(fn, assemble(tree, inputs, no_rows, CPU), here), here)
+                if not columns:
+                    schema = schema or schema_of(leaves, here)
+                    conform(schema, describe_leaves(leaves), here)
+                    columns, places = dict.fromkeys(schema), dict.fromkeys(schema)
+                elif len(leaves) != len(columns):
+                    conform(schema or {}, describe_leaves(leaves), here)
+                for key, spots in places.items():
+                    leaf = leaves.get(key)
+                    if spots is None:
+                        if leaf is not None and key in slots and leaf is inputs[slots[key]]:
+                            continue
+                        conform(schema or {}, describe_leaves(leaves), here)
+                        column = columns[key] = _allocate(key, leaves[key], len(numbers), here)
+                        if begin + at:
+                            column[: begin + at] = whole[slots[key]][: begin + at]
+                        spots = places[key] = column[part].unbind(0)
+                    # Copied at once, as the function may reuse the memory.
+                    spot = spots[at]
+                    if leaf is None or leaf.dtype is not spot.dtype or leaf.shape != spot.shape:
+                        conform(schema or {}, describe_leaves(leaves), here)
+                    try:
+                        spot.copy_(leaves[key])
+                    except (RuntimeError, NotImplementedError) as error:
+                        raise not_plain(key, leaves[key], here) from error
+    return {key: table[key] if v is None else v.numpy() for key, v in columns.items()}
+
+
+def _allocate(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
+    try:
+        return torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
+    except RuntimeError as error:
+        expected = f"{plural(rows, 'row')} of it that fit into memory"
+        raise result_error(key, f"{list(leaf.shape)}", expected, here) from error
+
+
+def call_with_rows(
+    fn: Callable[[Any], Any], table: Table, number: int, place: Place, seed: int
+) -> Any:
+    """Return what `fn` returns for all rows of a table as one TensorDict `[n]`; see `run_rows`."""
+    tree = tree_of({key: slot for slot, key in enumerate(table)})
+    inputs = [torch.from_numpy(values) for values in table.values()]
+    seed_all(seed, number)
+    with torch.no_grad():
+        return _call(fn, assemble(tree, inputs, inputs[0].shape[:1], CPU), place)
+
+
+def _call(fn: Callable[[Any], Any], given: Any, place: Place) -> Any:
+    try:
+        return fn(given)
+    except BaseException as error:
+        raise failure(error, place) from error
+
+
+def run_block(
+    fn: Callable[[Any], Any],
+    table: Table,
+    number: int,
+    place: Place,
+    seed: int,
+    schema: FunctionSchema | None = None,
+) -> Table:
+    """Call `fn` on all rows of a table as one TensorDict; see `run_rows`.
+
+    Returns:
+        `[n, …]` columns, which may share memory with `table` and with objects that `fn` keeps.
+    """
+    rows = len(next(iter(table.values())))
+    leaves = leaves_of(call_with_rows(fn, table, number, place, seed), place)
+    for key, value in leaves.items():
+        if value.ndim < 1 or len(value) != rows:
+            hint = "without batched=N a function gets one row at a time"
+            raise result_error(key, f"{list(value.shape)}", plural(rows, "row"), place, hint)
+    schema = schema or schema_of(leaves, place, rows)
+    conform(schema, describe_leaves(leaves, rows), place)
+    return {key: to_array(key, leaves[key], place) for key in schema}
+
+
+def seed_all(seed: int, number: int) -> None:
+    """Seed torch's (CPU), numpy's and Python's global generators for one row.
+
+    With 64 bits mixed from both numbers (SplitMix64: Steele, Lea and Flood, 2014). Not by
+    `torch.manual_seed`, which also visits every accelerator: 190 µs instead of 1.
+    """
+    bits = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & _MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    bits ^= bits >> 31
+    torch.default_generator.manual_seed(bits >> 1)
+    np.random.seed(bits & 0xFFFFFFFF)  # noqa: NPY002 - functions may use the global generator
+    random.seed(bits)
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Restore the global generators afterwards; meanwhile `os._exit` raises `SystemExit`.
+
+    Called for real, it would end the program without any message.
+    """
+    before, leave, process = states(), os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child that the function forked
+            leave(status)
+        raise SystemExit(f"it calls os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
+        torch.default_generator.set_state(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(before[2])
+
+
+def states() -> tuple[Any, Any, Any]:
+    """Return the states of the three global generators."""
+    of_numpy = np.random.get_state()  # noqa: NPY002
+    return torch.default_generator.get_state(), of_numpy, random.getstate()
+
+
+def same_states(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
+    """Return True if no random number was drawn from the global generators in between."""
+    return (
+        torch.equal(before[0], after[0])
+        and before[1][2:] == after[1][2:]
+        and np.array_equal(before[1][1], after[1][1])
+        and before[2] == after[2]
+    )
+
+
+def leaves_of(result: Any, place: Place) -> Leaves:
+    """Return the leaves of a TensorDict, a tensorclass or a mapping by key.
+
+    Raises `StepError` if it is something else, or contains anything but tensors and numbers.
+    """
+    if not isinstance(result, (TensorDictBase, Mapping)) and not is_tensor_collection(result):
+        what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"
+        raise result_error(None, what, "a TensorDict", place)
+    found: Leaves = {}
+    try:
+        _collect_leaves(result, (), found, place)
+    except RecursionError as error:
+        raise result_error(
+            None, "a result that holds itself, nested without end", "leaves", place
+        ) from error
+    if not found:
+        raise result_error(None, "a TensorDict without leaves", "leaves", place)
+    return found
+
+
+def _collect_leaves(result: Any, above: Key, found: Leaves, place: Place) -> None:
+    for name, value in result.items():
+        if type(name) is str:
+            key = (*above, name)
+        elif isinstance(name, tuple) and name and all(isinstance(part, str) for part in name):
+            key = (*above, *name)
+        else:
+            raise result_error(None, f"a leaf named {name!r}", "text", place)
+        if isinstance(value, torch.Tensor):
+            if value.is_nested:
+                raise not_plain(key, value, place)
+            found[key] = value
+        elif isinstance(value, Mapping) or (
+            is_tensor_collection(value) and not is_non_tensor(value)
+        ):
+            _collect_leaves(value, key, found, place)
+        else:
+            try:
+                if not isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)):
+                    raise TypeError  # noqa: TRY301 - as for what torch refuses
+                plain = np.array(value) if isinstance(value, np.ndarray) else value
+                found[key] = torch.as_tensor(plain)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                hint = "text and objects cannot be stored: number them"
+                kind = type(value).__name__
+                raise result_error(key, kind, "a tensor", place, hint) from error
+
+
+def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
+    """Return the schema of leaves; raises `StepError` for a name or dtype that cannot be stored."""
+    rename = "rename the leaf in the function"
+    for key, value in leaves.items():
+        try:
+            check_key(key)
+        except FormatError as error:
+            raise StepError(
+                f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
+                hint=rename,
+            ) from error
+        above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
+        nested = len(key) > 1 and key[0] in RESERVED_ROOTS - {"next"}
+        if key == ("next",) or nested or above:
+            wanted = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
+            raise result_error(None, f"a leaf {join_key(key)!r}", wanted, place, rename)
+        if (dtype := _name_of(value.dtype)) not in DTYPES:
+            hint = "cast it, for example to float32 or float16"
+            raise result_error(key, dtype, "a dtype that can be stored", place, hint)
+    return describe_leaves(leaves, rows)
+
+
+def describe_leaves(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
+    """Return dtype and shape of leaves; with `rows`, of one row along the first axis."""
+    skip = 0 if rows is None else 1
+    return {key: (_name_of(v.dtype), tuple(v.shape[skip:])) for key, v in leaves.items()}
+
+
+def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None:
+    """Raise `StepError` if leaves are missing or new, or have another dtype or shape."""
+    if schema.keys() != found.keys():
+        missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
+        parts = [("lacks", missing), ("has, unlike the first one,", surplus)]
+        said = (f"{what} {', '.join(sorted(map(join_key, keys)))}" for what, keys in parts if keys)
+        raise StepError(f"The function's result for {place()} {' and '.join(said)}")
+    for key, (dtype, shape) in schema.items():
+        if found[key] != (dtype, shape):
+            hint = "a leaf has one dtype and one shape in all rows: cast it, pad it or cut it"
+            wanted = f"{dtype} {list(shape)} as before"
+            raise result_error(key, f"{found[key][0]} {list(found[key][1])}", wanted, place, hint)
+
+
+def to_array(key: Key, value: Tensor, place: Place) -> NDArray[Any]:
+    """Return a dense tensor as a CPU array, which may share its memory."""
+    try:
+        return np.asarray(value.numpy(force=True))
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise not_plain(key, value, place) from error
+
+
+def not_plain(key: Key, value: Tensor, place: Place) -> StepError:
+    """Return the error for a tensor that cannot be copied."""
+    layout = _name_of(value.layout)
+    where = f"on device {value.device}" + ("" if layout == "strided" else f", {layout}")
+    hint = "return a dense tensor of the CPU"
+    return result_error(key, f"a tensor {where}", "values that can be read", place, hint)
+
+
+def _name_of(what: torch.dtype | torch.layout) -> str:
+    return str(what).removeprefix("torch.")

@@ -1,0 +1,452 @@
+"""`Plan`: parent, recipe, schema and tasks, decided before any row is written.
+
+Planning selects episodes, measures statistics and learns the schema from a few rows. An interrupted
+run is resumed from its saved plan, on this machine or another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.base.errors import FormatError, ManifestError, StepError, UsageError
+from offline_data.base.files import disk_errors
+from offline_data.base.plurals import plural
+from offline_data.base.version import __version__
+from offline_data.episode import Key
+from offline_data.episode.cut import runs_within
+from offline_data.pipeline.jobs.processes.place import report_place
+from offline_data.pipeline.jobs.workdir import WorkDir, read_checked, write_checked
+from offline_data.pipeline.preprocess.job import RunOptions
+from offline_data.pipeline.preprocess.recipe import Recipe, describe_place
+from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Selection
+from offline_data.store.chunk import (
+    EpisodeChunk,
+    EpisodeSelection,
+    read_chunk,
+    read_transitions,
+    select_episodes,
+)
+from offline_data.store.encoded import as_encoded
+from offline_data.store.layout import LayoutName, TableSpec, file_sizes, with_counts
+from offline_data.store.reader import DatasetReader
+from offline_data.store.tables import Schema, schema_of, table_specs
+
+GROUP_BYTES = 8 << 20
+"""Bytes of rows that are read and mapped at once; a larger episode is a group of its own.
+
+If a function's last bits may depend on which rows are computed together, groups depend only on the
+data and the recipe, not on workers, chunks or time.
+"""
+
+GROUP_ROWS = 256
+"""Rows of such a group if Python is called for every row."""
+
+TASK_BYTES = 32 << 20
+"""Least bytes of rows of a task, which is the work lost when a process is killed."""
+
+TASKS = 256
+"""Approximate number of tasks of a large dataset; each leaves a small file until all finish."""
+
+TASK_SECONDS = 4.0
+"""Time of a task if Python is called for every row."""
+
+FIRST_ROW: Key = ("first row",)
+"""Column in the measures of a selection: the parent's first row of each episode."""
+
+_TIMED_PART = 4  # one in so many episodes of the first group is timed
+_PROBED_ENDS = 8  # episodes whose last transition is probed
+_PROBED_AT_RANDOM = 16  # transitions drawn at random
+_PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
+
+Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
+"""Runs a first pass over the data; returns the measures of all groups of a plan, in order."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Groups of episodes that one process reads, maps and writes."""
+
+    groups: NDArray[np.int64]
+    """`[G + 1]` bounds: a group is the chosen episodes `groups[g]` to `groups[g + 1]`."""
+    rows: int
+    """Number of transitions to read."""
+    row: int
+    """Number of its first transition in the new dataset; 0 if it writes files of its own."""
+    episode: int
+    """Number of its first episode in the new dataset; 0 if it writes files of its own."""
+    begin: Mapping[str, int]
+    """Offset of its rows in each file of the new dataset; empty if it writes files of its own."""
+    end: Mapping[str, int]
+    """Offset in each of these files at which its rows end."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A dataset to make from another one, divided into tasks."""
+
+    parent: Path
+    identity: str
+    """Identifies the parent's content; see `identity_of`."""
+    recipe: Recipe
+    chosen: EpisodeSelection
+    """Episodes of the parent to read."""
+    tasks: tuple[TaskSpec, ...]
+    layout: LayoutName
+    schema: Schema
+    tables: Mapping[str, TableSpec]
+    """Tables of the new dataset, with the rows of all chosen episodes."""
+    bytes: int
+    """Bytes of all rows; an estimate if images are encoded."""
+    words: Mapping[Key, Sequence[str]]
+    """Vocabularies of the text leaves, by the key in steps or observations."""
+    unchanged: frozenset[Key]
+    """Leaves of the parent in which the recipe changes no value of a few rows."""
+    in_place: bool
+    """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
+    of its own, which are joined at the end."""
+    seconds: float
+    """Estimated time for all transitions in one process."""
+
+
+def prepare(
+    reader: DatasetReader, recipe: Recipe, options: RunOptions, measure: Measure, *, in_place: bool
+) -> Plan:
+    """Fit every step, in order, and divide the work into tasks.
+
+    Raises `StepError` if a step does not fit the data or leaves no episode, and `Revision` if a
+    trial on some episodes shows that a step must be revised.
+    """
+    chosen = select_episodes(reader, options.num_frames, options.view)
+    ready = Recipe(())
+
+    def measures(step: MeasuredStep | Selection) -> list[Any]:
+        """Run a first pass over the output of the steps so far."""
+        return measure(plan_tasks(reader, ready, chosen, options, in_place=False, trial=True), step)
+
+    for step in recipe.steps:
+        if isinstance(step, Selection):
+            chosen = chosen[_stays(reader, ready, chosen, options, step, measures)]
+        elif not step.state():
+            if isinstance(step, MeasuredStep):
+                step = step.fitted(measures(step))
+            else:
+                sample = ready.apply(probe(reader, chosen, ready.then(step)))
+                report_place(describe_place(step, sample))
+                step = step.settled(sample)
+        ready = ready.then(step)
+    return plan_tasks(reader, ready, chosen, options, in_place=in_place)
+
+
+def _stays(
+    reader: DatasetReader,
+    recipe: Recipe,
+    chosen: EpisodeSelection,
+    options: RunOptions,
+    step: Selection,
+    measured: Callable[[Selection], list[Any]],
+) -> NDArray[np.bool_]:
+    """Return which episodes a selection keeps, from the episode table or from all data."""
+    step = step.settled(recipe.apply(probe(reader, chosen, recipe)))
+    before = chosen.rows(reader)
+    mapped = not all(isinstance(one, Selection) for one in recipe.steps)
+    cut = options.num_frames is not None or options.view is not None
+    labelled = any(one.adds_columns for one in recipe.steps)
+    if step.needs_data or cut or labelled or not recipe.keeps_rows or (mapped and step.by_values):
+        measures = measured(step)
+        table = {k: np.concatenate([one[k] for one in measures]) for k in measures[0]}
+        rows = table.pop(FIRST_ROW)
+    else:
+        table = {key: np.asarray(c)[chosen.episodes] for key, c in reader.episodes.items()}
+        table = {**table, ("number",): chosen.episodes}
+        del table["start",]
+        rows = before
+    stays = step.choose(table, recipe.episode_words(reader))
+    if not stays.any():
+        raise StepError(f"Step {step.name!r} leaves none of {plural(len(stays), 'episode')}")
+    if len(stays) == len(before):
+        return stays
+    if len(np.unique(before)) < len(before):  # a function before it has left some out
+        raise UsageError(
+            f"The view has rows more than once, and a function before step {step.name!r} left "
+            "episodes out, so the selection is ambiguous",
+            hint="make a dataset by the function first, then take the step on that",
+        )
+    return np.isin(before, rows[stays])
+
+
+def plan_tasks(
+    reader: DatasetReader,
+    recipe: Recipe,
+    chosen: EpisodeSelection,
+    options: RunOptions,
+    *,
+    in_place: bool,
+    trial: bool = False,
+) -> Plan:
+    """Cut the work of a recipe whose steps have all learnt into tasks.
+
+    A `trial` is a first pass, whose measures are merged group by group. With `in_place` tasks may
+    write into the files of the dataset.
+    """
+    sample = probe(reader, chosen, recipe)
+    made = recipe.apply(sample)
+    timed = sample
+    if not recipe.per_row:
+        timed = read_chunk(
+            reader, chosen[: -(-int(group_bounds(reader, chosen)[1]) // _TIMED_PART)]
+        )
+    begin = time.perf_counter()
+    recipe.apply(timed)
+    each = (time.perf_counter() - begin) / max(1, timed.batch.transitions)
+    limit = int(TASK_SECONDS / max(each, 1e-9)) if recipe.per_row else None
+    rows = options.task_rows(chosen.transitions) or limit
+    if rows is None:
+        rows = max(1, TASK_BYTES // max(1, row_bytes(reader)), chosen.transitions // TASKS)
+    most = None
+    if recipe.per_row:
+        most = GROUP_ROWS if trial or recipe.in_blocks else min(rows, limit or rows)
+    groups = group_bounds(reader, chosen, most)
+    return _plan_of(
+        reader,
+        recipe,
+        chosen,
+        groups,
+        _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows),
+        options.layout or reader.manifest.layout,
+        sample,
+        made,
+        in_place=in_place,
+        seconds=each * chosen.transitions,
+    )
+
+
+def _plan_of(
+    reader: DatasetReader,
+    recipe: Recipe,
+    chosen: EpisodeSelection,
+    groups: NDArray[np.int64],
+    tasks: NDArray[np.int64],
+    layout: LayoutName,
+    sample: EpisodeChunk,
+    made: EpisodeChunk,
+    *,
+    in_place: bool,
+    seconds: float,
+) -> Plan:
+    """Return the plan whose task `k` is the groups `tasks[k]` to `tasks[k + 1]`.
+
+    `groups[g]` to `groups[g + 1]` are the chosen episodes of group `g`. Schema, vocabularies and
+    unchanged leaves are those of a `sample` and what the recipe `made` of it.
+    """
+    try:
+        schema = schema_of_chunk(made)
+        tables = table_specs(layout, schema)
+    except FormatError as error:
+        raise StepError(
+            f"What the recipe gives cannot be stored: {error.message}", hint=error.shell_hint
+        ) from error
+    in_place = in_place and recipe.keeps_rows and not schema.has_encoded
+    before = np.concatenate([[0], np.cumsum(chosen.lengths)])
+
+    def offsets(episode: int) -> dict[str, int]:
+        return file_sizes(with_counts(tables, int(before[episode]), episode)) if in_place else {}
+
+    def task_of(first: int, stop: int) -> TaskSpec:
+        bounds = groups[first : stop + 1]
+        start, end = int(bounds[0]), int(bounds[-1])
+        rows = int(before[end] - before[start])
+        row, episode = (int(before[start]), start) if in_place else (0, 0)
+        return TaskSpec(bounds, rows, row, episode, offsets(start), offsets(end))
+
+    transitions, episodes = int(before[-1]), len(chosen.episodes)
+    tables_of_all = with_counts(tables, transitions, episodes)
+    encoded = schema.encoded_bytes(transitions, transitions + episodes)
+    return Plan(
+        parent=reader.path,
+        identity=identity_of(reader),
+        recipe=recipe,
+        chosen=chosen,
+        tasks=tuple(task_of(*pair) for pair in pairwise(tasks.tolist())),
+        layout=layout,
+        schema=schema,
+        tables=tables_of_all,
+        bytes=sum(file_sizes(tables_of_all).values()) + encoded,
+        words=made.words,
+        unchanged=_find_unchanged_leaves(sample, made),
+        in_place=in_place,
+        seconds=seconds,
+    )
+
+
+def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> EpisodeChunk:
+    """Read a sample to learn from: whole episodes if `recipe` may change lengths, else transitions.
+
+    Transitions are the first, the last, last ones of episodes, and others drawn with a fixed seed.
+    """
+    count = len(chosen.episodes)
+    if not recipe.keeps_rows:
+        return read_chunk(
+            reader, chosen[np.isin(np.arange(count), _spread(count, _PROBED_EPISODES))]
+        )
+    starts = chosen.rows(reader)
+    ends = starts + chosen.lengths - 1
+    drawn = np.random.default_rng(0).integers(0, chosen.transitions, _PROBED_AT_RANDOM)
+    before = np.cumsum(chosen.lengths)
+    episode = np.searchsorted(before, drawn, side="right")
+    within = drawn - (before - chosen.lengths)[episode]
+    rows = [starts[:1], ends[-1:], ends[_spread(count, _PROBED_ENDS)], starts[episode] + within]
+    return read_transitions(reader, np.unique(np.concatenate(rows)))
+
+
+def _spread(count: int, wanted: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(np.int64))
+
+
+def _find_unchanged_leaves(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
+    """Return the leaves whose dtype and shape are the same, and whose rows were there before."""
+    old, new = ({**one.batch.steps, **one.batch.observations} for one in (before, after))
+    return frozenset(
+        key
+        for key in old.keys() & new.keys()
+        if old[key] is new[key]
+        or (
+            (old[key].dtype, old[key].shape[1:]) == (new[key].dtype, new[key].shape[1:])
+            and _rows_of(new[key]) <= _rows_of(old[key])
+        )
+    )
+
+
+def _rows_of(column: NDArray[Any]) -> set[int]:
+    """Return the hash of each row."""
+    images = as_encoded(column)
+    if images is not None:
+        return {hash(bytes(image)) for image in images.images()}
+    return {hash(column[row].tobytes()) for row in range(len(column))}
+
+
+def schema_of_chunk(chunk: EpisodeChunk) -> Schema:
+    """Return the schema of a dataset of such chunks; leaves with a vocabulary are text."""
+    learnt = schema_of(chunk.batch)
+    steps, observations = (
+        {key: replace(column, text=key in chunk.words) for key, column in columns.items()}
+        for columns in (learnt.steps, learnt.observations)
+    )
+    return replace(learnt, steps=steps, observations=observations, coded=True)
+
+
+def group_bounds(
+    reader: DatasetReader, chosen: EpisodeSelection, rows: int | None = None
+) -> NDArray[np.int64]:
+    """Return the bounds of groups of `GROUP_BYTES`, or of `rows` if that is less, `[G + 1]`."""
+    most = max(1, GROUP_BYTES // max(1, row_bytes(reader)))
+    return _seams(chosen.lengths, most if rows is None else min(most, max(1, rows)))
+
+
+def row_bytes(reader: DatasetReader) -> int:
+    """Return the bytes of a transition in all tables except that of episodes."""
+    leaves = [*reader.step_leaves.values(), *reader.observation_leaves.values()]
+    return sum(leaf.nbytes for leaf in leaves)
+
+
+def _seams(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    return np.array([0, *(stop for _, stop in runs_within(lengths, most))], np.int64)
+
+
+def fingerprint(
+    reader: DatasetReader,
+    recipe: Recipe,
+    num_frames: int | None,
+    view: EpisodeSelection | None = None,
+) -> str:
+    """Return 64 hexadecimal digits that identify parent, recipe and selected rows.
+
+    Workers, chunks and layout are not part of it: the rows do not depend on them.
+    """
+    return _digest(
+        {
+            "parent": identity_of(reader),
+            "recipe": recipe.describe(),
+            "num_frames": None if num_frames is None else int(num_frames),
+            **({"code": recipe.code} if recipe.code else {}),
+            **({} if view is None else {"view": digest_of_rows(view)}),
+        }
+    )
+
+
+def identity_of(reader: DatasetReader) -> str:
+    """Return 64 hexadecimal digits that identify a dataset by its id and all its files."""
+    files = {name: entry["sha256"] for name, entry in reader.manifest.digests.items()}
+    return _digest({"id": reader.manifest.id, "digests": files})
+
+
+def digest_of_rows(chosen: EpisodeSelection) -> str:
+    """Return 64 hexadecimal digits that identify a selection of rows."""
+    arrays = (chosen.episodes, chosen.steps, chosen.lengths)
+    return hashlib.sha256(b"".join(one.astype("<i8").tobytes() for one in arrays)).hexdigest()
+
+
+def _digest(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+_PLAN_ARRAYS = (("episodes",), ("lengths",), ("steps",), ("groups",), ("tasks",))
+
+
+def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
+    """Write a plan into its work folder."""
+    chosen = plan.chosen
+    groups = np.unique(np.concatenate([task.groups for task in plan.tasks]))
+    tasks = np.cumsum([0, *(len(task.groups) - 1 for task in plan.tasks)])
+    arrays = (chosen.episodes, chosen.lengths, chosen.steps, groups, tasks)
+    about = {
+        "version": __version__,
+        "fingerprint": fingerprint,
+        "parent": str(plan.parent),
+        "layout": plan.layout,
+        "in_place": plan.in_place,
+        "states": plan.recipe.states(),
+    }
+    with disk_errors(work.path):
+        write_checked(work.plan, about, dict(zip(_PLAN_ARRAYS, arrays, strict=True)), durable=True)
+
+
+def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
+    """Read a saved plan; a `ManifestError` if it is damaged or of another version."""
+    found = read_checked(work.plan)
+    if found is None or found[0]["version"] != __version__:
+        why = "its plan is damaged"
+        if found is not None:
+            why = f"offline-data {found[0]['version']} made it, not {__version__}"
+        raise ManifestError(
+            f"cannot resume the run in {work.path}: {why}",
+            hint="use --force to start over",
+        )
+    value, arrays = found
+    ready = recipe.with_states(value["states"])
+    *taken, groups, tasks = (arrays[key] for key in _PLAN_ARRAYS)
+    chosen = EpisodeSelection(*taken)
+    sample, begin = probe(reader, chosen, ready), time.perf_counter()
+    made = ready.apply(sample)
+    each = (time.perf_counter() - begin) / max(1, sample.batch.transitions)
+    return _plan_of(
+        reader,
+        ready,
+        chosen,
+        groups,
+        tasks,
+        value["layout"],
+        sample,
+        made,
+        in_place=value["in_place"],
+        seconds=each * chosen.transitions,
+    )

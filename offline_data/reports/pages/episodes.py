@@ -1,0 +1,250 @@
+"""Parts of an episode as people look at them: curves, pictures and texts, bounded in size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.analysis.checks.block import all_leaves, is_numeric
+from offline_data.analysis.frames import as_rgb, image_layout, image_leaves
+from offline_data.analysis.statistics import MOST_FEATURES
+from offline_data.base.errors import MissingDependencyError, NotFoundError
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import REWARD, Key, join_key
+from offline_data.raw.images import encode_image
+from offline_data.reports.pictures import (
+    MOST_POINTS,
+    Curves,
+    leaf_curves,
+    read_rows,
+    space_evenly,
+)
+from offline_data.store.names import feature_names
+from offline_data.store.reader import DatasetReader
+
+MOST_LEAVES = 6
+"""Leaves of curves, of pictures and of texts that are shown, each."""
+
+_MOST_TEXTS = 8
+SIDE = 160
+"""Length in pixels to which the longer side of a picture is reduced."""
+_EXACT = 64 * 64
+"""Pixels of a picture that is not compressed with loss."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Pictures of an image leaf, before the action of some steps."""
+
+    key: str
+    steps: tuple[int, ...]
+    files: tuple[tuple[str, bytes], ...]
+    """Media type and content of each."""
+    note: str
+    """Conversion of the values to pixels, if they are not pixels."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleEpisode:
+    """Steps `[first, stop)` of an episode."""
+
+    number: int
+    length: int
+    """Transitions of the whole episode, as is the next field of it."""
+    returned: float
+    terminated: bool
+    truncated: bool
+    final_observation: bool
+    first: int
+    stop: int
+    steps: NDArray[np.int64]
+    """Steps that have a point in each curve."""
+    curves: tuple[Curves, ...]
+    frames: tuple[Frames, ...]
+    texts: tuple[tuple[str, tuple[tuple[int, str | None], ...]], ...]
+    """Text leaves: key, and the steps at which the text changes, with the text from there on."""
+    notes: tuple[str, ...]
+    """A sentence for each value that is not shown."""
+
+
+def example_episodes(reader: DatasetReader) -> dict[int, str]:
+    """Return numbers of up to three episodes, ascending by return, and why each was chosen.
+
+    They are those of the lowest, the median and the highest return; if all are alike or none is
+    finite, the first three.
+    """
+    returns = np.asarray(reader.episodes[("return",)], np.float64)
+    known = np.flatnonzero(np.isfinite(returns))
+    if len(known) == 0 or returns[known].min() == returns[known].max():
+        return dict.fromkeys(range(min(3, len(returns))), "")
+    order = known[np.argsort(returns[known], kind="stable")].tolist()
+    chosen = {order[0]: "lowest return"}
+    if len(order) > 2:
+        chosen[order[len(order) // 2]] = "median return"
+    return {**chosen, order[-1]: "highest return"}
+
+
+def read_episode(
+    reader: DatasetReader,
+    number: int,
+    first: int = 0,
+    stop: int | None = None,
+    *,
+    points: int = MOST_POINTS,
+    pictures: int = 40,
+    side: int = SIDE,
+    budget: int = 1 << 20,
+) -> ExampleEpisode:
+    """Read steps `[first, stop)` of an episode.
+
+    Args:
+        reader: The dataset.
+        number: Number of the episode, counted from 0.
+        first: First step.
+        stop: End of the steps; None: of the episode.
+        points: Steps in a curve at most; evenly spaced, the first and the last among them.
+        pictures: Pictures of each image leaf at most, evenly spaced.
+        side: Length in pixels to which the longer side of a picture is reduced.
+        budget: Bytes of all pictures at most; there are fewer where it is not enough.
+
+    Raises:
+        NotFoundError: There is no such episode or step.
+        FormatError: An image cannot be decoded.
+    """
+    if not 0 <= number < reader.episode_count:
+        raise NotFoundError(f"{reader.manifest.id} has no episode {number}")
+    length = int(reader.lengths[number])
+    stop = length if stop is None else min(stop, length)
+    if not 0 <= first < stop <= length:
+        raise NotFoundError(f"Episode {number} has {plural(length, 'step')}, not {first}")
+    steps, begin = space_evenly(first, stop, points), int(reader.starts[number])
+    leaves = all_leaves(reader)
+    images = [leaf.key for leaf in image_leaves(reader).values()]
+    numeric = [
+        key
+        for key, leaf in leaves.items()
+        if is_numeric(leaf) and key not in images and 0 < prod(leaf.shape) <= MOST_FEATURES
+    ]
+    texts = [key for key, leaf in leaves.items() if leaf.text]
+    frames: tuple[Frames, ...] = ()
+    notes = []
+    try:
+        share = budget // max(1, min(MOST_LEAVES, len(images)))
+        frames = tuple(
+            _frames(reader, key, begin, space_evenly(first, stop, pictures), side, share)
+            for key in images[:MOST_LEAVES]
+        )
+        shown = min((len(one.steps) for one in frames), default=stop - first)
+        if shown < stop - first:
+            notes.append(
+                f"This page has {shown} of {plural(stop - first, 'frame')} of each camera. "
+                f"`offline-data view {reader.manifest.id} {number}` writes a film with all of them."
+            )
+    except MissingDependencyError as error:
+        notes.append(f"No pictures: {error.message} ({error.hint})")
+    numeric.sort(key=lambda key: (key != REWARD, key[0] != "action", key))
+    for what, keys in (("pictures", images), ("curves", numeric), ("texts", texts)):
+        if left := keys[MOST_LEAVES:]:
+            notes.append(f"Without {what} here: {', '.join(map(join_key, left))}")
+
+    def of_episode(name: str) -> Any:
+        return np.asarray(reader.episodes[(name,)])[number].item()
+
+    return ExampleEpisode(
+        number,
+        length,
+        of_episode("return"),
+        of_episode("terminated"),
+        of_episode("truncated"),
+        of_episode("final_observation"),
+        first,
+        stop,
+        steps,
+        _curves(reader, numeric[:MOST_LEAVES], number, stop, steps),
+        frames,
+        tuple(_texts(reader, key, begin, first, stop) for key in texts[:MOST_LEAVES]),
+        tuple(notes),
+    )
+
+
+def _curves(
+    reader: DatasetReader,
+    keys: Sequence[Key],
+    episode: int,
+    stop: int,
+    steps: NDArray[np.int64],
+) -> tuple[Curves, ...]:
+    found, names, begin = [], feature_names(reader), int(reader.starts[episode])
+    for key in keys:
+        found.append(leaf_curves(reader, key, episode, names.get(join_key(key), ()), steps))
+        if key == REWARD:
+            every = np.asarray(reader.step(key)[begin : begin + stop], np.float64).ravel()
+            found.append(
+                Curves("return so far", ("",), episode, steps, np.cumsum(every)[steps][None])
+            )
+    return tuple(found)
+
+
+def _frames(
+    reader: DatasetReader, key: Key, begin: int, steps: NDArray[np.int64], side: int, budget: int
+) -> Frames:
+    """Return pictures of at most `budget` bytes, unless one takes more."""
+    pixels, note = read_pictures(reader, key, begin + steps, side)
+    files = [_encode(picture) for picture in pixels]
+    while len(files) > 1 and sum(len(content) for _, content in files) > budget:
+        files, steps = files[::2], steps[::2]
+    return Frames(join_key(key), tuple(steps.tolist()), tuple(files), note)
+
+
+def read_pictures(
+    reader: DatasetReader, key: Key, rows: NDArray[np.int64], side: int
+) -> tuple[list[NDArray[np.uint8]], str]:
+    """Return uint8 pictures, reduced, and how values of other types were scaled."""
+    pictures = []
+    for values in chain.from_iterable(reader.decoded_at(key, rows)):
+        picture = as_rgb(values, image_layout(str(values.dtype), values.shape))
+        step = -(-max(picture.shape[:2]) // side)
+        pictures.append(_downscale(picture, step) if step > 1 else picture.copy())
+    stack = np.stack(pictures)
+    if stack.dtype == np.uint8:
+        return list(stack), ""
+    low, high = int(stack.min()), int(stack.max())
+    scaled = np.rint((stack - float(low)) * (255 / max(1, high - low))).astype(np.uint8)
+    return list(scaled), f"{stack.dtype} from {low} (black) to {high} (white)"
+
+
+def _downscale(picture: NDArray[Any], step: int) -> NDArray[Any]:
+    """Return the means of squares of `step` pixels; those left over at the edges are cut off."""
+    height, width = (side // step * step for side in picture.shape[:2])
+    if not height or not width:
+        return picture[::step, ::step]
+    cut = picture[:height, :width]
+    rows = cut.reshape(height // step, step, -1).sum(
+        1, dtype=np.uint32
+    )  # whole rows: 20 times faster
+    blocks = rows.reshape(height // step, width // step, step, *picture.shape[2:])
+    return np.asarray((blocks.sum(2, dtype=np.uint64) // step**2).astype(picture.dtype))
+
+
+def _encode(picture: NDArray[np.uint8]) -> tuple[str, bytes]:
+    """Return a picture as WebP: exact if it is small, where every pixel is seen."""
+    exact = picture.shape[0] * picture.shape[1] <= _EXACT
+    options = {"lossless": True} if exact else {"method": 1}
+    return "image/webp", encode_image(picture, "webp", quality=75, **options)
+
+
+def _texts(
+    reader: DatasetReader, key: Key, begin: int, first: int, stop: int
+) -> tuple[str, tuple[tuple[int, str | None], ...]]:
+    codes = read_rows(reader, key, np.arange(begin + first, begin + stop)).reshape(stop - first, -1)
+    changes = np.flatnonzero((codes[1:] != codes[:-1]).any(axis=1)) + 1
+    at = np.concatenate([[0], changes])[:_MOST_TEXTS]
+    words = reader.as_text(key, codes[at])
+    shown = [", ".join(str(word) for word in row if word is not None) or None for row in words]
+    return join_key(key), tuple(zip((at + first).tolist(), shown, strict=True))

@@ -1,0 +1,223 @@
+"""HTML elements and whole pages. Texts come from downloads: all text is escaped on insertion."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from offline_data.base.urls import redact
+
+_VOID = frozenset({"br", "img", "input", "link", "meta"})
+"""Elements without an end tag."""
+
+_LONGEST = 10_000
+"""Maximum length of a text in characters."""
+
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, bidirectional overrides and lone surrogates."""
+
+
+class Html(str):
+    """Markup. Every other string is text, which `element` escapes."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Html:
+    """Return a value as escaped text, cut after 10,000 characters, without passwords in URLs.
+
+    Example:
+        >>> text("<b> & 'c'")
+        '&lt;b&gt; &amp; &#x27;c&#x27;'
+    """
+    shown = redact(str(value))
+    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+    return Html(escape(_INVISIBLE.sub("\ufffd", shown)))
+
+
+def element(name: str, /, *content: object, **attributes: object) -> Html:
+    """Return an element with its content and attributes, escaped unless they are `Html`.
+
+    Content that is None is omitted; lists and other iterables are inserted in order.
+    Attributes that are None or False are omitted; `class_` is `class`, `data_x` is `data-x`.
+
+    Example:
+        >>> element("p", "1 < 2", element("br"), class_="note", hidden=True)
+        '<p class="note" hidden>1 &lt; 2<br></p>'
+    """
+    given = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{as_html(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Html(
+        f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{as_html(content)}</{name}>"
+    )
+
+
+def as_html(content: object) -> Html:
+    """Return content as markup; see `element`."""
+    if content is None:
+        return Html()
+    if isinstance(content, Html):
+        return content
+    if isinstance(content, Iterable) and not isinstance(content, str):
+        return Html("".join(map(as_html, content)))
+    return text(content)
+
+
+def table(titles: Sequence[object], rows: Iterable[Sequence[object]], numbers: int = 0) -> Html:
+    """Return a table that scrolls sideways if it is too wide; the last `numbers` columns are numbers."""
+    first = len(titles) - numbers
+
+    def cells(name: str, row: Sequence[object]) -> Html:
+        scope = "col" if name == "th" else None
+        return as_html(
+            element(name, cell, class_="number" if place >= first else None, scope=scope)
+            for place, cell in enumerate(row)
+        )
+
+    head = element("thead", element("tr", cells("th", titles)))
+    body = element("tbody", (element("tr", cells("td", row)) for row in rows))
+    return element("div", element("table", head, body), class_="scroll", tabindex=0)
+
+
+def facts(values: Mapping[str, object]) -> Html:
+    """Return names and values as a description list; those that are None or empty are omitted."""
+    return element(
+        "dl",
+        (
+            (element("dt", name), element("dd", value))
+            for name, value in values.items()
+            if value is not None and value not in ("", [], (), {})
+        ),
+    )
+
+
+def section(identity: str, title: str, *content: object) -> Html:
+    """Return a section of a page with a heading that links can lead to."""
+    return element("section", element("h2", title), *content, id=identity)
+
+
+def data_uri(kind: str, content: bytes) -> Html:
+    """Return an image file as a `data:` address; `kind` is its media type."""
+    return Html(f"data:{kind};base64,{base64.b64encode(content).decode()}")
+
+
+def data_block(value: Any) -> Html:
+    r"""Return JSON in an element that is not run, without a character that could end it.
+
+    Raises:
+        ValueError: A number is not finite.
+
+    Example:
+        >>> data_block(["</script>"])
+        '<script type="application/json">["\\u003c/script\\u003e"]</script>'
+    """
+    written = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for char in "<>&":
+        written = written.replace(char, f"\\u{ord(char):04x}")
+    return element("script", Html(written), type="application/json")
+
+
+def page(
+    title: str,
+    *content: object,
+    links: Iterable[tuple[str, str]] = (),
+    served: bool = False,
+) -> bytes:
+    """Return a whole page with its style and script in it, UTF-8.
+
+    The page states a content security policy under which a browser loads nothing for it, except
+    from the server that a `served` page comes from, and runs no script but the page's own.
+
+    Args:
+        title: Title and first heading.
+        content: Content below the heading; see `element`.
+        links: Address and text of each link in the head of the page.
+        served: Whether a server sends the page and its script may ask that server for more.
+    """
+    style, script = _asset("page.css"), _asset("page.js")
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element(
+            "meta", http_equiv="Content-Security-Policy", content=Html(security_policy(served))
+        ),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", title),
+        icon(),
+        element("style", style),
+    )
+    toggle = element("button", "Theme", id="theme", type="button", title="Light or dark")
+    navigation = element("nav", (element("a", name, href=to) for to, name in links))
+    body = element(
+        "body",
+        element("header", element("h1", title), toggle, navigation),
+        element("main", content),
+        element("noscript", element("p", "Charts need JavaScript.")),
+        element("footer", "Made by offline-data"),
+        element("script", script),
+    )
+    whole = element("html", head, body, lang="en")
+    return f"<!doctype html>\n{whole}\n".encode("utf-8", "replace")
+
+
+def page_of_sections(
+    title: str,
+    parts: Mapping[str, tuple[str, Html]],
+    *,
+    links: Iterable[tuple[str, str]] = (),
+    served: bool = False,
+) -> bytes:
+    """Return a page of sections, heading and content by id, with links to them; empty ones are omitted."""
+    shown = {name: part for name, part in parts.items() if part[1]}
+    return page(
+        title,
+        (section(name, heading, content) for name, (heading, content) in shown.items()),
+        links=[*links, *((f"#{name}", heading) for name, (heading, _) in shown.items())],
+        served=served,
+    )
+
+
+def icon() -> Html:
+    """Return the icon of a page as a link; without one a browser asks the server for it."""
+    picture = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'>"
+        "<path fill='#2f6fd0' d='M0 8V5H2V8ZM3 8V1H5V8ZM6 8V3H8V8Z'/></svg>"
+    )
+    return element("link", rel="icon", href=data_uri("image/svg+xml", picture.encode()))
+
+
+@cache
+def security_policy(served: bool) -> str:
+    """Return the content security policy of pages; see `page`."""
+    own = " 'self'" if served else ""
+    rules = {
+        "default-src": "'none'",
+        "img-src": f"data:{own}",
+        "style-src": _digest(_asset("page.css")),
+        "script-src": _digest(_asset("page.js")),
+        **({"connect-src": "'self'"} if served else {}),
+        "base-uri": "'none'",
+        "form-action": own.strip() or "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+@cache
+def _asset(name: str) -> Html:
+    return Html((files(__package__) / name).read_text(encoding="utf-8"))
+
+
+def _digest(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,0 +1,179 @@
+"""Text datasets: decoded documents with prompt and completion apart, their lengths, and cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.analysis.checks.tokens import is_packed, token_leaves
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import Key
+from offline_data.reports.pages.distributions import chart_of
+from offline_data.reports.pages.page import Html, as_html, element
+from offline_data.reports.pictures import histogram_of, space_evenly
+from offline_data.store.layout import EPISODES
+from offline_data.store.reader import DatasetReader
+
+Decode: TypeAlias = Callable[[Sequence[int]], str]
+"""Returns the text of tokens."""
+
+_SAMPLES = 8
+_MOST_TOKENS, _MOST_IDS = 600, 60
+"""Tokens of a document that are decoded, and those that are listed where nothing decodes them."""
+_CHUNK_ITEMS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLengths:
+    """Lengths of the documents of a leaf of tokens, in order."""
+
+    tokens: NDArray[np.int64]
+    """`[documents]`."""
+    prompts: NDArray[np.int64] | None
+    """`[documents]` tokens of the prompt; None if the dataset does not say."""
+
+
+def is_text(reader: DatasetReader) -> bool:
+    """Return True for a dataset of tokens."""
+    return bool(token_leaves(reader))
+
+
+def text_parts(reader: DatasetReader, decode: Decode | None = None) -> Html:
+    """Return a sentence on cuts, histograms of lengths and scores, and evenly spaced documents."""
+    leaves = token_leaves(reader)
+    found = [_measure(reader, key) for key in leaves]
+    cut = int(np.asarray(reader.episodes[("truncated",)]).sum())
+    pairs = len(leaves) == 2 or ("chosen",) in reader.episodes
+    every = reader.episode_count if is_packed(reader) else reader.transitions
+    count = every // 2 if pairs and len(leaves) == 1 else every
+    noun = "pair" if len(leaves) == 2 else "document"
+    said = f"{plural(count, 'pair' if pairs else 'document')}; "
+    said += f"{cut:,} of {plural(every, noun)} cut off ({100 * cut / max(1, every):.3g} %)."
+    lengths = {"tokens of a document": np.concatenate([one.tokens for one in found])}
+    prompts = [one.prompts for one in found if one.prompts is not None]
+    if prompts:
+        lengths["tokens of a prompt"] = np.concatenate(prompts)
+    scores = np.asarray(reader.episodes[("return",)], np.float64)
+    if np.isfinite(scores).any() and scores.min() < scores.max():
+        lengths["score"] = scores
+    drawn = (
+        chart_of(replace(histogram_of(name, values), unit="documents"))
+        for name, values in lengths.items()
+    )
+    chosen = space_evenly(0, count, _SAMPLES).tolist()
+    unknown = "The tokenizer is not on this disk: `report --tokenizer NAME` decodes with one."
+    kept = any((name,) in reader.episodes for name in ("text", "rejected"))
+    return as_html(
+        (
+            element("p", said),
+            element("div", drawn, class_="grid wide"),
+            None if decode or kept else element("p", unknown, class_="soft"),
+            (_sample(reader, leaves, found, number, pairs, decode) for number in chosen),
+        )
+    )
+
+
+def _measure(reader: DatasetReader, key: Key) -> TokenLengths:
+    if is_packed(reader):
+        known = ("prompt_length",) in reader.episodes
+        prompts = np.asarray(reader.episodes[("prompt_length",)], np.int64) if known else None
+        return TokenLengths(np.asarray(reader.lengths), prompts)
+    mask = reader.step((*key[:-1], "attention_mask"))
+    step = max(1, _CHUNK_ITEMS // mask.shape[1])
+    parts = [np.count_nonzero(mask[i : i + step], axis=1) for i in range(0, len(mask), step)]
+    given = ("prompt_rindex",) in reader.step_leaves
+    prompts = np.asarray(reader.step(("prompt_rindex",)), np.int64).ravel() + 1 if given else None
+    return TokenLengths(np.concatenate(parts).astype(np.int64), prompts)
+
+
+def _sample(
+    reader: DatasetReader,
+    leaves: Sequence[Key],
+    found: Sequence[TokenLengths],
+    number: int,
+    pairs: bool,
+    decode: Decode | None,
+) -> Html:
+    """Return one document, or the two of a pair side by side."""
+    if not pairs:
+        columns = [("", leaves[0], found[0], number)]
+    elif len(leaves) == 2:
+        columns = [
+            ("chosen", leaves[0], found[0], number),
+            ("rejected", leaves[1], found[1], number),
+        ]
+    else:
+        both = np.asarray(reader.episodes[("chosen",)])[2 * number : 2 * number + 2].tolist()
+        columns = [
+            ("chosen" if so else "rejected", leaves[0], found[0], 2 * number + place)
+            for place, so in enumerate(both)
+        ]
+    parts = (
+        _document(reader, key, documents, place, name, decode)
+        for name, key, documents, place in columns
+    )
+    title = f"{'Pair' if pairs else 'Document'} {number:,}"
+    return as_html((element("h3", title), element("div", parts, class_="grid pair")))
+
+
+def _document(
+    reader: DatasetReader,
+    key: Key,
+    documents: TokenLengths,
+    place: int,
+    name: str,
+    decode: Decode | None,
+) -> Html:
+    length = int(documents.tokens[place])
+    prompt = 0 if documents.prompts is None else min(int(documents.prompts[place]), length)
+    if is_packed(reader):
+        begin = int(reader.starts[place])
+        ids = np.asarray(reader.step(key)[begin : begin + min(length, _MOST_TOKENS)])
+    else:
+        mask = np.asarray(reader.step((*key[:-1], "attention_mask"))[place]) != 0
+        ids = np.asarray(reader.step(key)[place])[mask][:_MOST_TOKENS]
+    cut = bool(np.asarray(reader.step(("next", "truncated"))[_last_row(reader, place)]).any())
+    facts = (
+        f"{plural(length, 'token')}, {prompt:,} of the prompt"
+        if prompt
+        else plural(length, "token")
+    )
+    caption = element("figcaption", element("b", name), element("small", facts, ", cut off" * cut))
+    text = _kept_text(reader, key, place) if decode is None else None
+    if text is not None:
+        blocks = [("text", text)]
+    else:
+        show = decode or _list_ids
+        split = (
+            [("prompt", ids[:prompt]), ("completion", ids[prompt:])] if prompt else [("text", ids)]
+        )
+        blocks = [(label, show(part.tolist())) for label, part in split]
+    shown = (
+        (element("p", label, class_="soft"), element("pre", said, class_=label, tabindex=0))
+        for label, said in blocks
+    )
+    return element("figure", caption, shown)
+
+
+def _last_row(reader: DatasetReader, place: int) -> int:
+    if not is_packed(reader):
+        return place
+    return int(reader.starts[place] + reader.lengths[place]) - 1
+
+
+def _kept_text(reader: DatasetReader, key: Key, place: int) -> str | None:
+    """Return the text of a document where the dataset keeps it."""
+    name = (key[0].removesuffix("_data") if len(key) > 1 else "text",)
+    column: Any = reader.episodes.get(name)
+    if column is None or reader.words(name, EPISODES) is None:
+        return None
+    return str(reader.as_text(name, np.asarray(column[place : place + 1]), EPISODES)[0])
+
+
+def _list_ids(ids: Sequence[int]) -> str:
+    more = f" … {len(ids) - _MOST_IDS:,} more" if len(ids) > _MOST_IDS else ""
+    return " ".join(map(str, ids[:_MOST_IDS])) + more

@@ -1,0 +1,236 @@
+"""A storage of arbitrary objects, in a list."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase, lazy_stack
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from offline_data.base.errors import UsageError
+from offline_data.base.plurals import plural
+from offline_data.episode import Key
+from offline_data.episode.fields import join_key
+from offline_data.rows.devices import as_device
+from offline_data.rows.fields import StateFields
+from offline_data.rows.indexing import Index, rows_of
+from offline_data.rows.keys import KeyLike, as_keys
+from offline_data.rows.storage.base import GrowingStorage, SelectedLeaves, Storage
+from offline_data.rows.storage.rows import check_index, count_of, plain
+from offline_data.rows.storage.trajectory_index import Marks, marks_of
+from offline_data.rows.transforms import spread
+from offline_data.rows.unsupported import refuse
+
+
+class ListStorage(GrowingStorage):
+    """Rows that are arbitrary objects, stored unchanged; slow compared to tensors.
+
+    Rows of a batch are stacked: TensorDicts to a TensorDict with `index` (a lazy stack if shapes
+    differ), tensors and numbers to a tensor, tuples, lists and dicts of them leaf by leaf. Other
+    rows need the buffer's `collate_fn`, which is called with the list of rows.
+
+    Args:
+        max_size: Capacity in rows; None: unlimited.
+        device: Device that tensors are moved to when written; None: not moved.
+        **torchrl: TorchRL's `compilable`; only the default is accepted.
+
+    Example:
+        >>> storage = ListStorage()
+        >>> storage.set([0, 1], ["a", "b"])
+        >>> storage.get([1, 0])
+        ['b', 'a']
+    """
+
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        device: torch.device | str | int | None = None,
+        **torchrl: Any,
+    ) -> None:
+        refuse(type(self).__name__, torchrl, "compilable")
+        super().__init__(sys.maxsize if max_size is None else max_size)
+        self.device = None if device is None else as_device(device)
+        self._items: list[Any] = []
+
+    def _take(self, rows: Tensor, keys: Any) -> Any:
+        if keys is not None:
+            return self._take(rows, None).select("index", *keys, strict=False)
+        items = [self._items[row] for row in rows.tolist()]
+        if all(isinstance(item, TensorDictBase) for item in items):
+            batch = self._stack_items(items)
+            index = spread(rows.to(batch.device), batch.batch_size)
+            return batch.set("index", index.clone())
+        try:
+            return pytree.tree_map(
+                lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]), *items
+            )
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"Rows of {type(items[0]).__name__} cannot be stacked: {error}",
+                hint="collate_fn=… of the buffer receives the list of rows and returns a batch",
+            ) from error
+
+    def get(self, index: Index) -> Any:
+        """Return one row for an int, else a list of rows; see `GrowingStorage.get`."""
+        rows = rows_of(index, len(self))
+        if rows.ndim == 0:
+            return self._item(int(rows))
+        return [self._item(row) for row in rows.reshape(-1).tolist()]
+
+    def _item(self, row: int) -> Any:
+        item = self._items[row]
+        if not (self.indexed and isinstance(item, TensorDictBase)):
+            return item
+        number = torch.full(item.batch_size, row, device=item.device)
+        return item.copy().set("index", number)
+
+    def _stack_items(self, items: list[Any]) -> Any:
+        """Return TensorDicts as one, a copy."""
+        batch = LazyStackedTensorDict.maybe_dense_stack(items)
+        return batch.clone() if isinstance(batch, LazyStackedTensorDict) else batch
+
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows with only some leaves, ignoring keys that a row lacks."""
+        return SelectedLeaves(self, as_keys(keys))
+
+    def empty(self) -> None:
+        """Remove all rows."""
+        super().empty()
+        self._items = []
+
+    def batch_length(self, data: Any) -> int:
+        """Return the number of rows in data to write; raises `UsageError`."""
+        return count_of(data)
+
+    def _convert_rows(self, data: Any, dims: int) -> list[Any]:
+        if dims:
+            count_of(data)
+        return [self._to_stored(item) for item in (data if dims else [data])]
+
+    def _write(self, rows: slice | Tensor, items: list[Any]) -> Marks:
+        numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+        if items and isinstance(items[0], TensorDictBase):
+            check_index(items[0].get("index", None), items[0])
+        if len(items) != len(numbers):
+            raise UsageError(
+                f"Found {plural(len(items), 'object')} for {plural(len(numbers), 'row')}"
+            )
+        self._items.extend([None] * (max(numbers) + 1 - len(self._items)))
+        for row, item in zip(numbers, items, strict=True):
+            self._items[row] = item
+        return _marks_of_items(items)
+
+    def _to_stored(self, item: Any) -> Any:
+        """Return an object as stored: tensorclasses as TensorDicts, tensors on the device."""
+        item = plain(item)
+        if self.device is None:
+            return item
+        if hasattr(item, "to"):
+            return item.to(self.device)
+        return pytree.tree_map(lambda x: x.to(self.device) if hasattr(x, "to") else x, item)
+
+    @property
+    def _of_trajectories(self) -> bool:
+        return any(isinstance(item, TensorDictBase) and item.batch_dims for item in self._items)
+
+    def _leaf(self, key: Key) -> Tensor | None:
+        leaves = [
+            item.get(key, None) if isinstance(item, TensorDictBase) else None
+            for item in self._items
+        ]
+        found = [leaf.reshape(-1) for leaf in leaves if leaf is not None]
+        if found and len(found) < len(leaves):
+            row = next(row for row, leaf in enumerate(leaves) if leaf is None)
+            raise UsageError(f"Row {row} has no leaf {join_key(key)}, which other rows have")
+        return torch.stack(found) if found else None
+
+    def _content(self) -> Any:
+        return list(self._items)
+
+    def _content_of(self, rows: Any) -> Any:
+        return rows
+
+    def _check_content(self, content: Any, count: int) -> int:
+        StateFields({"content": content}, type(self).__name__).items("content", count)
+        return 1
+
+    def _restore(self, content: Any, count: int) -> None:
+        self._items = pytree.tree_map(
+            lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, content[:count]
+        )
+
+
+class LazyStackStorage(ListStorage):
+    """A `ListStorage` of TensorDicts that returns several rows as a lazy stack; their shapes may differ.
+
+    `batch.get(key, as_padded_tensor=True)` pads a leaf, `as_list=True` returns those of the rows. Rows
+    that are no TensorDicts, which TorchRL cannot return, are lists and batches as in a `ListStorage`.
+
+    Args:
+        max_size: Capacity in rows; None: unlimited.
+        stack_dim: 0 or -1, which must be the first dimension: rows with dimensions of their own need 0.
+        device: See `ListStorage`.
+        **torchrl: TorchRL's `compilable`; only the default is accepted.
+
+    Raises:
+        UsageError: Another `stack_dim`; on reading, -1 and rows that have dimensions.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> storage = LazyStackStorage(8)
+        >>> storage.set([0, 1], [TensorDict(a=torch.ones(2)), TensorDict(a=torch.ones(3))])
+        >>> storage.get([0, 1]).get("a", as_padded_tensor=True)
+        tensor([[1., 1., 0.],
+                [1., 1., 1.]])
+    """
+
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        stack_dim: int = 0,
+        device: torch.device | str | int | None = None,
+        **torchrl: Any,
+    ) -> None:
+        super().__init__(max_size, device=device, **torchrl)
+        if stack_dim not in (0, -1):
+            raise UsageError(
+                f"stack_dim is {stack_dim}; expected 0 or -1",
+                hint="batch.transpose(0, dim) moves the dimension of rows",
+            )
+        self.stack_dim = stack_dim
+
+    def get(self, index: Index) -> Any:
+        """Return one row for an int, else a lazy stack of rows."""
+        found = super().get(index)
+        several = isinstance(found, list) and found
+        if several and all(isinstance(item, TensorDictBase) for item in found):
+            return self._stack_items(found)
+        return found
+
+    def _stack_items(self, items: list[Any]) -> Any:
+        if self.stack_dim and items[0].batch_dims:
+            raise UsageError(
+                f"Rows have batch size {list(items[0].batch_size)}, and stack_dim=-1 would not be the "
+                "first dimension of a batch",
+                hint="LazyStackStorage(…, stack_dim=0)",
+            )
+        return lazy_stack([item.clone() for item in items])
+
+
+def _marks_of_items(items: list[Any]) -> Marks:
+    marks = []
+    for item in items:
+        row = item if isinstance(item, TensorDictBase) and not item.batch_dims else {}
+        marks.append(marks_of(row, 1, row))
+    ends = torch.cat([mark.ends for mark in marks])
+    numbers = [-1 if mark.trajectory is None else int(mark.trajectory) for mark in marks]
+    numbered = any(mark.trajectory is not None for mark in marks)
+    origins = [mark.origin for mark in marks if mark.origin is not None]
+    origin = torch.cat(origins) if len(origins) == len(marks) else None
+    return Marks(ends, torch.tensor(numbers) if numbered else None, origin)
