@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.documented import ROOT, follow, read
-from tests.targets.conftest import flat_batch
+from tests.pipeline.export.conftest import flat_batch
 from tests.toys.hosts import published
 from tests.toys.stored import write_stored
 from tests.toys.text import write_chat_tokenizer, write_tokenizer

@@ -15,7 +15,7 @@ import pytest
 
 from offline_data.store.library import list_datasets
 from offline_data.store.reader import open_reader
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.stories.conftest import Shell
 from tests.toys.servers import FileServer
 

@@ -31,7 +31,7 @@ from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.minari import box, toy_episode, write_minari
 
 EXTREMES = [-(2**63), 2**63 - 1]

@@ -19,7 +19,7 @@ from torch import distributed
 from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.buffers.streaming import StreamingDataset, dataset
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.sharded import install, write_toy_shards
 
 FORMS: dict[str, dict[str, Any]] = {

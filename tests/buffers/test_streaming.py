@@ -41,7 +41,7 @@ from offline_data.rows.derived import (
     timestep,
 )
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.rlds import write_toy_rlds
 from tests.toys.servers import Fault, FileServer
 from tests.toys.sharded import (

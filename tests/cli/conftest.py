@@ -19,7 +19,7 @@ import pytest
 
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.stored import write_stored
 
 RUN = "from offline_data_cli.main import run; run()"

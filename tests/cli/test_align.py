@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from offline_data.store.reader import open_reader
-from tests.alignment.worlds import shifted, world, write
+from tests.analysis.alignment.worlds import shifted, world, write
 from tests.cli.conftest import Cli
 from tests.toys.robomimic import libero_demo, write_demos
 

@@ -23,7 +23,7 @@ from offline_data.pipeline.ingest import Options, convert
 from offline_data.pipeline.ingest.shards import BEGUN
 from offline_data_cli.main import exit_code
 from tests.cli.conftest import Cli
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari

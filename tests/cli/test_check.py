@@ -16,7 +16,7 @@ import pytest
 from offline_data.analysis.checks.reference import reference_page, rule_texts
 from offline_data.analysis.checks.registry import all_rules
 from offline_data_cli.main import main
-from tests.checks.planted import clean_batch, write_clean_and_bad
+from tests.analysis.checks.planted import clean_batch, write_clean_and_bad
 from tests.cli.conftest import RUN, Cli, Terminal
 from tests.toys.stored import write_stored
 

@@ -16,7 +16,7 @@ import pytest
 
 from offline_data.base.errors import NotFoundError
 from offline_data.testing.toy import toy_batch
-from tests.reports.test_quality import walks
+from tests.analysis.test_episodes import walks
 from tests.toys.lerobot import write_lerobot
 from tests.toys.stored import write_stored
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.sources.test_files import EPISODES, as_rows, check, with_way
+from tests.formats.test_files import EPISODES, as_rows, check, with_way
 from tests.toys.files import write_npz
 
 if sys.version_info >= (3, 11):

@@ -25,7 +25,7 @@ from offline_data.base.config import Settings
 from offline_data.pipeline.ingest import Options, convert
 from offline_data.pipeline.jobs.executors.local import InProcess
 from offline_data.store.reader import DatasetReader, open_reader
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.atari import write_replay_log
 from tests.toys.gen_dgrl import toy_files, write_archive
 from tests.toys.webdataset import Flavour, write_webdataset

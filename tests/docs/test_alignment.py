@@ -22,11 +22,11 @@ from offline_data.formats.atari_dqn.source import AtariDQN
 from offline_data.formats.base import Release, Source
 from offline_data.formats.options import Options
 from offline_data.formats.registry import get_source, source_names
+from tests.formats.test_d3rlpy import write_dump, write_flat
+from tests.formats.test_files import WAYS, as_rows, mapping_of
+from tests.formats.test_flat_sources import ENDS, LENGTHS, flat_arrays, write_dsrl, write_neorl
+from tests.formats.test_torchrl import ACTIONS, write
 from tests.remedy import assert_none
-from tests.sources.test_d3rlpy import write_dump, write_flat
-from tests.sources.test_files import WAYS, as_rows, mapping_of
-from tests.sources.test_flat_sources import ENDS, LENGTHS, flat_arrays, write_dsrl, write_neorl
-from tests.sources.test_torchrl import ACTIONS, write
 from tests.toys import (
     agilerl,
     atari,

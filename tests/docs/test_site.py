@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.pages.test_browser import Browser, chromium
+from tests.reports.pages.test_browser import Browser, chromium
 
 __all__ = ["chromium"]
 

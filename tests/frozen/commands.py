@@ -23,8 +23,8 @@ from offline_data.store.manifest import read_manifest
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.commands import demo
 from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
-from tests.alignment.worlds import shifted, world
-from tests.sources.test_files import EPISODES, as_rows, with_way
+from tests.analysis.alignment.worlds import shifted, world
+from tests.formats.test_files import EPISODES, as_rows, with_way
 from tests.toys.files import WRITERS
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.stored import write_stored

@@ -1,4 +1,4 @@
 from tests.cli.conftest import _own_environment, cli
-from tests.ingest.here import conversions_start_no_process
+from tests.pipeline.ingest.here import conversions_start_no_process
 
 __all__ = ["_own_environment", "cli", "conversions_start_no_process"]

@@ -15,9 +15,9 @@ from gymnasium import spaces
 
 import offline_data as od
 from offline_data.store.reader import DatasetReader
+from tests.formats.test_d3rlpy import write_dump, write_flat
+from tests.formats.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.frozen.values import Digests, digest, of_batch
-from tests.sources.test_d3rlpy import write_dump, write_flat
-from tests.sources.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.toys.agilerl import write_agilerl
 from tests.toys.atari import write_replay_log
 from tests.toys.buffers import BOX, play

@@ -21,7 +21,7 @@ import offline_data as od
 from offline_data.testing.toy import write_toy
 from tests.frozen.commands import plain, plain_json
 from tests.frozen.values import Digests, digest
-from tests.targets.conftest import discrete_batch, everything
+from tests.pipeline.export.conftest import discrete_batch, everything
 
 STATE = {"observation": "observation"}
 TARGETS: dict[str, tuple[str, str, bool, dict[str, Any]]] = {

@@ -20,7 +20,7 @@ from tests.frozen.values import _draws as draws
 from tests.frozen.values import _loaded as loaded
 from tests.frozen.values import _pair as pair
 from tests.frozen.values import _toy as toy
-from tests.record.games import BOX, Game
+from tests.pipeline.record.games import BOX, Game
 from tests.toys.rlds import write_toy_rlds
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.formats.files.mapping import dump_toml, read_mapping
+from tests.formats.test_files import LEAVES, WAYS, as_rows, mapping_of, with_way
 from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.fuzz.project_kinds import formed
 from tests.fuzz.source_kinds import Leaves, Truth, after_hdf5, source_kind
-from tests.sources.test_files import LEAVES, WAYS, as_rows, mapping_of, with_way
 from tests.toys.files import TABLES, WRITERS, toy_episodes
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def run_recording(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     from offline_data import Recorder
     from offline_data.base.errors import OfflineDataError
     from offline_data.store.reader import open_reader
-    from tests.record.games import Game, ended
+    from tests.pipeline.record.games import Game, ended
 
     random = generator("recording", int(line[0]))
     root = folder / "case" / "root"

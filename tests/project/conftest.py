@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from offline_data.base.config import Settings
-from tests.ingest.here import conversions_start_no_process, processes
+from tests.pipeline.ingest.here import conversions_start_no_process, processes
 from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.servers import FileServer
 from tests.toys.sharded import PUBLISHED, install, served

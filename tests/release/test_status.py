@@ -13,7 +13,7 @@ import pytest
 
 from offline_data.base.config import Settings
 from offline_data.formats.registry import iter_catalogs
-from tests.sources.test_refused_requests import PAGE, PUBLISHED, serve_every_host
+from tests.formats.test_refused_requests import PAGE, PUBLISHED, serve_every_host
 from tests.toys.servers import Answer, Fault, FileServer, LocalServer
 
 D4RL = "pen-human-v1"

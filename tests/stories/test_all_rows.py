@@ -15,7 +15,7 @@ from offline_data.base.config import Settings
 from offline_data.store.layout import LayoutName
 from offline_data.store.quantiles import LEVELS
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.preprocess.runs import make
+from tests.pipeline.preprocess.runs import make
 
 STATE = ("observation", "state")
 Found: TypeAlias = "dict[str, Any]"

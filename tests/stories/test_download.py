@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from offline_data.store.reader import DatasetReader, open_reader
-from tests.processes.waiting import wait_until
+from tests.pipeline.jobs.processes.waiting import wait_until
 from tests.stories.conftest import D4RL_HOST, DOOR, LENGTHS, PEN, PEN_FILE, Shell
 from tests.toys.servers import Answer, Fault, FileServer, HubServer
 

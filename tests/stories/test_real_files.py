@@ -16,7 +16,7 @@ from offline_data.episode.fields import next_of
 from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader, decode, open_reader
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 
 pytestmark = pytest.mark.slow
 

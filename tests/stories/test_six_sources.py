@@ -15,7 +15,7 @@ import torch
 
 import offline_data
 from offline_data.store.manifest import read_manifest
-from tests.ingest.here import convert_here
+from tests.pipeline.ingest.here import convert_here
 from tests.stories.conftest import Shell
 from tests.toys.servers import FileServer, GcsServer, HubServer, LocalServer
 

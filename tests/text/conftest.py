@@ -12,9 +12,9 @@ import offline_data
 from offline_data.formats.options import TextOptions
 from offline_data.pipeline.ingest import Stored
 from offline_data.store.reader import DatasetReader
-from tests.buffers.conftest import _one_thread
-from tests.checks.conftest import write
-from tests.ingest.here import conversions_start_no_process, processes
+from tests.analysis.checks.conftest import write
+from tests.pipeline.ingest.here import conversions_start_no_process, processes
+from tests.rows.conftest import _one_thread
 from tests.toys.text import write_chat_tokenizer, write_tokenizer
 
 __all__ = ["_one_thread", "conversions_start_no_process", "processes", "write"]

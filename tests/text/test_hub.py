@@ -36,7 +36,7 @@ from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS
 from offline_data.text.source import HubText
 from offline_data.text.tokenizer import pin_tokenizer
-from tests.processes.waiting import wait_for_end, wait_until
+from tests.pipeline.jobs.processes.waiting import wait_for_end, wait_until
 from tests.toys.servers import Answer, HubServer, Request
 
 Get = Callable[..., Stored]

@@ -12,7 +12,7 @@ from offline_data.analysis.checks.registry import select_rules
 from offline_data.analysis.checks.run import run_checks
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
-from tests.checks.planted import Write, changed, clean_batch, found
+from tests.analysis.checks.planted import Write, changed, clean_batch, found
 
 Documents = Sequence[Sequence[int]]
 FORMS = ["text", "prompt", "pairs"]

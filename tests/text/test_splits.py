@@ -18,7 +18,7 @@ from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS
 from offline_data.text.splits import data_files, files_of_config, files_of_split
-from tests.ingest.here import conversions_start_no_process, processes
+from tests.pipeline.ingest.here import conversions_start_no_process, processes
 from tests.toys.servers import HubServer
 
 __all__ = ["conversions_start_no_process", "processes"]

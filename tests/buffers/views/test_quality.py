@@ -15,8 +15,8 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError, StepError, UnknownLeafError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.samplers import PrioritizedSampler
-from tests.preprocess.runs import make
-from tests.reports.test_quality import walks
+from tests.analysis.test_episodes import walks
+from tests.pipeline.preprocess.runs import make
 from tests.toys.stored import write_stored
 
 

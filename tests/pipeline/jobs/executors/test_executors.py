@@ -1,0 +1,361 @@
+"""Executors on one machine: in this process, in child processes, in a pool of the caller."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor as FuturesExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from multiprocessing.resource_tracker import ensure_running
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from offline_data.base.errors import FormatError, UsageError, WorkerDiedError
+from offline_data.base.progress import SILENT
+from offline_data.pipeline.jobs.executors.base import Executor
+from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses, choose_workers
+from offline_data.pipeline.jobs.executors.pool import GivenPool
+from offline_data.pipeline.jobs.processes.protocol import RemoteError
+from tests.pipeline.jobs.executors.jobs import (
+    EXPECTED,
+    TASKS,
+    Notes,
+    deaths,
+    pids,
+    quadrupled,
+    sleepers,
+)
+from tests.pipeline.jobs.processes.waiting import ended, wait_until
+
+
+def test_answers_in_order() -> None:
+    executor: Executor = InProcess()
+    assert list(executor.run(quadrupled(), TASKS, SILENT)) == EXPECTED
+    assert list(executor.run(quadrupled(), [], SILENT)) == []
+    assert (executor.name, executor.shards) == ("in process", False)
+
+
+def test_an_error_is_as_it_was_raised() -> None:
+    raised = FormatError("row 4 is broken", hint="look at it")
+
+    def fail(task: int) -> int:
+        if task == 4:
+            raise raised
+        return task
+
+    with pytest.raises(FormatError) as caught:
+        list(InProcess().run(fail, TASKS, SILENT))
+    assert caught.value is raised
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers", "cost", "expected"),
+    [
+        (100.0, 1, 0.5, 1),  # one process saves nothing
+        (100.0, 8, 3.0, 8),
+        (4.0, 2, 1.9, 2),  # saves 2 s
+        (4.0, 2, 2.1, 1),
+        (4.0, 4, 2.9, 4),  # saves 3 s
+        (0.0, 4, 0.0, 1),
+    ],
+)
+def test_processes_that_save_less_than_they_cost(
+    seconds: float, workers: int, cost: float, expected: int
+) -> None:
+    assert choose_workers(seconds, workers, cost) == expected
+
+
+def test_torch_computes_with_as_many_threads_as_said_and_with_its_own_afterwards() -> None:
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        answers = list(InProcess(threads).run(lambda _: torch.get_num_threads(), [0], SILENT))
+        assert answers == [(0, threads)]
+        assert torch.get_num_threads() == before
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves a process or a thread, but for pools that serve several."""
+    if {"pool", "futures", "processes"} & set(request.fixturenames):
+        yield
+        return
+    ensure_running()  # of the pools' resource tracker, which lives as long as this process
+    processes, threads = _alive(), set(threading.enumerate())
+    yield
+    assert _alive() <= processes
+    for thread in (
+        set(threading.enumerate()) - threads
+    ):  # a `ThreadPool` does not wait for all of its own
+        thread.join(60)
+    assert set(threading.enumerate()) <= threads
+
+
+def _alive() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_tasks_run_elsewhere_at_the_same_time_in_no_more_processes_than_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    popen = subprocess.Popen
+
+    def counted(*arguments: object, **options: object) -> object:
+        started.append(1)
+        return popen(*arguments, **options)  # type: ignore[call-overload]
+
+    def meet(task: int) -> tuple[int, int]:
+        (tmp_path / str(task)).touch()
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        return 4 * task, os.getpid()
+
+    monkeypatch.setattr(subprocess, "Popen", counted)
+    executor: Executor = LocalProcesses(7)
+    assert list(executor.run(meet, [], SILENT)) == []
+    assert started == []
+    found = dict(executor.run(meet, [4, 5], SILENT))
+    assert len(started) == 2
+    assert {number: value for number, (value, _) in found.items()} == {0: 16, 1: 20}
+    assert len({*(pid for _, pid in found.values()), os.getpid()}) == 3
+
+
+def test_a_task_that_kills_twice_is_an_error_with_a_next_step(tmp_path: Path) -> None:
+    progress = Notes()
+    answers: list[tuple[int, int]] = []
+    running = LocalProcesses(2).run(deaths(tmp_path, 2, task=35), TASKS, progress)
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL while it ran task 9 of 11") as caught:
+        answers.extend(running)
+    assert set(answers) <= set(enumerate(TASKS)) - {(8, 35)}
+    assert caught.value.task == 8
+    assert "fewer workers" in str(caught.value.hint)
+    assert "are kept" in str(caught.value.hint)
+    assert len(progress.notes) == 1
+
+
+def test_each_task_may_lose_a_process(tmp_path: Path) -> None:
+    """The second chance is the task's, not the run's."""
+
+    def die_once(task: int) -> int:
+        mark = tmp_path / str(task)
+        if not mark.exists() and task:
+            mark.touch()
+            os._exit(5) if task == 7 else os.kill(os.getpid(), signal.SIGKILL)
+        return -task
+
+    progress = Notes()
+    found = dict(LocalProcesses(2).run(die_once, [7, 0, 9], progress))
+    assert found == {0: -7, 1: 0, 2: -9}
+    assert sorted(progress.notes) == [
+        "a process ended with status 5 while it ran task 1 of 3; running it again",
+        "a process was ended by SIGKILL while it ran task 3 of 3; running it again",
+    ]
+
+
+@pytest.mark.parametrize(("limit", "most"), [(2, [2, 2]), (None, [4])])
+def test_processes_are_replaced_after_so_many_tasks(limit: int | None, most: list[int]) -> None:
+    executor = LocalProcesses(1, max_tasks_per_child=limit)
+    found = Counter(pid for _, pid in executor.run(lambda _: os.getpid(), range(4), SILENT))
+    assert list(found.values()) == most
+
+
+def test_errors_of_the_job() -> None:
+    def fail(task: int) -> int:
+        if task == 4:
+            raise FormatError("row 4 is broken", hint="look at it")
+        return task
+
+    with pytest.raises(FormatError, match="row 4 is broken") as caught:
+        list(LocalProcesses(2).run(fail, TASKS, SILENT))
+    assert caught.value.hint == "look at it"
+
+
+def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
+    answers = LocalProcesses(2).run(sleepers(tmp_path), [0, 1, 2, 3], SILENT)
+    assert next(answers) == (0, 0)
+    answers.close()  # type: ignore[attr-defined]
+    assert len(pids(tmp_path)) >= 2
+    assert not any(psutil.pid_exists(pid) for pid in pids(tmp_path))
+
+
+SCRIPT = """
+import os, pathlib, sys, time
+from offline_data.pipeline.jobs.executors.local import LocalProcesses
+from offline_data.base.progress import SILENT
+folder = pathlib.Path(sys.argv[1])
+def sleep(task):
+    (folder / f"{task}.part").write_text(str(os.getpid()))
+    (folder / f"{task}.part").rename(folder / f"{task}.pid")
+    time.sleep(600)
+answers = LocalProcesses(2).run(sleep, [0, 1, 2], SILENT)
+"""
+
+
+def test_ctrl_c_leaves_no_process_and_one_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + "for answer in answers: pass\n")
+    command = [sys.executable, str(script), str(tmp_path)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as program:
+        wait_until(lambda: len(pids(tmp_path)) == 2)
+        os.killpg(program.pid, signal.SIGINT)
+        _, err = program.communicate(timeout=120)
+    assert program.returncode == -signal.SIGINT
+    assert err.count("Traceback") == 1
+    assert err.strip().endswith("KeyboardInterrupt")
+    wait_until(lambda: all(ended(pid) for pid in pids(tmp_path)))
+
+
+def test_a_script_that_never_closes_it_can_end(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    waits = "while len(list(folder.glob('*.pid'))) < 2: time.sleep(0.01)\n"
+    script.write_text(
+        SCRIPT + "import threading\nthreading.Thread(target=next, args=(answers,), daemon=True)"
+        f".start()\n{waits}print('end')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.stdout, done.returncode) == ("end\n", 0), done.stderr
+    wait_until(lambda: all(ended(pid) for pid in pids(tmp_path)))
+
+
+def test_a_job_that_cannot_be_sent_starts_nothing() -> None:
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="cannot be sent"):
+        list(LocalProcesses(2).run(lambda x: (lock, x), [1], SILENT))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"workers": 0}, "workers"),
+        ({"workers": 2, "worker_threads": 0}, "worker_threads"),
+        ({"workers": 2, "max_tasks_per_child": 0}, "max_tasks_per_child"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(arguments: dict[str, int], name: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name} is 0; expected at least 1"):
+        LocalProcesses(**arguments)
+
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[FuturesExecutor]:
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
+        yield pool
+
+
+def test_answers_are_those_of_the_job_every_time(pool: Any) -> None:
+    executor: Executor = GivenPool(pool)
+    for _ in range(2):
+        assert sorted(executor.run(quadrupled(), TASKS, SILENT)) == EXPECTED
+    assert list(executor.run(quadrupled(), [], SILENT)) == []
+    assert (executor.name, executor.shards) == ("given pool", False)
+
+
+def test_an_error_of_this_package(pool: Any) -> None:
+    def fail(task: int) -> int:
+        if task == 4:
+            raise FormatError("row 4 is broken", hint="look at it")
+        return task
+
+    with pytest.raises(FormatError, match="row 4 is broken") as caught:
+        list(GivenPool(pool).run(fail, TASKS, SILENT))
+    assert caught.value.hint == "look at it"
+    assert "in fail" in str(caught.value.__cause__)
+
+
+def test_an_error_that_cannot_be_sent_does_not_break_the_pool(pool: Any) -> None:
+    class TwoWordsError(Exception):
+        def __init__(self, first: str, second: str) -> None:
+            super().__init__(f"{first} {second}")
+
+    def fail(task: int) -> None:
+        raise TwoWordsError("broken", f"task {task}")
+
+    with pytest.raises(RemoteError, match=r"TwoWordsError: broken task 7"):
+        list(GivenPool(pool).run(fail, [7], SILENT))
+    assert sorted(GivenPool(pool).run(quadrupled(), TASKS, SILENT)) == EXPECTED
+
+
+def test_closing_takes_back_what_has_not_begun_and_waits_for_the_rest(
+    pool: Any, tmp_path: Path
+) -> None:
+    def slow(task: int) -> int:
+        (tmp_path / f"{task}.begun").touch()
+        time.sleep(0.2 if task else 0.0)
+        (tmp_path / f"{task}.ended").touch()
+        return task
+
+    answers = GivenPool(pool).run(slow, range(50), SILENT)
+    next(answers)
+    answers.close()  # type: ignore[attr-defined]
+    begun, over = (sorted(p.stem for p in tmp_path.glob(end)) for end in ("*.begun", "*.ended"))
+    assert begun == over
+    assert 1 <= len(begun) < 50
+    assert sorted(GivenPool(pool).run(quadrupled(), TASKS, SILENT)) == EXPECTED
+    assert sorted(p.stem for p in tmp_path.glob("*.begun")) == begun
+
+
+def test_a_death_in_an_executor_is_an_error(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
+        executor = GivenPool(pool)
+        with pytest.raises(WorkerDiedError, match="The pool is broken") as caught:
+            list(executor.run(deaths(tmp_path, 1, task=35), TASKS, SILENT))
+        assert "are kept" in str(caught.value.hint)
+        with pytest.raises(WorkerDiedError, match="The pool is broken"):
+            list(executor.run(quadrupled(), TASKS, SILENT))
+
+
+def test_a_pool_of_threads_runs_one_task_at_a_time() -> None:
+    def alone(task: int) -> tuple[int, int, bool]:
+        import sys as shared
+
+        before = getattr(shared, "_tasks_here", 0)
+        shared._tasks_here = before + 1  # type: ignore[attr-defined]
+        time.sleep(0.01)
+        shared._tasks_here -= 1  # type: ignore[attr-defined]
+        return task, os.getpid(), before == 0
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = sorted(GivenPool(pool).run(alone, TASKS, SILENT))
+    assert answers == [(number, (task, os.getpid(), True)) for number, task in enumerate(TASKS)]
+
+
+def test_a_closed_pool_is_said() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pass
+    with pytest.raises(UsageError, match="The pool does not accept tasks"):
+        list(GivenPool(pool).run(quadrupled(), TASKS, SILENT))
+
+
+@pytest.mark.parametrize("wrong", [4, "pool", None, threading.Lock()])
+def test_what_is_no_pool(wrong: Any) -> None:
+    with pytest.raises(UsageError, match=r"expected a concurrent\.futures\.Executor"):
+        GivenPool(wrong)
+
+
+def test_a_multiprocessing_pool_is_refused() -> None:
+    with ThreadPool(1) as wrong, pytest.raises(UsageError) as caught:
+        GivenPool(wrong)  # type: ignore[arg-type]
+    assert "ProcessPoolExecutor" in str(caught.value.hint)

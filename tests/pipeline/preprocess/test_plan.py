@@ -1,0 +1,314 @@
+"""What is decided before any of the work, what steps may not do, and what is noticed meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from offline_data.base.config import Settings
+from offline_data.base.errors import (
+    AccessError,
+    AuditError,
+    FormatError,
+    IntegrityError,
+    NoSpaceError,
+    NotFoundError,
+    StepError,
+    UsageError,
+)
+from offline_data.base.progress import SILENT, Progress
+from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir
+from offline_data.pipeline.preprocess.job import RunOptions, Stage
+from offline_data.pipeline.preprocess.recipe import Recipe, recipe_of
+from offline_data.pipeline.preprocess.steps.base import Revision, Selection, Step
+from offline_data.pipeline.preprocess.task import parent_reader
+from offline_data.store.chunk import EpisodeChunk, read_transitions
+from offline_data.store.reader import open_reader
+from offline_data.testing.chunks import toy_chunk
+from offline_data.testing.toy import toy_batch, write_toy
+from tests.pipeline.preprocess.oracle import check, cut, digests, episodes_of
+from tests.pipeline.preprocess.runs import (
+    LENGTHS,
+    Shuffled,
+    make,
+    small_groups,
+    write_plain,
+    write_rich,
+)
+
+CLIP = "clip:action,low=-5000"
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    small_groups(monkeypatch, rows=4, width=45)
+    return write_plain(tmp_path / "toy")
+
+
+class Passes(Shuffled):
+    """Remembers how many tasks each first pass had, and the run itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[int] = []
+
+    def run(
+        self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Progress = SILENT
+    ) -> Iterator[tuple[int, Any]]:
+        self.tasks.append(len(tasks))
+        return super().run(job, tasks, progress)
+
+
+def left_of(parent: Path, dest: Path, settings: Settings, stages: list[Stage], **more: Any) -> Any:
+    """Make a dataset; returns the parent's numbers of its episodes, and how often data were read."""
+    passes = Passes()
+    make(parent, stages, dest, settings, executor=passes, **more)
+    seeds = [int(one.extras["file",]) - 7000 for one in episodes_of(dest)]
+    return seeds, len(passes.tasks) - 1
+
+
+def test_first_passes_are_taken_where_they_are_needed(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_groups(monkeypatch, rows=4, width=5200)
+    rich = write_rich(tmp_path / "rich")
+    long = [number for number, length in enumerate(LENGTHS) if length > 1]
+    returns = [sum(float(r["next", "reward"][0]) for r in one.rows) for one in episodes_of(rich)]
+    small = [number for number, total in enumerate(returns) if -total > -800]
+    assert 0 < len(small) < len(LENGTHS)
+    for number, (stages, options, wanted, passes) in enumerate(
+        [
+            (["filter:length > 1", "subsample:every=2"], {}, long[::2], 0),
+            (["filter:length > 1", "filter:number >= 4"], {}, [n for n in long if n >= 4], 0),
+            (["reward_scale:-1", "filter:return > -800"], {}, small, 1),
+            (["filter:length == 1"], {"num_frames": 9}, [1, 3], 1),
+            (["reward_scale:2", "filter:label == 'label 1'"], {}, [1, 4], 0),
+        ]
+    ):
+        dest = tmp_path / str(number)
+        assert left_of(rich, dest, settings, list(stages), **options) == (wanted, passes)
+
+
+def test_figures_are_of_what_is_left_and_as_it_is_then(tmp_path: Path, settings: Settings) -> None:
+    rich = write_rich(tmp_path / "rich")
+    stages: list[Stage] = [
+        "reward_scale:2", "filter:length > 1", "normalize:next.reward", "reward_shift:7",
+    ]  # fmt: skip
+    found = make(rich, stages, tmp_path / "out", settings, num_frames=20)
+    kept = [one for one in cut(episodes_of(rich), 20) if len(one.rows) > 1]
+    values = [2 * float(row["next", "reward"][0]) for one in kept for row in one.rows]
+    learnt = found.manifest.converter["options"]["recipe"][2]["leaves"]["next/reward"]
+    assert learnt["mean"][0] == pytest.approx(np.mean(values), rel=1e-12)
+    assert learnt["std"][0] == pytest.approx(np.std(values), rel=1e-12)
+
+
+@dataclass(frozen=True)
+class Nothing(Selection):
+    name: ClassVar[str] = "nothing"
+
+    def choose(
+        self,
+        table: Mapping[Any, Any],
+        words: Mapping[Any, Sequence[str]],  # noqa: ARG002 - no column matters
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.zeros(len(table["length",]), bool)
+
+
+@dataclass(frozen=True)
+class Strange(Step):
+    """Does what no step may do: to all data, or from some episode on."""
+
+    name: ClassVar[str] = "strange"
+
+    what: str
+    value: int = 0
+
+    def with_state(self, state: Mapping[str, Any]) -> Strange:  # noqa: ARG002
+        return self
+
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        steps = dict(chunk.batch.steps)
+        if self.what == "objects":
+            steps["wide",] = np.ones(chunk.batch.transitions, np.longdouble)
+        if self.what == "codes":
+            steps["mission",] = np.full_like(steps["mission",], self.value)
+        if chunk.episodes.tolist() == [4] and self.what == "revises":
+            raise Revision({"told": True}, "found late")
+        if chunk.episodes.tolist() == [4] and self.what == "widens":
+            steps["action",] = np.repeat(steps["action",], 2, axis=1)
+        if chunk.episodes.tolist() == [4] and self.what == "shortens":
+            steps = {key: column[:-1] for key, column in steps.items()}
+            observations = {key: column[:-1] for key, column in chunk.batch.observations.items()}
+            lengths = chunk.batch.lengths - 1
+            batch = replace(chunk.batch, lengths=lengths, steps=steps, observations=observations)
+            return replace(chunk, batch=batch)
+        return chunk.having(steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("stages", "error", "message"),
+    [
+        (["filter:length > 100"], StepError, "leaves none of 7 episodes"),
+        (["reward_scale:2", "filter:return < -1e9"], StepError, "leaves none of 7 episodes"),
+        ([Nothing()], StepError, "Step 'nothing' leaves none of 7 episodes"),
+        ([Strange("objects")], StepError, r"cannot be stored: Leaf 'wide' has dtype \w+"),
+        ([Strange("shortens")], StepError, "changed lengths of episodes"),
+        ([Strange("widens")], FormatError, r"rows of shape \[2\], expected \[1\]"),
+        ([Strange("revises")], StepError, "does not take the state that it gives itself"),
+    ],
+)
+def test_steps_that_break_their_promise(
+    parent: Path, tmp_path: Path, settings: Settings, stages: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make(parent, stages, tmp_path / "out", settings, chunksize=1)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("value", [-2, 3, 100])
+def test_numbers_that_stand_for_no_words_are_refused(value: int) -> None:
+    with pytest.raises(
+        StepError, match=rf"'mission' at .* the code {value}, which is out of range"
+    ):
+        Recipe((Strange("codes", value),)).apply(toy_chunk([3]))
+    for fine in (-1, 0, 2):
+        Recipe((Strange("codes", fine),)).apply(toy_chunk([3]))
+
+
+def test_a_finding_travels_between_processes() -> None:
+    found = pickle.loads(pickle.dumps(Revision({"told": True}, "found late", 2)))  # noqa: S301
+    assert (found.number, found.state, found.reason) == (2, {"told": True}, "found late")
+
+
+def test_two_functions_of_a_recipe_draw_different_numbers_the_same_every_time(
+    tmp_path: Path, settings: Settings
+) -> None:
+    def first(td: Any) -> Any:
+        return td.set("first", torch.rand(2))
+
+    def second(td: Any) -> Any:
+        return td.set("second", torch.rand(2))
+
+    parent, found = write_plain(tmp_path / "toy", [4, 3]), []
+    for number, seed in enumerate((3, 3, 4)):
+        dest = tmp_path / str(number)
+        make(parent, [first, second], dest, settings, seed=seed)
+        rows = [row for one in episodes_of(dest) for row in one.rows]
+        found.append(np.concatenate([[row["first",], row["second",]] for row in rows]))
+    assert len(np.unique(found[0])) == 28
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.isin(found[0], found[2]).any()
+
+
+def test_what_is_no_recipe_is_refused() -> None:
+    with pytest.raises(UsageError, match="Nothing to do"):
+        recipe_of([])
+    with pytest.raises(UsageError, match="neither a function nor a step"):
+        recipe_of([5])  # type: ignore[list-item]
+    with pytest.raises(NotFoundError) as unknown:
+        recipe_of(["clipp:action,low=1"])
+    assert "clip" in str(unknown.value.hint)
+    for wrong in ({"by": "episode", "batched": 4}, {"seed": 0.5}, {"vectorize": "no"}, {"on": "x"}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            RunOptions(**wrong)
+
+
+def test_an_episode_cut_where_it_is_terminated_is_not_truncated(
+    tmp_path: Path, settings: Settings
+) -> None:
+    batch = toy_batch([4, 3])
+    batch.steps["next", "terminated"][1] = True
+    write_toy(tmp_path / "toy", [batch])
+    make(tmp_path / "toy", ["clip:action,low=-9000"], tmp_path / "out", settings, num_frames=2)
+    (one,) = episodes_of(tmp_path / "out")
+    assert one.rows[-1]["next", "terminated"].all()
+    assert not one.rows[-1]["next", "truncated"].any()
+
+
+def test_a_lost_write_is_noticed(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = RangeWriter.append
+
+    def losing(self: RangeWriter, name: str, data: Any) -> None:
+        append(self, name, data * 0 if name.startswith("observations") else data)
+
+    monkeypatch.setattr(RangeWriter, "append", losing)
+    with pytest.raises(AuditError, match="differs"):
+        make(parent, [CLIP], tmp_path / "out", settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bytes_that_the_system_takes_piecemeal(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(parent, [CLIP], tmp_path / "whole" / "out", settings)
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda handle, data, at: write(handle, data[:3], at))
+    make(parent, [CLIP], tmp_path / "out", settings)
+    assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
+    check(tmp_path / "out", episodes_of(tmp_path / "whole" / "out"))
+
+
+def test_a_parent_that_becomes_another_dataset_meanwhile(
+    parent: Path, tmp_path: Path, settings: Settings
+) -> None:
+    class Replacing(Shuffled):
+        def run(self, job: Any, tasks: Any, progress: Any) -> Any:
+            for answer in super().run(job, tasks, progress):
+                yield answer
+                shutil.rmtree(parent)
+                write_plain(parent, [*LENGTHS[:-1], 9])
+                parent_reader.cache_clear()
+
+    with pytest.raises(IntegrityError, match="was replaced while another one was made of it"):
+        make(parent, [CLIP], tmp_path / "out", settings, executor=Replacing())
+
+
+def test_where_a_plan_cannot_be_saved_nothing_is_left(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(NoSpaceError):
+        make(parent, [CLIP], tmp_path / "out", settings)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "root") == ["toy"]
+
+
+def test_records_that_cannot_be_deleted_do_not_count_for_the_next_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = WorkDir(tmp_path / "work")
+    work.write_record(0, {}, {}, {}, durable=True)
+    unlink = os.unlink
+
+    def guarded(path: str, **more: int) -> None:
+        if str(path).endswith(work.record(0).name):
+            raise PermissionError(13, "not yours", str(path))
+        unlink(path, **more)
+
+    monkeypatch.setattr(os, "unlink", guarded)
+    with pytest.raises(AccessError, match="not yours"):
+        work.clear()
+
+
+def test_single_transitions_are_as_the_dataset_has_them(parent: Path) -> None:
+    """Those that a function is tried on are not truncated because they are read alone."""
+    reader = open_reader(parent)
+    rows = np.array([0, 1, 4])
+    chunk = read_transitions(reader, rows)
+    for key, column in chunk.batch.steps.items():
+        np.testing.assert_array_equal(column, reader.step(key)[rows])
+    assert chunk.step_numbers.tolist() == (rows - reader.starts[chunk.episodes]).tolist()

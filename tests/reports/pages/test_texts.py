@@ -1,0 +1,94 @@
+"""Pages of text datasets: documents are those of the source, prompt and completion apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offline_data
+from offline_data.base.errors import UsageError
+from offline_data.formats.options import TextOptions
+from offline_data.reports.pages.report import episode_page, report_page
+from offline_data.store.library import entry_at
+from offline_data.text.tokenizer import load_tokenizer
+from tests.reports.pages.conftest import HOSTILE
+from tests.reports.pages.parsed import Element, charts, parse
+from tests.toys.text import write_tokenizer
+
+ROWS = [
+    {"prompt": f"ask {n} ", "chosen": f"good {HOSTILE} {n} " * (1 + n % 3), "rejected": f"bad {n}"}
+    for n in range(12)
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def report(
+    folder: Path, tokenizer: Path, form: str, *, decode: bool = True, **text: Any
+) -> Element:
+    """Convert `ROWS` and return the page about them."""
+    rows = [
+        {"prompt": row["prompt"], "completion": row["chosen"]} if form == "prompt" else row
+        for row in ROWS
+    ]
+    file = folder / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    options = TextOptions(str(tokenizer), form=form, **text)  # type: ignore[arg-type]
+    stored = offline_data.convert(
+        file, "x", source="text", text=options, root=folder / "root", progress=False
+    )
+    entry = entry_at(stored.path)
+    with pytest.raises(UsageError, match="is text"):
+        episode_page(entry, 0)
+    found = load_tokenizer(str(tokenizer)).decode if decode else None
+    return parse(report_page(entry, decode=found))
+
+
+def documents(page: Element) -> list[dict[str, str]]:
+    """Return the texts of each document on a page by the part that they are."""
+    figures = [one for one in page.all("figure") if one.all("pre")]
+    return [{str(pre.attributes["class"]): pre.text for pre in one.all("pre")} for one in figures]
+
+
+def test_prompt_and_completion_stand_apart(tmp_path: Path, tokenizer: Path) -> None:
+    page = report(tmp_path, tokenizer, "prompt")
+    shown = documents(page)
+    chosen = [0, 2, 3, 5, 6, 8, 9, 11]
+    assert shown == [{"prompt": ROWS[n]["prompt"], "completion": ROWS[n]["chosen"]} for n in chosen]
+    assert "12 documents; 0 of 12 documents cut off (0 %)." in page.text
+    assert set(charts(page)) == {"tokens of a document", "tokens of a prompt"}
+    assert sum(charts(page)["tokens of a document"]["series"][0]["values"]) == 12
+    names = [one.attributes["id"] for one in page.all("section")]
+    assert names == ["state", "findings", "texts", "leaves", "metadata"]
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_chosen_stands_beside_rejected(tmp_path: Path, tokenizer: Path, pad: bool) -> None:
+    page = report(tmp_path, tokenizer, "pairs", pad=pad, max_length=160)
+    shown = documents(page)
+    assert len(shown) == 16
+    names = [one.all("b")[0].text for one in page.all("figure") if one.all("pre")]
+    assert names == ["chosen", "rejected"] * 8
+    for place, number in enumerate([0, 2, 3, 5, 6, 8, 9, 11]):
+        for document, name in zip(shown[2 * place :][:2], ("chosen", "rejected"), strict=True):
+            assert document["prompt"] == ROWS[number]["prompt"]
+            assert ROWS[number][name].startswith(document["completion"])
+    cut = "8 of 12 pairs cut off (66.7 %)" if pad else "8 of 24 documents cut off (33.3 %)"
+    assert f"12 pairs; {cut}." in page.text  # the chosen texts of two and three sentences
+
+
+def test_without_a_tokenizer_kept_text_or_tokens_are_shown(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    kept = report(tmp_path / "kept", tokenizer, "prompt", decode=False, keep_text=True)
+    assert documents(kept)[0] == {"text": ROWS[0]["prompt"] + ROWS[0]["chosen"]}
+    (tmp_path / "ids").mkdir()
+    page = report(tmp_path / "ids", tokenizer, "prompt", decode=False)
+    assert "`report --tokenizer NAME` decodes with one" in page.text
+    ids = [int(one) for one in documents(page)[0]["prompt"].split()]
+    assert load_tokenizer(str(tokenizer)).decode(ids) == ROWS[0]["prompt"]
