@@ -39,7 +39,7 @@ setup(
     long_description_content_type="text/markdown",
     ext_modules=[
         compiled("offline_data/rows/gather", "_gather", "_leaves", "_pages", "_tiles"),
-        compiled("offline_data/buffers", "_sum_tree"),
+        compiled("offline_data/rows/samplers", "_sum_tree"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

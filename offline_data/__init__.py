@@ -32,7 +32,7 @@ if find_spec("torchrl") is None:
 def __getattr__(name: str) -> Any:
     """Import a public name, or a module; raises `AttributeError` with similar names."""
     if name in {"_make", "_new"}:  # where pickles find them
-        return getattr(import_module(f"{__name__}.pickles"), name)
+        return getattr(import_module(f"{__name__}.base.pickles"), name)
     if name.startswith("_") or name in __all__ or find_spec(f"{__name__}.{name}"):
         return _import(name)
     from offline_data.base.ids import did_you_mean

@@ -18,7 +18,7 @@ _NAMES = {
     "offline_data.episode.cut": "with_final_rows",
     "offline_data.episode.fields": "Dropped Key Skipped join_key split_key",
     "offline_data.episode.joining": "join_episodes",
-    "offline_data.base.errors": (
+    "offline_data.errors": (
         "FormatError MissingDependencyError NetworkError NotFoundError "
         "OfflineDataError OfflineError StepError UsageError"
     ),

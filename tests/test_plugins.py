@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import subprocess
@@ -112,3 +113,24 @@ def test_a_package_with_a_source_a_rule_and_a_step(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert re.search(r"\d\d passed", done.stdout)
+
+
+EARLIER = (
+    *("checks", "episodes", "episodes.joining", "sources.base", "sources.fingerprint"),
+    "strict_json",
+)
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_earlier_names_warn(name: str) -> None:
+    """Pages of earlier versions imported from these."""
+    module = f"offline_data.{name}"
+    for loaded in (
+        module,
+        "offline_data.episodes",
+    ):  # importing a module imports its package, which warns, too
+        sys.modules.pop(loaded, None)
+    with pytest.warns(DeprecationWarning, match=f"{module} is now offline_data.plugins"):
+        found = importlib.import_module(module)
+    assert found.__all__
+    assert all(getattr(found, one) is getattr(plugins, one) for one in found.__all__)

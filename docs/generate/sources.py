@@ -175,7 +175,7 @@ def _differs(name: str) -> str:
     """Return the paragraphs of a class's docstring that compare it with TorchRL's, and its import."""
     trees = (
         ast.parse(path.read_text("utf-8"))
-        for path in (ROOT / "offline_data/buffers").glob("*replay.py")
+        for path in (ROOT / "offline_data/torchrl").glob("*replay.py")
     )
     nodes = {getattr(node, "name", ""): node for tree in trees for node in tree.body}
     text = ast.get_docstring(nodes[name]) or ""  # type: ignore[arg-type] # a class

@@ -210,3 +210,8 @@ class WorkerDiedError(OfflineDataError):
     def __init__(self, message: str, *, hint: str | None = None, task: int | None = None) -> None:
         self.task = task
         super().__init__(message, hint=hint)
+
+
+for _kind in tuple(vars().values()):
+    if isinstance(_kind, type) and issubclass(_kind, OfflineDataError):
+        _kind.__module__ = "offline_data.errors"  # the public name, which tracebacks show

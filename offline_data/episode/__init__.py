@@ -1,4 +1,8 @@
-"""Episodes between layers: `EpisodeBatch`, its leaves, and cutting flat arrays into them."""
+"""Whole episodes as arrays: the one shape that readers return and writers take.
+
+It knows neither files nor formats. Start with `EpisodeBatch` in `batch`; `fields` has the names of leaves, and
+`cut` and `joining` make episodes of rows and batches of episodes.
+"""
 
 from __future__ import annotations
 

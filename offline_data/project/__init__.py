@@ -1,1 +1,5 @@
-"""Datasets of a project: content digests, `datasets.toml`, `datasets.lock`, and differences."""
+"""Datasets of a project: `datasets.toml`, `datasets.lock`, `sync` and `push`.
+
+It uses downloads and digests of datasets as they are. Start with `lockfile`; `share.push` sends a dataset to the
+hub or to a folder.
+"""

@@ -1,1 +1,5 @@
-"""Summaries of datasets, catalogues and this machine as frozen values; nothing is printed."""
+"""Figures, pages, films and cards of datasets.
+
+It draws what `analysis` measured, computes nothing of a dataset itself, and prints nothing. Start with
+`pages.report`; `card` writes the README of a dataset.
+"""

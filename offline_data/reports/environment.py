@@ -70,7 +70,7 @@ def environment(settings: Settings) -> Environment:
         packages={name: installed_version(name) for name in _requirements()},
         settings=_list_settings(settings),
         free_bytes=free_bytes(settings.root),
-        compiled_gather=any((Path(__file__).parents[1] / "buffers" / "gather").glob(extension)),
+        compiled_gather=any((Path(__file__).parents[1] / "rows" / "gather").glob(extension)),
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import offline_data
 from offline_data.analysis.statistics import dataset_stats
-from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.base.errors import NotFoundError, StepError, UsageError
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import Key
 from offline_data.pipeline.preprocess import plan as planning
@@ -283,9 +283,7 @@ def test_no_finite_value_and_equal_quantiles_are_errors(tmp_path: Path) -> None:
     batch = robot([40])
     write_toy(tmp_path / "arm", [batch])
     ds = offline_data.open_dataset(tmp_path / "arm")
-    with pytest.raises(
-        offline_data.errors.StepError, match="has equal quantiles in 1 of 3 features"
-    ):
+    with pytest.raises(StepError, match="has equal quantiles in 1 of 3 features"):
         ds.preprocess(["normalize:observation.state,by=quantile,eps=0"], dest=tmp_path / "x")
     with pytest.raises(UsageError, match="std or quantile"):
         ds.preprocess(["normalize:action,by=range"], dest=tmp_path / "x")

@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 
-from offline_data.base import errors
+from offline_data import errors
 from offline_data.base.errors import OfflineDataError
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import offline_data
 from offline_data.base.config import Settings
-from offline_data.base.errors import FormatError
+from offline_data.base.errors import AuditError, FormatError
 from offline_data.base.progress import SilentProgress
 from offline_data.formats.catalogues.d4rl import read_table
 from offline_data.formats.d4rl.source import D4RL
@@ -298,7 +298,7 @@ def test_the_audit_compares_whole_numbers_as_such(tmp_path: Path, settings: Sett
     rounded = {**columns, **{name: columns[name].astype("f8") for name in columns if "obs" in name}}
     wrong = convert(write(tmp_path / "other.hdf5", rounded), "other", settings, Options())
     batch = open_reader(exact.path).episode_batch(0, 6)
-    with pytest.raises(offline_data.errors.AuditError, match="'observation' differs"):
+    with pytest.raises(AuditError, match="'observation' differs"):
         Audit("all").check(batch, open_reader(wrong.path), 0, 0)
 
 

@@ -137,7 +137,16 @@ def import_all(kinds: Iterable[str]) -> None:
         importlib.import_module(module)
     if "tests.buffers.test_damaged_checkpoints" in modules:
         sys.modules["tests.buffers.test_damaged_checkpoints"].toy()  # a dataset of all children
-    for name in ("fetch", "ingest", "readers", "sources", "store", "reports", "project"):
+    for name in (
+        "fetch",
+        "pipeline.ingest",
+        "raw",
+        "formats",
+        "store",
+        "analysis",
+        "reports",
+        "project",
+    ):
         import_below(f"offline_data.{name}")
     import_below("offline_data_cli")
     import typer

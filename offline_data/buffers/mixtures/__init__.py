@@ -1,1 +1,1 @@
-"""Several buffers sampled as one: TorchRL's ensembles of sub-batches, and mixtures of rows."""
+"""Several buffers sampled as one, in exact proportions."""

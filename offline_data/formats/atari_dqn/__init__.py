@@ -1,1 +1,1 @@
-"""Atari dqn."""
+"""Atari DQN Replay: checkpoints of replay buffers, a shard for each."""

@@ -1,1 +1,1 @@
-"""D3rlpy."""
+"""d3rlpy's HDF5 files, read and written."""

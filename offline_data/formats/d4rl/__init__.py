@@ -1,1 +1,1 @@
-"""D4rl."""
+"""D4RL and the sources whose files are like its own: NeoRL, DSRL, AgileRL."""

@@ -1,1 +1,1 @@
-"""Minari."""
+"""Minari: HDF5 and Arrow storages, their catalogue, and a writer."""

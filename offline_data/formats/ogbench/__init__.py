@@ -1,1 +1,1 @@
-"""Ogbench."""
+"""OGBench: npz files without rewards, in which flags tell episodes."""

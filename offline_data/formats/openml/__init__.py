@@ -1,1 +1,1 @@
-"""Openml."""
+"""OpenML's tables, as contextual bandits."""

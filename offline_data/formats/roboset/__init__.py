@@ -1,1 +1,1 @@
-"""Roboset."""
+"""RoboSet: HDF5 files of trials."""

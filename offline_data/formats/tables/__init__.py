@@ -1,1 +1,1 @@
-"""Tables."""
+"""Tables for `datasets`, pandas and DuckDB: Parquet and Arrow, a row for each step."""

@@ -1,1 +1,1 @@
-"""Torchrl."""
+"""Directories of TorchRL: memory-mapped TensorDicts, read and written."""

@@ -1,1 +1,1 @@
-"""Vd4rl."""
+"""V-D4RL: npz and HDF5 files of images."""

@@ -1,1 +1,1 @@
-"""Ensembles."""
+"""Ensembles of buffers: storages, samplers, writers and collate functions of several."""

@@ -30,7 +30,10 @@ from offline_data.testing.toy import toy_batch, write_toy
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        *(f"offline_data.{name}" for name in ("targets.run", "record.recorder", "ingest.merge")),
+        *(
+            f"offline_data.{name}"
+            for name in ("pipeline.export.run", "pipeline.record.recorder", "pipeline.ingest.merge")
+        ),
         *("h5py", "gymnasium", "pyarrow.parquet", "offline_data.project.share.push"),
     ]
 )

@@ -249,7 +249,8 @@ def test_interrupted_at_any_line_of_the_engine(
     ds = offline_data.open_dataset(tmp_path / "toy")
     files = tuple(
         f"offline_data/{name}.py"
-        for name in ("preprocess/engine", "jobs/run", "jobs/workdir", "preprocess/finish", "preprocess/plan",
+        for name in ("pipeline/preprocess/engine", "pipeline/jobs/run", "pipeline/jobs/workdir",
+                     "pipeline/preprocess/finish", "pipeline/preprocess/plan",
                      "store/publish", "store/writer", "store/library")
     )  # fmt: skip
     dest, work = tmp_path / "out", tmp_path / ".out.preprocess"

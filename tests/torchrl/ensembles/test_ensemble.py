@@ -29,8 +29,7 @@ from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 from offline_data.torchrl.ensembles.parts import SamplerEnsemble, StorageEnsemble
-
-from .conftest import action, assert_rows, assert_same, leaves
+from tests.buffers.mixtures.conftest import action, assert_rows, assert_same, leaves
 
 if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch

@@ -20,8 +20,7 @@ from offline_data.rows.samplers import (
 )
 from offline_data.rows.storage import LazyTensorStorage, TensorStorage
 from offline_data.torchrl.ensembles.parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
-
-from .conftest import CRITICAL, action, chi_square
+from tests.buffers.mixtures.conftest import CRITICAL, action, chi_square
 
 
 @pytest.fixture

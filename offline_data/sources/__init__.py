@@ -1,0 +1,1 @@
+"""Earlier names of parts of `offline_data.plugins`."""
