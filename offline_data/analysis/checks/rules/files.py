@@ -152,7 +152,7 @@ class Advisory:
 class KnownDefect(Rule):
     """A defect of the dataset has been published.
 
-    The list is part of the package (`checks/advisories.json`): defects of published files, such as
+    The list is part of the package (`advisories.json`): defects of published files, such as
     the maze2d rewards of D4RL, which are one step early, each with a link to its report. Datasets
     made from a listed one are reported as well; ignore the finding if you fixed the defect. Results
     on a defective dataset are comparable only with other results on it.
