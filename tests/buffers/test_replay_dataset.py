@@ -61,6 +61,22 @@ def test_workers_share_an_epoch(toy: Path, name: str, workers: int) -> None:
         assert sorted(row for batch in alone for row in batch) == list(range(40))
 
 
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_later_epochs_are_the_same_whatever_the_workers_and_the_first_epoch(
+    toy: Path, name: str
+) -> None:
+    def epochs(workers: int, *numbers: int) -> list[list[list[int]]]:
+        ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
+        dataset = ReplayDataset(ds, 8, seed=5)
+        dataset.set_epoch(numbers[0])
+        batches = loader(dataset, workers)
+        return [rows(batches) for _ in numbers]
+
+    alone = epochs(0, 0, 1, 2)
+    assert epochs(2, 0, 1, 2) == alone
+    assert epochs(0, 1, 2) == alone[1:]
+
+
 @pytest.mark.slow
 def test_spawned_workers_share_an_epoch(toy: Path) -> None:
     dataset = ReplayDataset(

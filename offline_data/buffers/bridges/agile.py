@@ -240,12 +240,13 @@ class ReplayDataset(IterableDataset[Any]):
     def _begin(self, seed: int | None, epoch: int) -> None:
         """Move the sampler to the start of an epoch, the same in every worker."""
         sampler = self.buffer.sampler
+        by_epoch = {"epoch", "position"} <= sampler.state_dict().keys()  # orders of one seed
         if seed is not None:
-            words = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)
+            entropy = (seed, 0 if by_epoch else epoch)
+            words = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
             sampler.set_rng(torch.Generator().manual_seed(int(words[0])))
-        state = sampler.state_dict()
-        if {"epoch", "position"} <= state.keys():
-            sampler.load_state_dict({**state, "epoch": epoch, "position": 0})
+        if by_epoch:
+            sampler.load_state_dict({**sampler.state_dict(), "epoch": epoch, "position": 0})
         self.buffer._drop_drawn()
 
 
