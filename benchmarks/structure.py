@@ -1,10 +1,10 @@
 """Code metrics: `python -m benchmarks.structure`.
 
-A table of rooms (a room is a package right below `offline_data`; its modules, and the command line, are a room
-each): lines of product and tests, files, imports of other rooms and by them. Then imports against the order in
+A table of the packages right below `offline_data` (its own modules, and the command line, count as one
+each): lines of product and tests, files, imports of other packages and by them. Then imports against the order in
 `tests/test_layers.py`, cycles, names defined twice, and the number of this project's files and functions
 that run in a download, a conversion, a sample and a preprocessing run. `tests/test_structure.py` asks for the
-reason where a room has grown by more than a tenth.
+reason where a package has grown by more than a tenth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("offline_data", "cli")
 
 MODULES = "offline_data"
-"""Room of the modules that are in no package."""
+"""Name in the table of the modules that are in no package."""
 
 RECORDED: dict[str, tuple[int, str]] = {
     "analysis": (7_453, ""),
@@ -56,7 +56,7 @@ RECORDED: dict[str, tuple[int, str]] = {
     "text": (3_089, ""),
     "torchrl": (1_694, ""),
 }
-"""Lines of each room at a time, and, where it has grown since by more than a tenth, why."""
+"""Lines of each package at a time, and, where it has grown since by more than a tenth, why."""
 
 
 def product_files() -> list[Path]:
@@ -245,11 +245,16 @@ def run_counts() -> Iterator[tuple[str, str]]:
             ds.preprocess(_frames_to(depth), num_workers=0, dest=Path(folder, "y"), vectorize=False)
 
         yield "preprocess(fn, num_workers=0)", traced(run_preprocess)
+        out = Path(folder, "z.npz")
+        yield (
+            "export to npz",
+            traced(lambda: offline_data.export(ds, out, to="npz")),
+        )
         yield "frames of ours between the call and fn", str(max(depth))
 
 
-def room_of(path: Path) -> str:
-    """Return the room of a product file, or the room that a test's folder is named after."""
+def package_of(path: Path) -> str:
+    """Return the package of a product file, or the package that a test's folder is named after."""
     first, *rest = path.relative_to(ROOT).parts
     if first == "offline_data":
         return rest[0] if len(rest) > 1 else MODULES
@@ -257,22 +262,24 @@ def room_of(path: Path) -> str:
 
 
 def count_lines(paths: Iterable[Path]) -> collections.Counter[str]:
-    """Count the lines of files by room."""
+    """Count the lines of files by package."""
     found: collections.Counter[str] = collections.Counter()
     for path in paths:
-        found[room_of(path)] += len(path.read_text(encoding="utf-8").splitlines())
+        found[package_of(path)] += len(path.read_text(encoding="utf-8").splitlines())
     return found
 
 
-def room_sizes() -> dict[str, int]:
-    """Return the number of lines of each room, without its tests."""
+def package_sizes() -> dict[str, int]:
+    """Return the number of lines of each package, without its tests."""
     return dict(sorted(count_lines(product_files()).items()))
 
 
-def imports_between_rooms(graph: dict[str, set[str]]) -> collections.Counter[tuple[str, str]]:
-    """Count the imports of modules of other rooms, by importing and imported room."""
-    rooms = {module_of(path): room_of(path) for path in product_files()}
-    pairs = ((rooms[here], rooms[there]) for here, others in graph.items() for there in others)
+def imports_between_packages(graph: dict[str, set[str]]) -> collections.Counter[tuple[str, str]]:
+    """Count the imports of modules of other packages, by importing and imported package."""
+    packages = {module_of(path): package_of(path) for path in product_files()}
+    pairs = (
+        (packages[here], packages[there]) for here, others in graph.items() for there in others
+    )
     return collections.Counter(pair for pair in pairs if pair[0] != pair[1])
 
 
@@ -298,28 +305,28 @@ def wordings() -> dict[str, list[str]]:
     return found
 
 
-def print_rooms(crossing: collections.Counter[tuple[str, str]]) -> None:
-    """Print a line for each room, and their sum."""
+def print_packages(crossing: collections.Counter[tuple[str, str]]) -> None:
+    """Print a line for each package, and their sum."""
     files = product_files()
     lines, tests = count_lines(files), count_lines((ROOT / "tests").rglob("*.py"))
-    number = collections.Counter(map(room_of, files))
+    number = collections.Counter(map(package_of, files))
     columns = ("lines", "recorded", "tests", "files", "imports out", "in")
-    print(f"{'room':14}", *(f"{name:>11}" for name in columns))
+    print(f"{'package':14}", *(f"{name:>11}" for name in columns))
     rows: dict[str, tuple[int, ...]] = {
-        room: (
-            lines[room],
-            RECORDED.get(room, (0, ""))[0],
-            tests.pop(room, 0),
-            number[room],
-            sum(count for (here, _), count in crossing.items() if here == room),
-            sum(count for (_, there), count in crossing.items() if there == room),
+        package: (
+            lines[package],
+            RECORDED.get(package, (0, ""))[0],
+            tests.pop(package, 0),
+            number[package],
+            sum(count for (here, _), count in crossing.items() if here == package),
+            sum(count for (_, there), count in crossing.items() if there == package),
         )
-        for room in sorted(lines)
+        for package in sorted(lines)
     }
     rows["other tests"] = (0, 0, tests.total(), 0, 0, 0)
     rows["sum"] = tuple(map(sum, zip(*rows.values(), strict=True)))
-    for room, row in rows.items():
-        print(f"{room:14}", *(f"{value:11,}" for value in row))
+    for package, row in rows.items():
+        print(f"{package:14}", *(f"{value:11,}" for value in row))
 
 
 def print_list(what: str, items: list[str]) -> None:
@@ -332,11 +339,14 @@ def main() -> None:
     from tests.test_layers import imports_against_the_order
 
     graph = import_graph()
-    crossing = imports_between_rooms(graph)
-    print_rooms(crossing)
+    crossing = imports_between_packages(graph)
+    print_packages(crossing)
     print_list("imports against the order of tests/test_layers.py", imports_against_the_order())
-    rooms = {room: {there for here, there in crossing if here == room} for room in room_sizes()}
-    print_list("cycles between rooms", [" ↔ ".join(cycle) for cycle in cycles(rooms)])
+    packages = {
+        package: {there for here, there in crossing if here == package}
+        for package in package_sizes()
+    }
+    print_list("cycles between packages", [" ↔ ".join(cycle) for cycle in cycles(packages)])
     print_list("cycles between modules", [" ↔ ".join(cycle) for cycle in cycles(graph)])
     twice = classes_defined_twice()
     print_list(

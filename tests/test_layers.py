@@ -17,8 +17,8 @@ from tests.remedy import assert_none
 
 ROOT = Path(__file__).resolve().parents[1]
 
-ROOMS = {
-    "base": "Errors, settings, names, files, JSON and progress, which every other room uses.",
+PACKAGES = {
+    "base": "Errors, settings, names, files, JSON and progress, which every other package uses.",
     "episode": "Whole episodes as arrays: the one shape that readers return and writers take.",
     "raw": "Bytes of files as arrays: HDF5, Arrow, npz, TFRecord, archives, images and video.",
     "fetch": "Files of hosts on this disk: planned first, then fetched, with sizes and digests checked.",
@@ -89,7 +89,7 @@ def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def _package(path: Path) -> str:
+def _parent(path: Path) -> str:
     """Dotted name of the package a file's relative imports start from."""
     return ".".join(path.parent.relative_to(ROOT).parts)
 
@@ -127,39 +127,39 @@ def _modules(node: ast.AST, path: Path) -> list[str]:
         return []
     base = node.module or ""
     if node.level:
-        parts = _package(path).split(".")
+        parts = _parent(path).split(".")
         base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [base])])
     return [f"{base}.{alias.name}" for alias in node.names]
 
 
-def _room(module: str) -> str | None:
-    """Name the room of a module of this project; None for others'."""
+def _package(module: str) -> str | None:
+    """Name the package of a module of this project; None for others'."""
     parts = module.replace("/", ".").removesuffix(".py").split(".")
     if "offline_data_cli" in parts[:2]:
         return "offline_data_cli"
     if parts[0] != "offline_data":
         return None
-    return parts[1] if len(parts) > 1 and parts[1] in {*ROOMS, *OUTSIDE} else ""
+    return parts[1] if len(parts) > 1 and parts[1] in {*PACKAGES, *OUTSIDE} else ""
 
 
-def test_every_file_is_in_a_room() -> None:
-    rooms = {path.relative_to(ROOT).parts[1].removesuffix(".py") for path in _files()}
+def test_every_file_is_in_a_package() -> None:
+    packages = {path.relative_to(ROOT).parts[1].removesuffix(".py") for path in _files()}
     assert_none(
-        rooms - {*ROOMS, *OUTSIDE, "__init__"},
-        "add these packages and modules to ROOMS in tests/test_layers.py, after all that they import",
+        packages - {*PACKAGES, *OUTSIDE, "__init__"},
+        "add these packages and modules to PACKAGES in tests/test_layers.py, after all that they import",
     )
 
 
 def _crossings() -> Iterator[tuple[Import, str, str]]:
     for found in _imports():
-        here, there = _room(found.file), _room(found.module)
+        here, there = _package(found.file), _package(found.module)
         if here not in OUTSIDE and here is not None and there is not None and there != here:
             yield found, here, there
 
 
 def imports_against_the_order() -> list[str]:
-    """Return the imports of later rooms, also those inside functions."""
-    place = {room: number for number, room in enumerate(ROOMS)}
+    """Return the imports of later packages, also those inside functions."""
+    place = {package: number for number, package in enumerate(PACKAGES)}
     return [
         found.place
         for found, here, there in _crossings()
@@ -168,10 +168,10 @@ def imports_against_the_order() -> list[str]:
     ]  # fmt: skip
 
 
-def test_nothing_imports_a_later_room() -> None:
+def test_nothing_imports_a_later_package() -> None:
     assert_none(
         imports_against_the_order(),
-        "move what is imported to an earlier one of ROOMS (tests/test_layers.py), or pass it as an argument",
+        "move what is imported to an earlier one of PACKAGES (tests/test_layers.py), or pass it as an argument",
     )
 
 
@@ -189,7 +189,7 @@ def test_nothing_heavy_is_imported_on_load() -> None:
         for found in _imports()
         if found.on_load
         and _top(found) in HEAVY - (TORCH if found.file.startswith(BRING_TORCH) else set())
-        and _room(found.file) != "testing"
+        and _package(found.file) != "testing"
     ]
     assert_none(
         wrong, "import it inside the function that needs it, types under `if TYPE_CHECKING:`"
@@ -201,7 +201,7 @@ def test_torch_stays_in_the_buffers() -> None:
         found.place
         for found in _imports()
         if _top(found) in TORCH
-        and _room(found.file) not in {"rows", "buffers", "torchrl", "testing", "text"}
+        and _package(found.file) not in {"rows", "buffers", "torchrl", "testing", "text"}
         and not found.file.startswith("offline_data/pipeline/preprocess/")
     ]
     assert_none(wrong, "use numpy here; tensors are made in rows, buffers, preprocess and text")
@@ -279,30 +279,30 @@ def test_only_the_program_exits() -> None:
     }
     library = {name for name in exits - OWN_PIPES - STOPS_EXITS if name.startswith("offline_data/")}
     assert_none(
-        (name for name in library if _room(name) != "testing"),
+        (name for name in library if _package(name) != "testing"),
         "raise an error of offline_data/base/errors.py: the command line turns it into an exit code",
     )
 
 
-def test_the_page_on_architecture_has_these_rooms() -> None:
+def test_the_page_on_architecture_has_these_packages() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    expected = "\n".join(f"| `{room}` | {text} |" for room, text in ROOMS.items())
-    assert expected in page, f"replace the rows of rooms in docs/architecture.md by\n{expected}"
+    expected = "\n".join(f"| `{package}` | {text} |" for package, text in PACKAGES.items())
+    assert expected in page, f"replace the rows of packages in docs/architecture.md by\n{expected}"
 
 
-def test_a_room_says_first_what_is_in_it() -> None:
+def test_a_package_says_first_what_is_in_it() -> None:
     said = {
-        room: import_module(f"offline_data.{room}").__doc__ or ""
-        for room in structure.room_sizes()
-        if room in ROOMS
+        package: import_module(f"offline_data.{package}").__doc__ or ""
+        for package in structure.package_sizes()
+        if package in PACKAGES
     }
     assert_none(
         (
-            room
-            for room, text in said.items()
-            if room not in {"api"} and not text.startswith(ROOMS[room])
+            package
+            for package, text in said.items()
+            if package not in {"api"} and not text.startswith(PACKAGES[package])
         ),
-        "begin the docstring of `__init__.py` with the sentence in ROOMS (tests/test_layers.py)",
+        "begin the docstring of `__init__.py` with the sentence in PACKAGES (tests/test_layers.py)",
     )
 
 

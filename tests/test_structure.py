@@ -1,4 +1,4 @@
-"""Growth of rooms, import cycles, names and wordings; `python -m benchmarks.structure` prints them."""
+"""Growth of packages, import cycles, names and wordings; `python -m benchmarks.structure` prints them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tests.remedy import assert_none
 
 def _unrecorded() -> Iterator[str]:
     """Yield what is wrong with the record, as a line to write to it."""
-    sizes = structure.room_sizes()
-    for room, lines in sizes.items():
-        recorded, _ = structure.RECORDED.get(room, (0, ""))
+    sizes = structure.package_sizes()
+    for package, lines in sizes.items():
+        recorded, _ = structure.RECORDED.get(package, (0, ""))
         if lines > 1.1 * recorded:
             found = f"has {lines:,} lines, recorded are {recorded:,}"
-            yield f'the room {room} {found}: write "{room}": ({lines:_}, "why, in a sentence"),'
-    for room in structure.RECORDED.keys() - sizes:
-        yield f"there is no room {room}: remove its line"
+            yield f'the package {package} {found}: write "{package}": ({lines:_}, "why, in a sentence"),'
+    for package in structure.RECORDED.keys() - sizes:
+        yield f"there is no package {package}: remove its line"
 
 
-def test_rooms_that_grew_by_more_than_a_tenth_have_a_reason() -> None:
+def test_packages_that_grew_by_more_than_a_tenth_have_a_reason() -> None:
     assert_none(_unrecorded(), "write these lines to RECORDED in benchmarks/structure.py")
 
 

@@ -1,5 +1,5 @@
-"""Errors, settings, names, files, JSON and progress, which every other room uses.
+"""Errors, settings, names, files, JSON and progress, which every other package uses.
 
-It knows nothing of datasets, and imports numpy only inside functions. Start with `errors`, the tree of all
+It knows nothing of datasets, and only `exact` imports numpy when it is loaded. Start with `errors`, the tree of all
 expected failures, and `config`, the settings of a run.
 """
