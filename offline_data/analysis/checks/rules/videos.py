@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import ClassVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_data.analysis.checks.block import RowBlock, is_numeric
 from offline_data.analysis.checks.finding import Finding, Severity
@@ -25,14 +26,45 @@ from offline_data.store.layout import VIDEO
 from offline_data.store.reader import DatasetReader
 from offline_data.store.video import StoredVideo, VideoColumn
 
-_SHIFT = "frame_shift"
-"""First part of the names of episode leaves with seconds between a row and its frame, at most."""
-_EXTRA = "extra_frames"
-"""First part of the names of episode leaves with how many more frames than rows a video has."""
 _TIME = ("timestamp",)
 
 
-class FramesOffTime(Rule):
+class FramesOfEpisodes(Rule):
+    """A number of frames of each episode and camera is above a limit."""
+
+    column: ClassVar[str]
+    """First part of the names of columns of the episode table, of which each camera has one."""
+
+    def frames(self, reader: DatasetReader, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers of frames, of the largest number of the column in each episode."""
+        raise NotImplementedError
+
+    def problem(self, reader: DatasetReader, frames: float) -> str:
+        """Return what such episodes have, at most."""
+        raise NotImplementedError
+
+    def findings(self, measured: Measured) -> Iterator[Finding]:
+        reader = measured.reader
+        for key, column in reader.episodes.items():
+            if key[0] != self.column:
+                continue
+            numbers = np.abs(np.asarray(column, np.float64)).reshape(len(column), -1)
+            frames = self.frames(reader, numbers.max(axis=1, initial=0))
+            over = np.flatnonzero(frames > self.limits["frames"])
+            if len(over):
+                worst = int(over[frames[over].argmax()])
+                yield self.finding(
+                    reader,
+                    plural_of(len(over), len(frames), "episode", "has", "have")
+                    + f" {self.problem(reader, float(frames[worst]))}",
+                    leaf=join_key(("observation", *key[1:])),
+                    episode=worst,
+                    row=int(reader.starts[worst]),
+                    count=len(over),
+                )
+
+
+class FramesOffTime(FramesOfEpisodes):
     """Frames of a video were taken at another time than their rows.
 
     LeRobot stores videos next to the rows, and both have times. If an episode has as many frames as
@@ -52,28 +84,16 @@ class FramesOffTime(Rule):
     thresholds: ClassVar = {"frames": 0.25}
     explained: ClassVar = {"frames": "Difference, in frames, above which an episode is reported."}
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        reader = measured.reader
-        fps = _frames_per_second(reader)
-        if fps is None:
-            return
-        for key, column in reader.episodes.items():
-            if key[0] == _SHIFT:
-                shift = np.asarray(column, np.float64).reshape(len(column), -1)
-                frames = np.abs(shift).max(axis=1, initial=0) * fps
-                off = np.flatnonzero(frames > self.limits["frames"])
-                if len(off):
-                    worst = int(off[frames[off].argmax()])
-                    yield self.finding(
-                        reader,
-                        plural_of(len(off), len(frames), "episode", "has", "have")
-                        + f" frames at another time than the rows, by up to {frames[worst] / fps:.3g} s "
-                        f"({frames[worst]:.3g} frames)",
-                        leaf=join_key(("observation", *key[1:])),
-                        episode=worst,
-                        row=int(reader.starts[worst]),
-                        count=len(off),
-                    )
+    column = "frame_shift"
+
+    def frames(self, reader: DatasetReader, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return numbers * (_frames_per_second(reader) or 0.0)
+
+    def problem(self, reader: DatasetReader, frames: float) -> str:
+        seconds = frames / (_frames_per_second(reader) or 1.0)
+        return (
+            f"frames at another time than the rows, by up to {seconds:.3g} s ({frames:.3g} frames)"
+        )
 
 
 class FalseKeyFrames(Rule):
@@ -124,7 +144,7 @@ class FalseKeyFrames(Rule):
                 )
 
 
-class ExtraFrames(Rule):
+class ExtraFrames(FramesOfEpisodes):
     """A video has more frames than its episode has rows.
 
     Rows get the frames at their times; the others are never sampled. Frames after the last row are
@@ -140,22 +160,15 @@ class ExtraFrames(Rule):
     thresholds: ClassVar = {"frames": 0}
     explained: ClassVar = {"frames": "Frames beyond the rows above which an episode is reported."}
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        reader = measured.reader
-        for key, column in reader.episodes.items():
-            if key[0] == _EXTRA:
-                extra = np.asarray(column).reshape(len(column), -1).max(axis=1, initial=0)
-                over = np.flatnonzero(extra > self.limits["frames"])
-                if len(over):
-                    yield self.finding(
-                        reader,
-                        plural_of(len(over), len(extra), "episode", "has", "have")
-                        + f" more frames than rows, by up to {extra.max()}",
-                        leaf=join_key(("observation", *key[1:])),
-                        episode=int(over[0]),
-                        row=int(reader.starts[over[0]]),
-                        count=len(over),
-                    )
+    column = "extra_frames"
+
+    def frames(self, reader: DatasetReader, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        del reader
+        return numbers
+
+    def problem(self, reader: DatasetReader, frames: float) -> str:
+        del reader
+        return f"more frames than rows, by up to {int(frames)}"
 
 
 class OffGridTimestamps(Rule):
