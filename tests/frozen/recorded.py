@@ -63,5 +63,5 @@ def _diff(known: Any, found: Any) -> str:
     lines = list(unified_diff(before, after, "recorded", "found", lineterm=""))
     lines = [f"{line[:_WIDTH]}…" if len(line) > _WIDTH else line for line in lines]
     more = [f"… {len(lines) - _LINES} more lines"] if len(lines) > _LINES else []
-    wanted = f"If users should see this change, record it in a commit of its own: {RECORD}"
+    wanted = f"If users should see this change, record it, and say why in the commit: {RECORD}"
     return "\n".join([*lines[:_LINES], *more, "", wanted])
