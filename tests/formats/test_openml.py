@@ -397,7 +397,7 @@ def test_a_hostile_description(
     server.files.update(toy_table().served(None, **facts))
     with pytest.raises(Exception, match=said) as caught:
         download(parse_id("openml:61"), online, Options())
-    assert type(caught.value).__module__ == "offline_data.base.errors"
+    assert type(caught.value).__module__ == "offline_data.errors"
 
 
 def test_a_table_that_is_published_as_parquet_only(
