@@ -33,8 +33,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name, or a module; raises `AttributeError` with similar names."""
     if name in {"_make", "_new"}:  # where pickles find them
         return getattr(import_module(f"{__name__}.base.pickles"), name)
-    if name.startswith("_") or name in __all__ or find_spec(f"{__name__}.{name}"):
+    if name.startswith("_") or name in __all__:
         return _import(name)
+    if find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
     from offline_data.base.ids import did_you_mean
 
     near = did_you_mean(name, __all__, shown=f"{__name__}.{{}}".format)

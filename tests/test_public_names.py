@@ -30,6 +30,12 @@ def test_without_torchrl_its_names_are_not_public() -> None:
     assert set(offline_data.__all__) - set(ran.stdout.decode().split()) == {*theirs}
 
 
+def test_errors_are_there_without_an_import_of_their_own() -> None:
+    program = "import offline_data; print(offline_data.errors.NotFoundError)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert ran.stdout.decode().strip() == "<class 'offline_data.errors.NotFoundError'>"
+
+
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="load_datasets"):
         _ = offline_data.load_datasets  # type: ignore[attr-defined]

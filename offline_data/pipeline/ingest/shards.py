@@ -412,9 +412,9 @@ class ShardedRun:
         return [number for number, record in found.items() if record and record.episodes]
 
     def _header(self, folders: Sequence[Path]) -> Manifest:
-        """Return the manifest of the whole, without tables and counts."""
+        """Return the manifest of the whole, without tables, counts and the notes of shards."""
         manifests = [read_manifest(folder) for folder in folders]
-        job, notes = self.job, list(join_notes(note for one in manifests for note in one.notes))
+        job, notes = self.job, list[str]()
         if job.options.episodes is None:
             for what in ("transitions", "episodes"):
                 stated, found = getattr(job, what), sum(one.counts[what] for one in manifests)

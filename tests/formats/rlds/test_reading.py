@@ -152,6 +152,7 @@ def test_every_value_after_the_disk(tmp_path: Path, settings: Settings) -> None:
     assert manifest.spaces["action"] == {"move": "float32 [2]", "close": "int32 [1]"}
     assert any("float64" in note and "steps/wide" in note for note in manifest.notes)
     assert any("`split` in the episode table" in note for note in manifest.notes)
+    assert count_episodes(7, NOTE_NO_FINAL) in manifest.notes  # of both splits, each once
 
 
 @pytest.mark.parametrize("final_step", [False, True])

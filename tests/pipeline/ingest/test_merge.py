@@ -14,6 +14,7 @@ import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import FormatError, OfflineDataError, UsageError
 from offline_data.episode import EpisodeBatch, Key
+from offline_data.episode.notes import count_rows
 from offline_data.store.history import history_of
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest
@@ -92,6 +93,16 @@ def test_equal_schemas(layouts: tuple[LayoutName, LayoutName], settings: Setting
     assert history_of(manifest)[-1].action == "merge"
     again = offline_data.merge(a, b, name="both", settings=settings)
     assert (again.existed, again.id) == (True, made.id)
+
+
+def test_notes_that_count_are_added_up(settings: Settings) -> None:
+    ids = [
+        write(settings.root, name, replace(rich_batch([3]), notes=(count_rows(rows, "x."), "y.")))
+        for name, rows in (("a", 2), ("b", 3))
+    ]
+    notes = offline_data.merge(*ids, name="both", settings=settings).manifest.notes
+    assert notes[:2] == ("In 5 rows x.", "y.")
+    assert not [note for note in notes[2:] if note.startswith(("In ", "y"))]
 
 
 def test_images_that_are_encoded(settings: Settings) -> None:
