@@ -98,12 +98,12 @@ from .torchrl.ensembles.parts import WriterEnsemble as WriterEnsemble
 from .torchrl.experience_replay import AtariDQNExperienceReplay as AtariDQNExperienceReplay
 from .torchrl.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
 from .torchrl.experience_replay import GenDGRLExperienceReplay as GenDGRLExperienceReplay
+from .torchrl.experience_replay import LeRobotExperienceReplay as LeRobotExperienceReplay
 from .torchrl.experience_replay import MinariExperienceReplay as MinariExperienceReplay
 from .torchrl.experience_replay import OpenMLExperienceReplay as OpenMLExperienceReplay
+from .torchrl.experience_replay import OpenXExperienceReplay as OpenXExperienceReplay
 from .torchrl.experience_replay import RobosetExperienceReplay as RobosetExperienceReplay
 from .torchrl.experience_replay import VD4RLExperienceReplay as VD4RLExperienceReplay
-from .torchrl.lerobot_replay import LeRobotExperienceReplay as LeRobotExperienceReplay
-from .torchrl.openx_replay import OpenXExperienceReplay as OpenXExperienceReplay
 from .torchrl.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from .torchrl.prioritized import (
     TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,

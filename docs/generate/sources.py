@@ -172,16 +172,14 @@ def _cell(cell: str, row: int | None = None) -> str:
 
 
 def _differs(name: str) -> str:
-    """Return the paragraphs of a class's docstring that compare it with TorchRL's, and its import."""
-    trees = (
-        ast.parse(path.read_text("utf-8"))
-        for path in (ROOT / "offline_data/torchrl").glob("*replay.py")
-    )
-    nodes = {getattr(node, "name", ""): node for tree in trees for node in tree.body}
-    text = ast.get_docstring(nodes[name]) or ""  # type: ignore[arg-type] # a class
-    chosen = [one for one in text.split("\n\n") if "TorchRL" in one and not one.startswith("Args:")]
+    """Return what a class is and how it differs from TorchRL's, as the guide says, and its import."""
+    tree = ast.parse((ROOT / "offline_data/torchrl/experience_replay.py").read_text("utf-8"))
+    nodes = {getattr(node, "name", ""): node for node in tree.body}
+    about = (ast.get_docstring(nodes[name]) or "").partition("\n")[0]  # type: ignore[arg-type] # a class
+    guide = (ROOT / "docs/guides/torchrl.md").read_text("utf-8")
+    (cell,) = re.findall(rf"^\| `{name}` \| (.+) \|$", guide, re.MULTILINE)
     head = f"TorchRL's class has this name here, too: `from offline_data import {name}`."
-    return page(head, *(" ".join(one.split()) for one in chosen)).rstrip()
+    return page(head, about, *cell.split("<br>")).rstrip()
 
 
 def _datasets(source: Catalog) -> str:

@@ -96,8 +96,8 @@ _CLASSES = {
     "store.verify": "Verification",
     "store.video": "StoredVideo VideoColumn",
     "text.tokenize": "_PrivateTensor",
-    "torchrl.experience_replay": "_NamesOfSource _PixelsToTensor",
-    "torchrl.lerobot_replay": "_Renamed",
+    "torchrl.adapt": "_PixelsToTensor _Renamed",
+    "torchrl.experience_replay": "_NamesOfSource",
 }
 """Classes without a public name of which there are objects in pickles, by module."""
 _MODULES = {name: module for module, names in _CLASSES.items() for name in names.split()}

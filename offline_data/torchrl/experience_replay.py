@@ -1,10 +1,13 @@
-"""TorchRL's dataset classes, so that a program only needs to change its import."""
+"""TorchRL's dataset classes, so that a program only needs to change its import.
+
+What differs from TorchRL's is a table in docs/guides/torchrl.md, which the pages of sources repeat.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,40 +21,27 @@ from offline_data.base.errors import UsageError
 from offline_data.base.ids import parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.progress import progress_of
-from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.buffer import Transform
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.load import Download
 from offline_data.buffers.writers import ImmutableDatasetWriter
-from offline_data.episode.fields import REWARD
-from offline_data.rows.derived.neighbour import (
-    NEXT_INFO,
-    ROOT_REWARD,
-    Neighbour,
-    leaves_of_torchrl,
-)
-from offline_data.rows.gather.plan import all_keys
-from offline_data.rows.keys import as_key
-from offline_data.rows.samplers import (
-    RandomSampler,
-    Sampler,
-    SamplerWithoutReplacement,
-    SliceSampler,
-    SliceSamplerWithoutReplacement,
-)
-from offline_data.store.reader import open_reader
+from offline_data.rows.derived.neighbour import Neighbour
+from offline_data.rows.keys import KeyLike
+from offline_data.rows.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
+from offline_data.rows.selection import end_to_end
+from offline_data.torchrl import adapt
+
+Folder = str | os.PathLike[str]
+SamplerLike = Sampler | Callable[[], Sampler]
 
 _OPTIONS = ("keys", "device", "in_memory", "derived", "decode_text", "decode")
 """Options of `load_dataset` that TorchRL's classes do not have."""
-
-_REWARD = Neighbour(ROOT_REWARD, REWARD, -1, optional=True)
-_INFO = Neighbour(NEXT_INFO, ("info",), 1, optional=True)
 
 
 class Common(NamedTuple):
     """Arguments that all of these classes have; see `load_dataset`."""
 
-    sampler: Sampler | Callable[[], Sampler] | None = None
+    sampler: SamplerLike | None = None
     writer: ImmutableDatasetWriter | None = None
     collate_fn: Transform | None = None
     pin_memory: bool = False
@@ -90,37 +80,21 @@ class SourceExperienceReplay(BaseDatasetExperienceReplay):
     root: Path
 
     def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        *,
-        root: str | os.PathLike[str] | None = None,
-        download: Download = True,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        collate_fn: Transform | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Transform | None = None,
-        split_trajs: bool = False,
-        **env_kwargs: Any,
-    ) -> None:
+        self, dataset_id: str, batch_size: int | None = None, *, root: Folder | None = None,
+        download: Download = True, sampler: SamplerLike | None = None,
+        writer: ImmutableDatasetWriter | None = None, collate_fn: Transform | None = None,
+        pin_memory: bool = False, prefetch: int | None = None, transform: Transform | None = None,
+        split_trajs: bool = False, **env_kwargs: Any,
+    ) -> None:  # fmt: skip
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
         _refuse(env_kwargs)
         self._load(dataset_id, batch_size, root, download, common)
 
     def _load(
-        self,
-        dataset_id: str,
-        batch_size: int | None,
-        root: str | os.PathLike[str] | None,
-        download: Download,
-        common: Common = _DEFAULTS,
-        options: Mapping[str, Any] = MappingProxyType({}),
-        *,
-        offline: bool | None = None,
-        workers: int | None = None,
-    ) -> None:
+        self, dataset_id: str, batch_size: int | None, root: Folder | None, download: Download,
+        common: Common = _DEFAULTS, options: Mapping[str, Any] = MappingProxyType({}), *,
+        offline: bool | None = None, workers: int | None = None,
+    ) -> None:  # fmt: skip
         """Open the dataset, converted if need be; `options` are others of the buffer."""
         dataset = parse_id(dataset_id, default_source=self.source)
         if dataset.source != self.source:
@@ -134,47 +108,36 @@ class SourceExperienceReplay(BaseDatasetExperienceReplay):
 
         path = ensure(dataset, settings=settings, download=download, progress=progress_of())
         if self._torchrl_leaves:
-            options = _with_leaves_of_torchrl(options, path, self._torchrl_leaves)
+            options = adapt.with_leaves_of_torchrl(options, path, self._torchrl_leaves)
         super().__init__(path, batch_size, **{**common._asdict(), **options})
 
 
 class MinariExperienceReplay(SourceExperienceReplay):
     """A Minari dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, values equal those of the source (there every leaf on disk is zero), text is
-    kept as strings (`load_dataset` gives codes, which are faster), images and Arrow storage are
-    supported, and `available_datasets` does not use the network.
+    `MinariExperienceReplay("D4RL/door/human-v2", batch_size=256)` loads one, with text as strings.
+    `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
 
     Args:
         dataset_id: Minari's name, `hf://…` or `gcp://…`, with or without `minari:`.
         load_from_local_minari: Whether to use only `MINARI_DATASETS_PATH` and datasets converted
             before, never the network; also works with `download=False`.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
         options: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. As in TorchRL, batches
             have `("next", "info")`, the info of the next row (0 in the last of an episode); with
             `keys`, if it includes that. It is computed.
     """
 
     source = "minari"
-    _torchrl_leaves = (_INFO,)
+    _torchrl_leaves = (adapt.INFO,)
 
     def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        *,
-        root: str | os.PathLike[str] | None = None,
-        download: Download = True,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        collate_fn: Transform | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Transform | None = None,
-        split_trajs: bool = False,
-        load_from_local_minari: bool = False,
-        **options: Any,
-    ) -> None:
+        self, dataset_id: str, batch_size: int | None = None, *, root: Folder | None = None,
+        download: Download = True, sampler: SamplerLike | None = None,
+        writer: ImmutableDatasetWriter | None = None, collate_fn: Transform | None = None,
+        pin_memory: bool = False, prefetch: int | None = None, transform: Transform | None = None,
+        split_trajs: bool = False, load_from_local_minari: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
         offline = True if load_from_local_minari else None
         if load_from_local_minari and download is False:
             download = True  # only converts local files
@@ -196,8 +159,9 @@ class MinariExperienceReplay(SourceExperienceReplay):
 class D4RLExperienceReplay(SourceExperienceReplay):
     """A D4RL dataset, with TorchRL's signature, without the d4rl package.
 
-    Unlike TorchRL's, the next observation of a truncated transition is not zeroed: if it is
-    unknown, samplers leave the transition out. No row is dropped; episodes are stored.
+    `D4RLExperienceReplay("hopper-medium-v2", batch_size=256)` loads one. `load_dataset` explains
+    other arguments and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
 
     Args:
         dataset_id: D4RL's name, with or without `d4rl:`.
@@ -211,31 +175,21 @@ class D4RLExperienceReplay(SourceExperienceReplay):
             last); with `keys`, if it includes them. Both are computed.
         terminate_on_end: None or False: transitions without a next observation are left out.
             True: they are sampled too; like the last one of every episode, they are `done`.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
     """
 
     source = "d4rl"
-    _torchrl_leaves = (_REWARD, _INFO)
+    _torchrl_leaves = (adapt.REWARD, adapt.INFO)
 
     def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        collate_fn: Transform | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Transform | None = None,
+        self, dataset_id: str, batch_size: int | None = None, sampler: SamplerLike | None = None,
+        writer: ImmutableDatasetWriter | None = None, collate_fn: Transform | None = None,
+        pin_memory: bool = False, prefetch: int | None = None, transform: Transform | None = None,
         split_trajs: bool = False,
         from_env: bool = False,  # noqa: ARG002
-        use_truncated_as_done: bool = True,
-        direct_download: bool | None = None,
-        terminate_on_end: bool | None = None,
-        download: Download = True,
-        root: str | os.PathLike[str] | None = None,
+        use_truncated_as_done: bool = True, direct_download: bool | None = None,
+        terminate_on_end: bool | None = None, download: Download = True, root: Folder | None = None,
         **env_kwargs: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         options = {name: env_kwargs.pop(name) for name in _OPTIONS if name in env_kwargs}
         if direct_download is False or env_kwargs:
             asked = ", ".join(env_kwargs) or "direct_download=False"
@@ -244,7 +198,7 @@ class D4RLExperienceReplay(SourceExperienceReplay):
                 hint="leave it out: the published files are read directly",
             )
         if not use_truncated_as_done:
-            self._first = (_set_done_to_terminated,)
+            self._first = (adapt.set_done_to_terminated,)
         if terminate_on_end and sampler is None:
             sampler = RandomSampler(valid_only=False)
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
@@ -254,10 +208,10 @@ class D4RLExperienceReplay(SourceExperienceReplay):
 class AtariDQNExperienceReplay(SourceExperienceReplay):
     """A run of the Atari DQN Replay dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, zero rows before an episode and rows of a checkpoint that belong to the
-    previous one are not transitions; an episode that continues in the next checkpoint is one
-    episode; next frames never cross episodes. Each frame is stored once:
-    `derived=[frame_stack(4, pad="zero")]` gives the stacks that the agent saw.
+    `AtariDQNExperienceReplay("Pong/5", batch_size=256)` loads one;
+    `derived=[frame_stack(4, pad="zero")]` gives the stacks that the agent saw. `load_dataset`
+    explains other arguments and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
 
     Args:
         dataset_id: `Pong/5`, or d4rl-atari's name `pong-mixed-v0`, with or without `atari_dqn:`;
@@ -268,96 +222,55 @@ class AtariDQNExperienceReplay(SourceExperienceReplay):
         strict_len: Whether to leave out episodes shorter than a slice.
         replacement: Whether to draw rows or slices with replacement.
         mp_start_method: Ignored.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
     """
 
     source = "atari_dqn"
 
     def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        *,
-        root: str | os.PathLike[str] | None = None,
-        download: Download = True,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        transform: Transform | None = None,
-        num_procs: int = 0,
-        num_slices: int | None = None,
-        slice_len: int | None = None,
-        strict_len: bool = True,
-        replacement: bool = True,
+        self, dataset_id: str, batch_size: int | None = None, *, root: Folder | None = None,
+        download: Download = True, sampler: SamplerLike | None = None,
+        writer: ImmutableDatasetWriter | None = None, transform: Transform | None = None,
+        num_procs: int = 0, num_slices: int | None = None, slice_len: int | None = None,
+        strict_len: bool = True, replacement: bool = True,
         mp_start_method: str = "fork",  # noqa: ARG002
         **kwargs: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if sampler is None and (num_slices is not None or slice_len is not None):
-            make = SliceSampler if replacement else SliceSamplerWithoutReplacement
-            sampler = make(num_slices=num_slices, slice_len=slice_len, strict_length=strict_len)
+            sampler = adapt.slices(num_slices, slice_len, strict_len, replacement=replacement)
         elif sampler is None and not replacement:
             sampler = SamplerWithoutReplacement()
-        common = Common(sampler, writer, transform=transform)
-        workers = num_procs or None
+        common, workers = Common(sampler, writer, transform=transform), num_procs or None
         self._load(dataset_id, batch_size, root, download, common, kwargs, workers=workers)
 
 
 class GenDGRLExperienceReplay(SourceExperienceReplay):
     """A Gen-DGRL (Procgen) dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, unpickling cannot run code, an archive shorter than its category adds no zero
-    rows, the last episode is not cut, and the first frame of the next episode, which the source
-    stores as the last of each, is never a next observation.
-
-    Args:
-        dataset_id: `bigfish-1M_E`, with or without `gen_dgrl:`.
-        batch_size, root, download, …: See `load_dataset`, also for exceptions.
+    `GenDGRLExperienceReplay("bigfish-1M_E", batch_size=256)` loads one, with or without
+    `gen_dgrl:`. `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
     """
 
     source = "gen_dgrl"
 
     def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        *,
-        download: Download = True,
-        root: str | os.PathLike[str] | None = None,
-        **kwargs: Any,
-    ) -> None:
+        self, dataset_id: str, batch_size: int | None = None, *, download: Download = True,
+        root: Folder | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         self._load(dataset_id, batch_size, root, download, options=kwargs)
-
-
-def _set_done_to_terminated(batch: Any) -> Any:
-    return batch.set(("next", "done"), batch.get(("next", "terminated")).clone())
-
-
-def _with_leaves_of_torchrl(
-    options: Mapping[str, Any], path: Path, default: tuple[Neighbour, ...]
-) -> dict[str, Any]:
-    """Return the options with derived leaves of TorchRL that `keys` includes; None: `default`."""
-    keys, others = options.get("keys"), as_derived(options.get("derived", ()))
-    if keys is None:
-        known = all_keys(open_reader(path))
-        there = [new for new in default if any(k[: len(new.source)] == new.source for k in known)]
-        return {**options, "derived": (*others, *there)}
-    paths = [as_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
-    stored, computed = leaves_of_torchrl(paths)
-    return {**options, "keys": stored, "derived": (*others, *computed)}
 
 
 class OpenMLExperienceReplay(SourceExperienceReplay):
     """An OpenML table as a contextual bandit, with TorchRL's signature, without scikit-learn.
 
-    `batch["X"]` and `batch["y"]` equal TorchRL's. In addition, each row is a whole episode:
-    `batch["action"]` is `y`, the reward 1, `batch["next", "done"]` True. Unlike TorchRL's, an
-    interrupted download is not mistaken for the table, OpenML's md5 is checked, any OpenML table can
-    be loaded (`"61"` as published, `"61/num"` and `"61/onehot"` encoded), and `manifest.about` has
-    the columns and categories.
+    `OpenMLExperienceReplay("adult_num", 256)` loads one: each row is a whole episode, whose action
+    is `y`. The default `sampler` draws without replacement. `load_dataset` explains other arguments
+    and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
 
     Args:
-        name: TorchRL's name or OpenML's number, with or without `openml:`.
-        batch_size, root, sampler, …: See `load_dataset`, also for exceptions; the default `sampler`
-            draws without replacement.
+        name: TorchRL's name or OpenML's number, with or without `openml:`: `"61"` as published,
+            `"61/num"` and `"61/onehot"` encoded.
 
     Attributes:
         max_outcome_val: The largest value of `y`; 0 for a table without a target.
@@ -367,17 +280,11 @@ class OpenMLExperienceReplay(SourceExperienceReplay):
     max_outcome_val: int | float
 
     def __init__(
-        self,
-        name: str,
-        batch_size: int,
-        root: str | os.PathLike[str] | None = None,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        collate_fn: Transform | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
+        self, name: str, batch_size: int, root: Folder | None = None,
+        sampler: SamplerLike | None = None, writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None, pin_memory: bool = False, prefetch: int | None = None,
         transform: Transform | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         sampler = SamplerWithoutReplacement() if sampler is None else sampler
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform)
         self._load(name, batch_size, root, True, common)
@@ -389,15 +296,10 @@ class OpenMLExperienceReplay(SourceExperienceReplay):
 class RobosetExperienceReplay(SourceExperienceReplay):
     """A dataset of RoboSet's simulations, with TorchRL's signature.
 
-    Unlike TorchRL's, a reward belongs to the action that caused it (there, to the state before it),
-    the row without an action (NaN) and its zeroed next observation is not a transition, the last
-    transition of a trial is truncated, and root `done` is False. Trials are ordered by file; `file`,
-    `trial` and `seed` are columns of `ds.episodes`, not leaves of every row.
-
-    Args:
-        dataset_id: Its name (`FK1-v4(expert)/FK1_Knob1OnRandom_v2d-v4`), with or without `roboset:`.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
-        env_kwargs: Refused: no environment is created (TorchRL ignores them).
+    `RobosetExperienceReplay("FK1-v4(expert)/FK1_Knob1OnRandom_v2d-v4", 256)` loads one, with or
+    without `roboset:`. No environment is created: `env_kwargs`, which TorchRL ignores, are refused.
+    `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
     """
 
     source = "roboset"
@@ -406,42 +308,30 @@ class RobosetExperienceReplay(SourceExperienceReplay):
 class VD4RLExperienceReplay(SourceExperienceReplay):
     """A V-D4RL dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, an action and its reward are in the transition they belong to (there, in the
-    row of the resulting image), the last image of an episode does not start a transition, a next
-    image never crosses episodes, and states missing from a file are not filled with zeros.
+    `VD4RLExperienceReplay("main/walker_walk/random/64px", 256)` loads one, with or without
+    `vd4rl:`. No environment is created: `env_kwargs`, which TorchRL ignores, are refused.
+    `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
 
     Args:
-        dataset_id: Its name (`main/walker_walk/random/64px`), with or without `vd4rl:`.
         totensor: Whether to convert `pixels` to float32 in [0, 1], channels first, like
             `ToTensorImage`, after `transform`; floating-point values are left unchanged.
         image_size: Height and width, or one number for both, to resize `pixels` to (bilinear,
             antialiased); needs `totensor`. None: no resizing.
         num_workers: Ignored: files are downloaded by this package's own threads.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
-        env_kwargs: Refused: no environment is created (TorchRL ignores them).
     """
 
     source = "vd4rl"
 
     def __init__(
-        self,
-        dataset_id: str,
-        batch_size: int | None = None,
-        *,
-        root: str | os.PathLike[str] | None = None,
-        download: Download = True,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
-        writer: ImmutableDatasetWriter | None = None,
-        collate_fn: Transform | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Transform | None = None,
-        split_trajs: bool = False,
-        totensor: bool = True,
-        image_size: int | list[int] | None = None,
+        self, dataset_id: str, batch_size: int | None = None, *, root: Folder | None = None,
+        download: Download = True, sampler: SamplerLike | None = None,
+        writer: ImmutableDatasetWriter | None = None, collate_fn: Transform | None = None,
+        pin_memory: bool = False, prefetch: int | None = None, transform: Transform | None = None,
+        split_trajs: bool = False, totensor: bool = True, image_size: int | list[int] | None = None,
         num_workers: int = 0,  # noqa: ARG002
         **env_kwargs: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         _refuse(env_kwargs)
         if image_size is not None and not totensor:
             raise UsageError(
@@ -451,37 +341,149 @@ class VD4RLExperienceReplay(SourceExperienceReplay):
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
         self._load(dataset_id, batch_size, root, download, common)
         if totensor:
-            pair = [image_size] * 2 if isinstance(image_size, int) else image_size
-            size = None if pair is None else (pair[0], pair[1])
-            self.append_transform(_PixelsToTensor(size))
+            self.append_transform(adapt.pixels_to_tensor(image_size))
 
 
-@pickled_by_name
-@dataclass(frozen=True)
-class _PixelsToTensor:
-    """Converts uint8 images to float32 in [0, 1], channels first, and resizes them."""
+class OpenXExperienceReplay(SourceExperienceReplay):
+    """An Open X-Embodiment dataset or stream, with TorchRL's signature, without TensorFlow.
 
-    size: tuple[int, int] | None
-    """Height and width; None: no resizing."""
+    `OpenXExperienceReplay("viola", batch_size=256, download=True)` loads one. Without `download`,
+    the object is a `StreamingDataset`, not an instance of this class. `load_dataset` explains other
+    arguments and exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
 
-    def __call__(self, batch: Any) -> Any:
-        for key in ("pixels", ("next", "pixels")):
-            if (pixels := batch.get(key, None)) is not None:
-                batch.set(key, self._convert_pixels(pixels))
-        return batch
+    Args:
+        dataset_id: Name, with or without `openx:`, a split (`viola/train[:100]`) or `@VERSION`.
+        batch_size: None: iteration yields whole episodes, `num_slices` at a time; or, with
+            `slice_len`, a slice of each episode.
+        shuffle: Whether to shuffle; False: the dataset's order.
+        num_slices, slice_len: Number of slices in a batch, or rows in a slice.
+        pad: Streams only: value that pads short episodes.
+        replacement: Whether to draw with replacement; None: True if downloaded.
+        streaming: Whether to read batches from the host without converting anything.
+        strict_length: Whether to leave out episodes shorter than a slice.
+        split: Split or slice of one, in TFDS notation: `train`, `train[10%:20%]+test`.
+    """
 
-    def _convert_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        if not pixels.is_floating_point():
-            if pixels.shape[-1] == 3:
-                pixels = pixels.movedim(-1, -3)
-            pixels = pixels.float().div_(255)
-        if self.size is None or tuple(pixels.shape[-2:]) == self.size:
-            return pixels
-        images = pixels.reshape(-1, *pixels.shape[-3:])
-        resized = torch.nn.functional.interpolate(
-            images, self.size, mode="bilinear", antialias=True
+    source = "openx"
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Return a stream if the arguments say so."""
+        if not args and not options:  # pickle and copy call it so
+            return super().__new__(cls)
+        bound = inspect.signature(cls.__init__).bind(None, *args, **options)
+        bound.apply_defaults()
+        given = bound.arguments
+        streams = given["streaming"]
+        if not (not given["download"] if streams is None else streams):  # TorchRL's default
+            return super().__new__(cls)
+        if given["download"]:
+            raise UsageError("download and streaming are both set: nothing would be downloaded")
+        refused = ("sampler", "writer", "collate_fn", "split_trajs")
+        for name in (name for name in refused if given[name]):
+            raise UsageError(f"{name} is not for streams", hint="streaming=False supports it")
+        same = ("batch_size", "num_slices", "slice_len", "pad", "strict_length", "replacement")
+        stream = import_module("offline_data.buffers.streaming").StreamingDataset
+        return stream(
+            str(adapt.with_split(given["dataset_id"], given["split"])),
+            shuffle=given["shuffle"],
+            transform=given["transform"],
+            root=given["root"],
+            **{name: given[name] for name in same},
         )
-        return resized.reshape(*pixels.shape[:-2], *self.size)
+
+    def __init__(
+        self, dataset_id: str, batch_size: int | None = None, *, shuffle: bool = True,
+        num_slices: int | None = None, slice_len: int | None = None,
+        pad: float | bool | None = None, replacement: bool | None = None,
+        streaming: bool | None = None,  # noqa: ARG002 - used by `__new__`
+        root: Folder | None = None, download: Download | None = None,
+        sampler: SamplerLike | None = None, writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None, pin_memory: bool = False, prefetch: int | None = None,
+        transform: Transform | None = None, split_trajs: bool = False, strict_length: bool = True,
+        split: str | None = None,
+    ) -> None:  # fmt: skip
+        if pad is not None:
+            raise UsageError("pad is for streams", hint="SliceSampler(pad_output=True) pads here")
+        sliced = num_slices is not None or slice_len is not None
+        drawn = replacement is not False and (sliced or replacement or shuffle)
+        if sampler is not None and sliced:
+            raise UsageError("num_slices and slice_len cannot be combined with sampler")
+        if drawn and not shuffle:
+            raise UsageError("shuffle=False needs replacement=False")
+        if sliced and batch_size is None and num_slices is None:
+            batch_size = slice_len
+            drawn = False  # a slice of each episode
+        if sliced and batch_size is not None:
+            sampler = adapt.slices(
+                num_slices, slice_len, strict_length, replacement=drawn, shuffle=shuffle
+            )
+        elif sampler is None and not drawn:
+            sampler = SamplerWithoutReplacement(shuffle=shuffle)
+        self._shuffle, self._episodes_at_once = shuffle, num_slices or 1
+        dataset = str(adapt.with_split(dataset_id, split))
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs)
+        download = True if download is None else download
+        self._load(dataset, batch_size, root, download, common, {"decode_text": True})
+        self.dataset_id = dataset_id
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches; without a batch size, whole episodes, each once."""
+        if self.batch_size is not None:
+            yield from super().__iter__()
+            return
+        starts, lengths = self.episodes["start"], self.episodes["length"]
+        count = len(lengths)
+        order = torch.randperm(count) if self._shuffle else torch.arange(count)
+        for some in torch.split(order, self._episodes_at_once):
+            yield self.batch_of(end_to_end(starts[some], lengths[some]), {})
+
+
+class LeRobotExperienceReplay(SourceExperienceReplay):
+    """A LeRobot dataset, with TorchRL's signature, without lerobot, datasets and torchcodec.
+
+    `LeRobotExperienceReplay("lerobot/pusht", batch_size=64)` loads one, with TorchRL's names of
+    leaves, such as `language_instruction` and `frame`. `load_dataset` explains other arguments and
+    exceptions; what differs from TorchRL:
+    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+
+    Args:
+        repo_id: Repository of the hub, with or without `lerobot:`; `@COMMIT` pins it.
+        num_slices, slice_len: Number or length of slices in a batch; see `SliceSampler`.
+        key_map: Names of leaves by names of columns, in place of TorchRL's.
+        decode_video: False (references to frames) is not supported.
+        rehydrate: Ignored: nothing is left out that would have to be added.
+        strict_length: Whether to leave out episodes shorter than a slice.
+        delta_timestamps: See `load_dataset`; keys are names of columns.
+    """
+
+    source = "lerobot"
+
+    def __init__(
+        self, repo_id: str, *, root: Folder | None = None, download: Download = True,
+        batch_size: int | None = None, num_slices: int | None = None, slice_len: int | None = None,
+        sampler: SamplerLike | None = None, writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None, transform: Transform | None = None,
+        key_map: Mapping[str, KeyLike] | None = None, decode_video: bool = True,
+        rehydrate: bool = False,  # noqa: ARG002
+        strict_length: bool = True, pin_memory: bool = False, prefetch: int | None = None,
+        delta_timestamps: Mapping[Any, Iterable[float]] | None = None,
+    ) -> None:  # fmt: skip
+        if not decode_video:
+            raise UsageError(
+                "decode_video=False is not supported: batches have images",
+                hint="load_dataset(…, keys=[…]) leaves leaves out",
+            )
+        if num_slices is not None and slice_len is not None:
+            raise UsageError("num_slices and slice_len cannot be combined")
+        if sampler is None and (num_slices is not None or slice_len is not None):
+            sampler = adapt.slices(num_slices, slice_len, strict_length)
+        rename, frame = adapt.renamed(key_map or {})
+        self._first = (rename,)
+        common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform)
+        options = {"decode_text": True, "derived": [frame], "delta_timestamps": delta_timestamps}
+        self._load(repo_id, batch_size, root, download, common, options)
+        self.repo_id = repo_id
 
 
 def _refuse(env_kwargs: Any) -> None:

@@ -182,7 +182,7 @@ def test_streams_have_the_same_windows(tmp_path: Path, settings: Settings) -> No
 def test_torchrls_class(tmp_path: Path, settings: Settings) -> None:
     folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), videos=(), images=False)
     convert(folder, "toy", settings, Options())
-    from offline_data.torchrl.lerobot_replay import LeRobotExperienceReplay as Replay
+    from offline_data.torchrl.experience_replay import LeRobotExperienceReplay as Replay
 
     class Local(Replay):
         source = "local"
