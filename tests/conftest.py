@@ -51,6 +51,14 @@ def _no_waits_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _usual_scheduling() -> Iterator[None]:
+    """Undo what SVT-AV1 does where tests use it themselves; see `offline_data.raw.video.same_scheduling`."""
+    yield
+    if hasattr(os, "sched_setscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+@pytest.fixture(autouse=True)
 def _no_config_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from itertools import chain
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from offline_data.raw.pixels import at_once, check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -297,6 +297,8 @@ class Mp4Writer:
         self._stream.height, self._stream.width = size
         self._stream.pix_fmt = pixel_format(size)
         self._stream.options = dict(best if options is None else options)
+        with same_scheduling():
+            self._stream.codec_context.open()
 
     def write(self, image: NDArray[np.uint8]) -> None:
         """Append a frame."""
@@ -315,6 +317,27 @@ ENCODERS = {
     "mpeg4": ("mpeg4", {"qscale": "2"}),
 }
 """Encoders and their options by codec; those of `av1` are LeRobot's own."""
+
+
+@contextmanager
+def same_scheduling() -> Iterator[None]:
+    """Keep the scheduling of this process in a block that opens an encoder; threads of that get it, too.
+
+    For root, SVT-AV1 makes the thread that opens it a real-time one (`SCHED_FIFO`), which it stays, as
+    do later threads and processes: others on this machine wait for them, and OpenBLAS may hang.
+    """
+    threads = Path("/proc/self/task")
+    if not threads.is_dir():  # not on Linux
+        yield
+        return
+    usual = os.sched_getscheduler(0), os.sched_getparam(0)
+    before = {thread.name for thread in threads.iterdir()}
+    try:
+        yield
+    finally:
+        for thread in {"0", *(thread.name for thread in threads.iterdir())} - before:
+            with suppress(OSError):  # it has ended
+                os.sched_setscheduler(int(thread), *usual)
 
 
 def pixel_format(size: tuple[int, int]) -> str:
