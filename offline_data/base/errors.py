@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from importlib import import_module
 from typing import ClassVar
 
 from offline_data.base.hints import in_python
@@ -215,3 +216,4 @@ class WorkerDiedError(OfflineDataError):
 for _kind in tuple(vars().values()):
     if isinstance(_kind, type) and issubclass(_kind, OfflineDataError):
         _kind.__module__ = "offline_data.errors"  # the public name, which tracebacks show
+import_module("offline_data.errors")  # cloudpickle copies classes whose module is not loaded

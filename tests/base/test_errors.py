@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
 import traceback
 
@@ -47,3 +48,13 @@ def test_long_words_are_shortened() -> None:
     assert message.startswith(f"{path} has no 'xxx")
     assert message.endswith("xxx' in it")
     assert len(message) < len(path) + 530
+
+
+def test_cloudpickle_names_errors_and_copies_none() -> None:
+    """In a process that has imported nothing by its public name."""
+    program = (
+        "import cloudpickle; from offline_data.base.errors import StepError\n"
+        "exec('def raises(): raise StepError(1)', globals())\n"
+        "assert b'_make_skeleton_class' not in cloudpickle.dumps(raises)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
