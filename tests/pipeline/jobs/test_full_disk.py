@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import resource
@@ -190,9 +191,14 @@ def test_a_full_disk(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_killed_at_any_time(name: str, data: Path, tmp_path: Path) -> None:
-    begin, whole = time.monotonic(), tmp_path / "whole"
-    assert run(name, data, whole) == 0
-    took = time.monotonic() - begin
+    whole, took = tmp_path / "whole", math.inf
+    for _ in range(
+        3
+    ):  # a first run, or one on a busy machine, takes longer than those that are killed
+        shutil.rmtree(whole, ignore_errors=True)
+        begin = time.monotonic()
+        assert run(name, data, whole) == 0
+        took = min(took, time.monotonic() - begin)
     out, killed = tmp_path / "out", 0
     for part in PARTS:
         process = start(name, data, out)
