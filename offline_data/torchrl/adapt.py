@@ -117,7 +117,7 @@ class _PixelsToTensor:
         return resized.reshape(*pixels.shape[:-2], *self.size)
 
 
-def renamed(key_map: Mapping[str, KeyLike]) -> tuple[Transform, Derived]:
+def names_of_torchrl(key_map: Mapping[str, KeyLike]) -> tuple[Transform, Derived]:
     """Return what gives LeRobot batches TorchRL's names, and the leaf that numbers the frames."""
     asked = {name: as_key(key) for name, key in key_map.items()}
     numbering = {name: asked.pop(name, key) for name, key in _NUMBERING.items()}

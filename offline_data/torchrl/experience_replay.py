@@ -478,7 +478,7 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
             raise UsageError("num_slices and slice_len cannot be combined")
         if sampler is None and (num_slices is not None or slice_len is not None):
             sampler = adapt.slices(num_slices, slice_len, strict_length)
-        rename, frame = adapt.renamed(key_map or {})
+        rename, frame = adapt.names_of_torchrl(key_map or {})
         self._first = (rename,)
         common = Common(sampler, writer, collate_fn, pin_memory, prefetch, transform)
         options = {"decode_text": True, "derived": [frame], "delta_timestamps": delta_timestamps}
