@@ -19,8 +19,7 @@ from offline_data.episode.fields import REWARD, join_key
 from offline_data.formats.search import CatalogDataset
 from offline_data.store.history import history_of
 from offline_data.store.layout import EPISODE
-from offline_data.store.library import Entry, locate
-from offline_data.store.listing import LocalDataset
+from offline_data.store.library import Entry, LocalDataset, locate
 from offline_data.store.manifest import HistoryStep
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import declared_spaces, observed_leaves

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from offline_data.pipeline.jobs.executors.base import Executor
     from offline_data.store.arrays import Style
     from offline_data.store.layout import AuditMode, LayoutName
-    from offline_data.store.listing import Listing, LocalDataset
-    from offline_data.store.removal import DatasetRemoval
+    from offline_data.store.library import DatasetRemoval, Listing, LocalDataset
     from offline_data.store.verify import Verification
 
 
@@ -496,7 +495,7 @@ def list_datasets(
         NetworkError: With `remote`: a source does not answer, and has no packaged catalogue.
     """
     from offline_data.formats.registry import get_source, source_names
-    from offline_data.store.listing import Listing, list_local
+    from offline_data.store.library import Listing, list_local
 
     if sort not in {"name", "size"}:
         raise UsageError(f"sort is {sort!r}; expected 'name' or 'size'")
@@ -802,8 +801,7 @@ def remove(
         NotFoundError, InvalidIdError: One is not on this disk; it is not an id.
         AccessError: No permission to delete a file.
     """
-    from offline_data.store.library import locate
-    from offline_data.store.removal import remove_datasets
+    from offline_data.store.library import locate, remove_datasets
 
     chosen = settings_of(root, settings)
     names = [name_of(id, chosen, exact=True) for id in ids]

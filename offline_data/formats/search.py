@@ -14,8 +14,7 @@ from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.formats.catalogues import Catalog, CatalogEntry
 from offline_data.formats.registry import get_catalog, get_source, iter_catalogs, source_names
-from offline_data.store.library import list_datasets
-from offline_data.store.listing import Listing
+from offline_data.store.library import Listing, list_datasets
 
 _VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")
 """The base of a name, and the number of its version."""

@@ -17,9 +17,8 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import AccessError, ManifestError, NotFoundError, OfflineDataError
 from offline_data.base.files import check_links, disk_errors, is_locked, unless_locked
 from offline_data.fetch.cache import list_downloads, remove_unused_partial, state_path
-from offline_data.fetch.mirrors import scheme_of
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import Entry, delete_files, entry_at, remove, survey
+from offline_data.store.library import delete_files, entry_at, remove, survey
 
 Kind: TypeAlias = Literal["dataset", "download", "partial", "staging", "damaged"]
 
@@ -29,8 +28,6 @@ PARTIAL_DAYS = 7
 """Age in days from which partial files are pruned by default."""
 
 IN_USE = "a process is working on it"
-
-Fate: TypeAlias = Literal["removed", "in use", "gone"]
 
 
 @dataclass(frozen=True)
@@ -118,16 +115,10 @@ def _states(paths: Iterable[Path]) -> Iterator[tuple[tuple[int, int], os.stat_re
 def _datasets(settings: Settings) -> Iterator[CacheItem]:
     entries, unreadable = survey(settings.root)
     for one in entries:
-        yield CacheItem("dataset", one.path, 0, str(one.id), refetchable(one), _age(one.path))
+        yield CacheItem("dataset", one.path, 0, str(one.id), one.refetchable, _age(one.path))
     for path, error in unreadable.items():
         if isinstance(error, ManifestError) and not path.is_symlink():
             yield CacheItem("damaged", path, 0, "its manifest cannot be read", False, _age(path))
-
-
-def refetchable(entry: Entry) -> bool:
-    """Return True if hosts have all of its raw files, and it has some."""
-    urls = [file.get("url") for file in entry.manifest.files]
-    return bool(urls) and all(url and scheme_of(url) != "file" for url in urls)
 
 
 def _raw_files(settings: Settings) -> Iterator[CacheItem]:
@@ -183,7 +174,7 @@ def _staging(settings: Settings) -> Iterator[CacheItem]:
             with suppress(OfflineDataError):
                 entry = entry_at(manifest.parent)
                 detail = f"{entry.id}, left there by a conversion that was killed"
-                again = again and refetchable(entry)
+                again = again and entry.refetchable
         yield CacheItem("staging", path, 0, detail, again, _age(path), in_use)
 
 
@@ -213,28 +204,20 @@ def _age(path: Path) -> float:
 
 
 @dataclass(frozen=True)
-class PrunePlan:
-    """Items that `plan_prune` would delete, and those it keeps (besides datasets) with a reason."""
-
-    items: tuple[CacheItem, ...]
-    kept: tuple[tuple[CacheItem, str], ...]
-
-
-@dataclass(frozen=True)
-class Removal:
-    """The result of `remove_items`."""
+class Removed:
+    """Items that were deleted, or that `plan_prune` would delete, and what became of the others."""
 
     removed: tuple[CacheItem, ...]
-    in_use: tuple[CacheItem, ...]
-    """Not deleted, because a process is using them."""
-    gone: tuple[CacheItem, ...]
-    """Deleted by another process meanwhile."""
-    freed: int
+    kept: tuple[tuple[CacheItem, str], ...]
+    """Items that stay, each with the reason; datasets that `plan_prune` keeps are not listed."""
+    bytes: int
     """Bytes freed on the disk."""
+    gone: tuple[CacheItem, ...] = ()
+    """Deleted by another process meanwhile."""
     failures: tuple[OfflineDataError, ...] = ()
 
 
-def plan_prune(settings: Settings, older_than_days: int | None = None) -> PrunePlan:
+def plan_prune(settings: Settings, older_than_days: int | None = None) -> Removed:
     """Choose items that no dataset needs: raw files, old partial files, abandoned conversions.
 
     Raw files that are kept by an option, cannot be fetched again or are in use stay.
@@ -246,10 +229,9 @@ def plan_prune(settings: Settings, older_than_days: int | None = None) -> PruneP
         for item in cache_usage(settings).items
         if item.kind not in {"dataset", "damaged"}
     ]
-    return PrunePlan(
-        tuple(item for item, reason in judged if reason is None),
-        tuple((item, reason) for item, reason in judged if reason is not None),
-    )
+    chosen = tuple(item for item, reason in judged if reason is None)
+    kept = tuple((item, reason) for item, reason in judged if reason is not None)
+    return Removed(chosen, kept, bytes_freed(chosen))
 
 
 def _reason_to_keep(item: CacheItem, days: int | None) -> str | None:
@@ -263,35 +245,35 @@ def _reason_to_keep(item: CacheItem, days: int | None) -> str | None:
     return f"younger than {least} days" if item.age < least * 86_400.0 else None
 
 
-def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
-    """Delete items and return the outcome of each. Download records stay, for later comparison."""
-    fates: dict[Fate, list[CacheItem]] = {"removed": [], "in use": [], "gone": []}
+def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removed:
+    """Delete items; those in use are kept. Download records stay, for later comparison."""
+    removed, busy, gone = list[CacheItem](), list[CacheItem](), list[CacheItem]()
     freed, failures = 0, []
     for item in dict.fromkeys(items):
         try:
             with disk_errors(item.path):
                 size = bytes_freed([item])
-                fate = _remove(item, settings)
+                done = _remove(item, settings)
         except OfflineDataError as error:
             failures.append(error)
             continue
-        fates[fate].append(item)
-        freed += size if fate == "removed" else 0
-    removed, in_use, gone = map(tuple, fates.values())
-    return Removal(removed, in_use, gone, freed, tuple(failures))
+        (gone if done is None else removed if done else busy).append(item)
+        freed += size if done else 0
+    kept = tuple((item, IN_USE) for item in busy)
+    return Removed(tuple(removed), kept, freed, tuple(gone), tuple(failures))
 
 
-def _remove(item: CacheItem, settings: Settings) -> Fate:
-    """Delete one item; raises `OSError` or `AccessError`."""
+def _remove(item: CacheItem, settings: Settings) -> bool | None:
+    """Delete one item: False if it is in use, None if it is gone. Raises `OSError`, `AccessError`."""
     done, path = True, item.path
     check_links(settings.root, path.parent)
     if not path.exists():
-        return "gone"
+        return None
     if item.kind == "dataset":
         try:
             remove(entry_at(path))
         except NotFoundError:
-            return "gone"
+            return None
     elif item.kind == "damaged":
         delete_files(path)
     elif item.kind == "staging":
@@ -308,7 +290,7 @@ def _remove(item: CacheItem, settings: Settings) -> Fate:
             above.rmdir()
     else:
         path.unlink(missing_ok=True)
-    return "removed" if done else "in use"
+    return done
 
 
 def _remove_tree(path: Path) -> None:

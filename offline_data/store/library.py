@@ -10,10 +10,11 @@ import errno
 import os
 import shlex
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar, overload
 
 from offline_data.base.config import Settings, user_path
 from offline_data.base.errors import (
@@ -27,6 +28,8 @@ from offline_data.base.errors import (
 )
 from offline_data.base.files import check_links
 from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, offer, parse_id
+from offline_data.base.pickles import pickled_by_name
+from offline_data.fetch.mirrors import scheme_of
 from offline_data.store.layout import (
     EPISODES,
     MANIFEST,
@@ -38,6 +41,8 @@ from offline_data.store.layout import (
     TEXT,
 )
 from offline_data.store.manifest import Manifest, read_manifest
+
+T = TypeVar("T")
 
 _TABLES = {STEPS, OBSERVATIONS, EPISODES, TED}
 
@@ -60,6 +65,77 @@ class Entry:
         """Whether only some of the source was requested (`--episodes`, `--checkpoints`, `--only`)."""
         recorded = self.manifest.converter.get("options", {})
         return any(recorded.get(name) for name in ("episodes", "checkpoints", "only"))
+
+    @property
+    def refetchable(self) -> bool:
+        """Whether hosts have all of its raw files, and it has some."""
+        urls = [file.get("url") for file in self.manifest.files]
+        return bool(urls) and all(url and scheme_of(url) != "file" for url in urls)
+
+
+@pickled_by_name
+@dataclass(frozen=True)
+class Listing(Sequence[T], Generic[T]):
+    """Datasets, as a sequence, with notes on the list.
+
+    Example:
+        >>> found = Listing(("a", "b"), ("c is damaged",))
+        >>> len(found), found[0], list(found)
+        (2, 'a', ['a', 'b'])
+    """
+
+    datasets: tuple[T, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences: on a dataset that is omitted because it is damaged, on a source that did not
+    answer, on a query that nothing matches."""
+
+    def __len__(self) -> int:
+        """Return the number of datasets."""
+        return len(self.datasets)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, place: int | slice) -> T | tuple[T, ...]:
+        """Return one dataset, or a tuple of several."""
+        return self.datasets[place]
+
+
+@pickled_by_name
+@dataclass(frozen=True)
+class LocalDataset:
+    """One dataset on this disk."""
+
+    id: str
+    """Its id, revision included."""
+    path: Path
+    """Its directory."""
+    layout: str
+    transitions: int
+    episodes: int
+    bytes: int
+    """Of all its files but the manifest."""
+
+    @staticmethod
+    def of(entry: Entry) -> LocalDataset:
+        """Describe a dataset directory."""
+        counts = entry.manifest.counts
+        figures = (int(counts["transitions"]), int(counts["episodes"]), entry.bytes)
+        return LocalDataset(str(entry.id), entry.path, entry.manifest.layout, *figures)
+
+
+def list_local(root: Path, source: str | None = None) -> Listing[LocalDataset]:
+    """List the datasets under a root, or those of one source, by id; notes name unreadable ones."""
+    found, unreadable = survey(root)
+    notes = [
+        f"damaged, not listed: {path}; see `offline-data check --files {path}`"
+        if isinstance(error, ManifestError)
+        else f"not listed: {error.message}"
+        for path, error in unreadable.items()
+    ]
+    chosen = (entry for entry in found if source in {None, entry.id.source})
+    return Listing(tuple(map(LocalDataset.of, chosen)), tuple(notes))
 
 
 def list_datasets(root: Path) -> list[Entry]:
@@ -306,6 +382,54 @@ def remove(entry: Entry) -> int:
             for parent in list(entry.path.parents)[: len(expected) - 1]:
                 parent.rmdir()
     return entry.bytes
+
+
+@pickled_by_name
+@dataclass(frozen=True)
+class RemovedDataset:
+    """One dataset that was deleted, or would be."""
+
+    id: str
+    """Its id, revision included."""
+    path: Path
+    """Its directory."""
+    bytes: int
+    """Of its files."""
+
+
+@pickled_by_name
+@dataclass(frozen=True)
+class DatasetRemoval:
+    """Result of removing datasets."""
+
+    removed: tuple[RemovedDataset, ...]
+    """The datasets, each once."""
+    bytes: int
+    """Of all their files."""
+    kept: tuple[Path, ...]
+    """Files in their directories that are not theirs, and stay."""
+    dry_run: bool
+    """Whether nothing was deleted."""
+    cannot_be_fetched_again: tuple[str, ...]
+    """Ids of those that exist only here."""
+
+
+def remove_datasets(entries: Iterable[Entry], *, dry_run: bool = False) -> DatasetRemoval:
+    """Delete the files of datasets, or with `dry_run` only say what would be deleted.
+
+    Raises `NotFoundError`, `AccessError`; datasets before the one that failed are deleted then.
+    """
+    chosen = list({entry.path: entry for entry in entries}.values())
+    result = DatasetRemoval(
+        tuple(RemovedDataset(str(entry.id), entry.path, entry.bytes) for entry in chosen),
+        sum(entry.bytes for entry in chosen),
+        tuple(entry.path / name for entry in chosen for name in foreign_files(entry.path)),
+        dry_run,
+        tuple(str(entry.id) for entry in chosen if not entry.refetchable),
+    )
+    for entry in chosen if not dry_run else ():
+        remove(entry)
+    return result
 
 
 def own_files(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from offline_data.formats import search as catalog
 from offline_data.formats.registry import source_names
 from offline_data.formats.search import CatalogDataset
 from offline_data.reports import environment
-from offline_data.store.listing import Listing
+from offline_data.store.library import Listing
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.commands import demo
 from tests.toys.stored import write_stored

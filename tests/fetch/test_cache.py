@@ -146,9 +146,9 @@ def test_a_part_that_is_being_fetched_is_left_alone(online: Settings) -> None:
     lock = online.downloads / "locks" / f"{part.stem}.lock"
     lock.parent.mkdir()
     with file_lock(lock, pytest.fail):
-        assert remove_items(cache_usage(online).items, online).freed == 0
+        assert remove_items(cache_usage(online).items, online).bytes == 0
         assert part.exists()
-    assert remove_items(cache_usage(online).items, online).freed == 3
+    assert remove_items(cache_usage(online).items, online).bytes == 3
     assert not part.exists()
 
 

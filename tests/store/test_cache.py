@@ -17,13 +17,13 @@ from offline_data.base.progress import SILENT
 from offline_data.fetch.cache import FetchRecord, read_record, write_record
 from offline_data.store import cache
 from offline_data.store.cache import (
+    IN_USE,
     CacheItem,
     CacheUsage,
     asked_to_stay,
     bytes_freed,
     cache_usage,
     plan_prune,
-    refetchable,
     remove_items,
 )
 from offline_data.store.library import entry_at
@@ -83,8 +83,8 @@ def test_sizes_add_up_to_all_files(settings: Settings, full: Settings) -> None:
     parts, folders = of_kind(full, "partial"), [item_of(full, "v"), item_of(full, "w")]
     assert [bytes_freed(folders[:1]), bytes_freed(folders)] == [0, 200 + laid_out_bytes[1]]
     assert bytes_freed(parts) == parts[0].bytes
-    assert remove_items(folders[:1], full).freed == 0
-    assert remove_items(folders[1:], full).freed == 200 + laid_out_bytes[1]
+    assert remove_items(folders[:1], full).bytes == 0
+    assert remove_items(folders[1:], full).bytes == 200 + laid_out_bytes[1]
     shutil.rmtree(settings.root)
     assert bytes_freed([*folders, *parts]) == 0
     assert cache_usage(settings) == CacheUsage((), 0)
@@ -106,7 +106,7 @@ def test_what_can_be_had_again(urls: list[str | None], again: bool, full: Settin
     folder = full.root / "local" / "toy" / "1"
     edit_manifest(folder, files=[{"path": "x", "url": url} for url in urls])
     (item,) = of_kind(full, "dataset")
-    assert refetchable(entry_at(folder)) is item.refetchable is again
+    assert entry_at(folder).refetchable is item.refetchable is again
     path = full.downloads / "sha256" / "ee" / ("e" * 64)
     path.parent.mkdir()
     path.write_bytes(b"raw")
@@ -143,15 +143,16 @@ def test_what_a_process_works_on_is_left_alone(
         # raw files too: what is converted may be about to read them
         assert used() == {"staging", "download"}
         assert of_kind(full, "staging")[0].detail == "a conversion under way"
-        assert plan_prune(full).items == ()
+        assert plan_prune(full).removed == ()
         chosen = tuple(item for item in items if item.kind in {"staging", "download"})
         removal = remove_items(chosen, full)
-        assert (removal.removed, removal.in_use, removal.freed) == ((), chosen, 0)
+        in_use = tuple((item, IN_USE) for item in chosen)
+        assert (removal.removed, removal.kept, removal.bytes) == ((), in_use, 0)
     (part,) = of_kind(full, "partial")
     with file_lock(full.downloads / "locks" / f"{part.path.stem}.lock", pytest.fail):
         assert used() == {"partial", "download"}
-        assert cache.IN_USE in reasons(full, 0).values()
-        assert remove_items([part], full).in_use == (part,)
+        assert IN_USE in reasons(full, 0).values()
+        assert remove_items([part], full).kept == ((part, IN_USE),)
         monkeypatch.setattr(cache, "is_locked", refuse)  # a lock that may not be opened
         assert used() == set()
     assert part.path.exists()
@@ -222,18 +223,18 @@ def made_old(path: Path, days: float) -> None:
 
 def test_prune_takes_what_nobody_asked_for(full: Settings) -> None:
     plan = plan_prune(full)
-    assert [item.path.name[:3] for item in plan.items] == ["aaa", "x-" + lock_name("local/x")[2]]
+    assert [item.path.name[:3] for item in plan.removed] == ["aaa", "x-" + lock_name("local/x")[2]]
     assert reasons(full) == {
         "bbb": "requested with --raw-only",
         "v": "requested with --raw-only",
         plan.kept[0][0].path.name[:3]: "younger than 7 days",
     }
-    assert plan_prune(full, 1).items == ()
+    assert plan_prune(full, 1).removed == ()
     assert reasons(full, 1)["aaa"] == "younger than 1 days"
-    removal = remove_items(plan.items, full)
-    assert (removal.removed, removal.freed) == (plan.items, 100 + 3)
-    assert (removal.in_use, removal.gone, removal.failures) == ((), (), ())
-    assert plan_prune(full).items == ()
+    removal = remove_items(plan.removed, full)
+    assert (removal.removed, removal.bytes) == (plan.removed, 100 + 3)
+    assert (removal.kept, removal.gone, removal.failures) == ((), (), ())
+    assert plan_prune(full).removed == ()
     left = ["damaged", "dataset", "download", "download", "partial"]
     assert kinds(cache_usage(full).items) == left
 
@@ -246,16 +247,16 @@ def test_parts_go_when_they_are_old(
 ) -> None:
     (part,) = (full.downloads / "partial").glob("*.part")
     made_old(part, age)
-    found = [item for item in plan_prune(full, days).items if item.kind == "partial"]
+    found = [item for item in plan_prune(full, days).removed if item.kind == "partial"]
     assert bool(found) is goes
-    assert remove_items(found, full).freed == (20 + len(NOTE)) * goes
+    assert remove_items(found, full).bytes == (20 + len(NOTE)) * goes
     assert bool(list(part.parent.iterdir())) is not goes
 
 
 def test_all_of_it_can_go_and_records_stay(full: Settings) -> None:
     before = cache_usage(full)
     removal = remove_items(before.items, full)
-    assert (removal.removed, removal.freed) == (before.items, before.bytes)
+    assert (removal.removed, removal.bytes) == (before.items, before.bytes)
     after = cache_usage(full)
     assert after.items == ()
     locks = sum(path.stat().st_size for path in full.root.rglob("*.lock"))

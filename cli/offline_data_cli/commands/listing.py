@@ -13,7 +13,7 @@ from offline_data_cli.result import Field, Fields, Result, card, non_empty, tabl
 if TYPE_CHECKING:
     from offline_data.formats.search import CatalogDataset
     from offline_data.reports.environment import SourceReport
-    from offline_data.store.listing import Listing
+    from offline_data.store.library import Listing
 
 _DATASET = "id transitions:count episodes:count size=bytes:bytes"
 

@@ -32,7 +32,7 @@ from offline_data_cli.render import confirm, say
 from offline_data_cli.result import Block, Result, combine, non_empty, table
 
 if TYPE_CHECKING:
-    from offline_data.store.cache import CacheItem
+    from offline_data.store.cache import CacheItem, Removed
     from offline_data.store.library import Entry
 
 Items: TypeAlias = "Sequence[CacheItem]"
@@ -161,8 +161,7 @@ def prune(
     """
     from offline_data.store.cache import plan_prune
 
-    plan = plan_prune(context.settings, older_than)
-    return _remove(context, plan.items, plan.kept, dry_run=dry_run)
+    return _remove(context, plan_prune(context.settings, older_than), dry_run=dry_run)
 
 
 def cache_rm(
@@ -176,7 +175,7 @@ def cache_rm(
     dry_run: DryRun = False,
 ) -> Result:
     """Delete files by kind or path. Lists them and asks first."""
-    from offline_data.store.cache import IN_USE, KINDS, cache_usage
+    from offline_data.store.cache import IN_USE, KINDS, Removed, bytes_freed, cache_usage
 
     items, root = cache_usage(context.settings).items, context.settings.root
     selected: dict[Path, CacheItem] = {}
@@ -190,9 +189,9 @@ def cache_rm(
                 hint=_how_to_name(target),
             )
         selected |= {item.path: item for item in found}
-    free = [item for item in selected.values() if not item.in_use]
-    busy = [(item, IN_USE) for item in selected.values() if item.in_use]
-    result = _remove(context, free, busy, dry_run=dry_run)
+    free = tuple(item for item in selected.values() if not item.in_use)
+    busy = tuple((item, IN_USE) for item in selected.values() if item.in_use)
+    result = _remove(context, Removed(free, busy, bytes_freed(free)), dry_run=dry_run)
     return replace(result, code=1) if busy and not dry_run else result
 
 
@@ -205,40 +204,43 @@ def _how_to_name(target: str) -> str:
     return f"to delete a dataset: offline-data rm {shlex.quote(target)}"
 
 
-def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Result:
+def _remove(context: Context, plan: "Removed", *, dry_run: bool) -> Result:
     """Delete items after confirmation, and report kept ones."""
-    from offline_data.store.cache import IN_USE, bytes_freed, remove_items
+    from offline_data.store.cache import remove_items
 
-    lost = [item for item in items if not item.refetchable]
+    lost = [item for item in plan.removed if not item.refetchable]
     names = [item.detail if item.kind == "dataset" else str(item.path) for item in lost]
-    listed = _table_of_items(items, context.settings.root)
-    what = f"{plural(len(items), 'item')}, {human_bytes(total := bytes_freed(items))}"
-    data: dict[str, Any] = {"dry_run": dry_run, "cannot_be_fetched_again": _list_paths(lost)}
-    if items and not _confirm(context, listed, what, names, dry_run=dry_run):
+    listed = _table_of_items(plan.removed, context.settings.root)
+    what = f"{plural(len(plan.removed), 'item')}, {human_bytes(plan.bytes)}"
+    if plan.removed and not _confirm(context, listed, what, names, dry_run=dry_run):
         return _NOTHING_DELETED
-    if dry_run or not items:
-        data |= {"kept": _kept_data(kept), "removed": items, "bytes": total}
-        line = (
-            f"{'would delete' if dry_run else 'deleted'} {what}" if items else "nothing to delete"
-        )
-        return Result(data, (*listed, line), _list_paths(items), _kept_notes(kept))
-    removal = remove_items(items, context.settings)
-    kept = (*kept, *((item, IN_USE) for item in removal.in_use))
-    data |= {"kept": _kept_data(kept), "removed": removal.removed, "bytes": removal.freed}
+    real = bool(plan.removed) and not dry_run
+    done = remove_items(plan.removed, context.settings) if real else plan
+    kept = (*plan.kept, *done.kept) if real else plan.kept
+    data: dict[str, Any] = {
+        "dry_run": dry_run,
+        "cannot_be_fetched_again": _list_paths(lost),
+        "kept": [{"path": item.path, "reason": reason} for item, reason in kept],
+        "removed": done.removed,
+        "bytes": done.bytes,
+    }
     notes = _kept_notes(kept)
-    if removal.gone:
+    if not real:
+        line = f"would delete {what}" if plan.removed else "nothing to delete"
+        return Result(data, (*listed, line), _list_paths(plan.removed), notes)
+    if done.gone:
         notes.append(
-            f"{plural(len(removal.gone), 'item')} had already been deleted by another process"
+            f"{plural(len(done.gone), 'item')} had already been deleted by another process"
         )
-    if any(item.kind == "download" for item in removal.removed):
+    if any(item.kind == "download" for item in done.removed):
         notes.append("download records are kept: later downloads are compared with them")
     return Result(
-        {**data, "gone": _list_paths(removal.gone)},
-        (f"deleted {plural(len(removal.removed), 'item')}, {human_bytes(removal.freed)}",),
-        _list_paths(removal.removed),
+        {**data, "gone": _list_paths(done.gone)},
+        (f"deleted {plural(len(done.removed), 'item')}, {human_bytes(done.bytes)}",),
+        _list_paths(done.removed),
         notes,
-        code=1 if removal.failures else 0,  # partial failure, for any reason
-        failures=removal.failures,
+        code=1 if done.failures else 0,  # partial failure, for any reason
+        failures=done.failures,
     )
 
 
@@ -256,10 +258,6 @@ def _confirm(
         say(warning)
     question = f"{warning} Delete {what}?".lstrip()
     return dry_run or confirm(blocks, question, yes=context.yes, mode=context.mode)
-
-
-def _kept_data(kept: Kept) -> list[dict[str, Any]]:
-    return [{"path": item.path, "reason": reason} for item, reason in kept]
 
 
 def _kept_notes(kept: Kept) -> list[str]:

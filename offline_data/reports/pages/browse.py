@@ -44,8 +44,7 @@ from offline_data.reports.pages.page import (
 )
 from offline_data.reports.pages.player import article, episode_list, player
 from offline_data.reports.pages.texts import Decode, is_text, text_parts
-from offline_data.store.library import Entry, list_datasets
-from offline_data.store.listing import list_local
+from offline_data.store.library import Entry, list_datasets, list_local
 from offline_data.store.manifest import Manifest
 from offline_data.store.names import feature_names
 from offline_data.store.reader import open_reader

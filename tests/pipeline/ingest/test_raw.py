@@ -52,7 +52,7 @@ def test_they_stay_where_they_are_laid_out(online: Settings) -> None:
     download(PEN, online, Options())
     assert raw(online) == [kept]
     assert kept.samefile(next(folder.rglob("*.hdf5")))
-    assert plan_prune(online).items == ()
+    assert plan_prune(online).removed == ()
 
 
 def test_what_a_failed_conversion_left_goes_with_the_next(online: Settings, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def stopped(eight: Path, settings: Settings) -> Path:
 
 def test_a_stopped_run_can_be_pruned(eight: Path, settings: Settings) -> None:
     work = stopped(eight, settings)
-    (item,) = plan_prune(settings).items
+    (item,) = plan_prune(settings).removed
     assert (item.kind, item.path, item.in_use) == ("staging", work, False)
     remove_items([item], settings)
     assert not work.exists()
@@ -254,7 +254,7 @@ class Looking(Shuffled):
         for answer in super().run(job, tasks, progress):
             items = [item for item in cache_usage(self.settings).items if item.kind == "staging"]
             self.seen += [item.in_use for item in items]
-            assert not plan_prune(self.settings).items
+            assert not plan_prune(self.settings).removed
             assert not remove_items(items, self.settings).removed
             assert list_datasets(self.settings.root) == []
             yield answer
