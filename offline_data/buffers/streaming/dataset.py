@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,9 +39,8 @@ from offline_data.pipeline.ingest.stream import ShardReader, StreamPlan, plan_st
 from offline_data.rows.derived.base import Derived
 from offline_data.rows.derived.normalize import Normalizer
 from offline_data.rows.derived.relabel import Relabel
-from offline_data.rows.gather.plan import INDEX
 from offline_data.rows.indexing import positive
-from offline_data.rows.keys import KeyLike, as_keys, select_keys
+from offline_data.rows.keys import KeyLike, as_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -170,7 +169,10 @@ class StreamingDataset(IterableDataset[Any]):
             )
         if seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
-        self._form = BatchForm(batch_size, num_slices, slice_len, pad, strict_length)
+        leaves = None if keys is None else as_keys(keys), decode, as_derived(derived)
+        self._form = BatchForm(batch_size, num_slices, slice_len, pad, strict_length, *leaves)
+        for function in self._form.derived:
+            _check_derived(function)
         self.batch_size = batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.window_bytes = positive(window_bytes, "window_bytes")
@@ -178,11 +180,7 @@ class StreamingDataset(IterableDataset[Any]):
             positive(batches_per_epoch, "batches_per_epoch")
         self.batches_per_epoch, self.equal = batches_per_epoch, equal
         self._ranks = Ranks(rank, world)
-        self._keys = None if keys is None else as_keys(keys)
-        self._decode, self._transform = decode, transform
-        self._derived = as_derived(derived)
-        for function in self._derived:
-            _check_derived(function)
+        self._transform = transform
         self._settings = settings or resolve_settings(root=root)
         self._progress = progress
         text = id if isinstance(id, str) else str(user_path(id, "the raw data").absolute())
@@ -198,7 +196,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._position = Position()
         self._loaded: Position | None = None
         self._epochs = WorkerEpochs()
-        self._open: set[_Windows] = set()
+        self._open: set[ExitStack] = set()
         self._warned = False
         self._sampling: Iterator[Any] | None = None
 
@@ -329,8 +327,8 @@ class StreamingDataset(IterableDataset[Any]):
     def close(self) -> None:
         """Stop all iterations, their processes and threads, and delete the raw files."""
         self._sampling = None
-        for windows in list(self._open):
-            windows.close()
+        for opened in list(self._open):
+            opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -374,37 +372,47 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _pass(self, begin: Position, part: int, parts: int) -> Generator[Any]:
         """Yield the batches of a reader's shards from a position on, once."""
-        windows = _Windows(self, begin, part, parts)
-        self._open.add(windows)
+        order = shard_order(len(self.plan.shards), self.seed, begin.epoch, shuffle=self.shuffle)
         left: deque[Window] = deque()
-        try:
+        with ExitStack() as opened:
+            self._open.add(opened)
+            opened.callback(self._open.discard, opened)
+            reader = ShardReader(self.plan, self._settings, self._progress)
+            windows = Ahead(
+                read_windows(
+                    reader,
+                    order[part::parts],
+                    begin,
+                    self._form,
+                    shuffle=self.shuffle,
+                    seed=(self.seed, part),
+                    limit=self.window_bytes,
+                )
+            )
+            opened.callback(windows.close)
+            opened.callback(reader.close)  # first, so that the thread of the windows ends
             for window in windows:
                 left.append(window)
                 self.skipped += window.skipped
                 del window  # frees memory before the next one is awaited
-                while sum(len(rows) for rows in left) >= self._form.size[0]:
+                while sum(window.left for window in left) >= self._form.size[0]:
                     yield self._batch(left)
-            if not self.drop_last and any(left):
+            if not self.drop_last and any(window.left for window in left):
                 yield self._batch(left)
-        finally:
-            windows.close()
-            self._open.discard(windows)
 
     def _batch(self, left: deque[Window]) -> Any:
         missing, taken = self._form.size[0], []
         while left and missing:
             window = left[0]
-            count = min(missing, len(window))
+            count = min(missing, window.left)
             missing -= count
             taken.append(window.take(count))
             self._position = window.position
-            if not len(window):
+            if not window.left:
                 left.popleft()
         if left:
             self._position = left[0].position
-        known = [INDEX, *taken[0][0].keys]
-        keys = known if self._keys is None else [INDEX, *select_keys(known[1:], self._keys)]
-        batch = self._form.make(taken, keys, decode=self._decode, derived=self._derived)
+        batch = self._form.make(taken)
         return batch if self._transform is None else self._transform(batch)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -439,29 +447,3 @@ def _worker() -> tuple[int, int]:
     """Return the number of this worker of a `DataLoader`, and how many there are."""
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
-
-
-class _Windows:
-    """The windows of one iteration, each read while the previous one is used."""
-
-    def __init__(self, stream: StreamingDataset, begin: Position, part: int, parts: int) -> None:
-        plan, seed, shuffle = stream.plan, stream.seed, stream.shuffle
-        self._reader = ShardReader(plan, stream._settings, stream._progress)
-        order = shard_order(len(plan.shards), seed, begin.epoch, shuffle=shuffle)[part::parts]
-        windows = read_windows(
-            self._reader,
-            order,
-            begin,
-            stream._form,
-            shuffle=shuffle,
-            seed=(seed, part),
-            limit=stream.window_bytes,
-        )
-        self._windows = Ahead(windows)
-
-    def __iter__(self) -> Iterator[Window]:
-        return self._windows
-
-    def close(self) -> None:
-        self._reader.close()
-        self._windows.close()

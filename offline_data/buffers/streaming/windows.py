@@ -10,8 +10,8 @@ batches                  [2 0][1     4][3 …             a batch may span two w
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +32,9 @@ from offline_data.rows.gather.assemble import assemble, tree_of
 from offline_data.rows.gather.plan import FLAGS, INDEX
 from offline_data.rows.indexing import positive
 from offline_data.rows.keys import KeyLike, select_keys
-from offline_data.rows.samplers.base import EpisodeIndex, ValidRows
+from offline_data.rows.samplers.base import EpisodeIndex, Sampleable, ValidRows
 from offline_data.rows.samplers.slices import MASK, SliceSampler
+from offline_data.rows.selection import end_to_end
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
 from offline_data.store.tables import Schema, Vocabularies, encode_column, schema_of
@@ -69,7 +70,7 @@ class Position:
 @pickled_by_name
 @dataclass(frozen=True)
 class BatchForm:
-    """Contents of a batch: transitions, slices, or one whole episode.
+    """Contents of a batch: transitions, slices, or one whole episode, and their leaves.
 
     Raises:
         UsageError: Contradictory arguments.
@@ -80,6 +81,9 @@ class BatchForm:
     slice_len: int | None = None
     pad: bool | float | None = None
     strict_length: bool = True
+    keys: tuple[Key, ...] | None = None
+    decode: bool = True
+    derived: tuple[Derived, ...] = ()
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -120,17 +124,19 @@ class BatchForm:
         )
 
     def draw(
-        self, batch: EpisodeBatch, generator: np.random.Generator, *, shuffle: bool
+        self, window: Sampleable, generator: np.random.Generator, *, shuffle: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return first rows and lengths `[K]` of all items of a window, in order.
 
         Raises `UsageError` for an episode that is too short.
         """
         if self.transitions:
-            starts = np.delete(np.arange(batch.transitions), unknown_rows(batch))
+            valid = window.rows(valid_only=True)
+            starts = valid.at(torch.arange(valid.count)).numpy()
             lengths = np.ones_like(starts)
         else:
-            starts, lengths = batch.starts, batch.lengths
+            runs = window.runs()
+            starts, lengths = runs.starts.numpy(), runs.lengths.numpy()
         order = generator.permutation(len(starts)) if shuffle else np.arange(len(starts))
         starts, lengths, (_, width) = starts[order], lengths[order], self.size
         if width is None:
@@ -145,71 +151,49 @@ class BatchForm:
         starts = starts + (generator.random(len(starts)) * counts).astype(np.int64)
         return starts, np.minimum(lengths, width)
 
-    def make(
-        self,
-        parts: Sequence[tuple[Window, NDArray[Any], NDArray[Any]]],
-        keys: Sequence[Key],
-        *,
-        decode: bool,
-        derived: Sequence[Derived] = (),
-    ) -> Any:
+    def make(self, parts: Sequence[tuple[Window, NDArray[Any], NDArray[Any]]]) -> Any:
         """Return the batch of items, given by window, first rows and lengths."""
         sampler, (_, width) = self._sampler, self.size
-        values: dict[Key, list[Any]] = {key: [] for key in keys}
-        derivatives: list[Any] = []
-        marks: dict[Any, list[Tensor]] = {}
+        batches, leaves = [], dict[Any, Tensor]()
         for window, starts, lengths in parts:
             if sampler is None or width is None:
-                rows = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
-                rows += np.arange(len(rows))
+                rows = end_to_end(torch.from_numpy(starts), torch.from_numpy(lengths))
             else:
-                drawn, leaves = sampler.batch_of(starts, lengths, width)
-                rows = drawn.numpy()
-                for key, leaf in leaves.items():
-                    marks.setdefault(key, []).append(leaf)
-            if derived:
-                storage, numbers = window.storage(keys, decode=decode), torch.from_numpy(rows)
-                part = storage.gather(numbers)
-                for derive in derived:
-                    part = derive(part, numbers, storage)
-                derivatives.append(part)
-                continue
-            for key, leaf in window.gather(rows, keys, decode=decode).items():
-                values[key].append(leaf)
-        if derived:
-            batch = torch.cat(derivatives)
-        else:
-            batch = _to_tensordict(
-                {k: v[0] if len(v) == 1 else np.concatenate(v) for k, v in values.items()}
-            )
-        if sampler is not None and marks:
-            sampler.complete(batch, {key: torch.cat(some) for key, some in marks.items()})
+                rows, leaves = sampler.batch_of(starts, lengths, width)
+            batch = window.gather(rows)
+            for derive in self.derived:
+                batch = derive(batch, rows, window)
+            if sampler is not None:
+                sampler.complete(batch, leaves)
+            batches.append(batch)
+        batch = batches[0] if len(batches) == 1 else torch.cat(batches)
         if self.padded:
             _fill(batch, 0 if self.pad is True else self.pad or 0)
         return batch
 
 
 class Window:
-    """Consecutive episodes in memory: their rows, and the items that remain to be drawn.
+    """Consecutive whole episodes in memory: a `Storage`, and the items that remain to be drawn.
 
     Attributes:
-        episodes: The episodes.
-        keys: Leaves of its rows except `index`.
+        keys: Leaves of its batches.
+        items: First rows and lengths `[K]` of all items, in order; see `BatchForm.draw`.
         skipped: Skipped episodes before or among its episodes.
     """
+
+    items: tuple[NDArray[np.int64], NDArray[np.int64]]
 
     def __init__(
         self,
         pieces: Sequence[StreamPiece],
-        items: tuple[NDArray[np.int64], NDArray[np.int64]],
-        batch: EpisodeBatch,
+        form: BatchForm,
         begin: Position,
         end: Position,
         skipped: Sequence[Skipped],
     ) -> None:
-        self.episodes, self._begin, self._end, self.skipped = batch, begin, end, tuple(skipped)
-        self._items, self._take_rows = items, begin.taken
-        self._storage: WindowStorage | None = None
+        batch = self._batch = concatenate([piece.batch for piece in pieces])
+        self._begin, self._end, self.skipped = begin, end, tuple(skipped)
+        self._taken, self._decode = begin.taken, form.decode
         self._numbers = {
             INDEX: _numbers((p.shard, p.row, p.batch.transitions) for p in pieces),
             EPISODE: _numbers((p.shard, p.episode, len(p.batch.lengths)) for p in pieces)[
@@ -217,104 +201,71 @@ class Window:
             ],
         }
         observed = list(batch.observations)
-        self.keys: list[Key] = [
-            *observed,
-            EPISODE,
-            *batch.steps,
-            *FLAGS,
-            *map(next_of, observed),
-            DONE,
-        ]
+        nexts = map(next_of, observed)
+        self._known: list[Key] = [*observed, EPISODE, *batch.steps, *FLAGS, *nexts, DONE]
+        self.keys = self._select(self._known if form.keys is None else form.keys)
+        columns = batch.starts, batch.lengths, batch.final_observation
+        starts, lengths, final = (torch.from_numpy(np.array(column)) for column in columns)
+        self._runs = EpisodeIndex(starts, lengths, final)
+        last = batch.last_rows
+        lost = last[~batch.final_observation & ~batch.steps[TERMINATED][last, 0]]
+        self._valid, self._every = (ValidRows(len(self), rows) for rows in (lost, lost[:0]))
 
-    def __len__(self) -> int:
-        """Return the number of items left."""
-        return len(self._items[0]) - self._take_rows
+    @property
+    def left(self) -> int:
+        """Number of items that were not taken yet."""
+        return len(self.items[0]) - self._taken
 
     def take(self, count: int) -> tuple[Window, NDArray[np.int64], NDArray[np.int64]]:
         """Return the next items."""
-        chosen = slice(self._take_rows, self._take_rows + count)
-        self._take_rows += count
-        return self, self._items[0][chosen], self._items[1][chosen]
-
-    def storage(self, keys: Sequence[Key], *, decode: bool) -> WindowStorage:
-        """Return all rows as a storage of some leaves, the same object for every batch."""
-        if self._storage is None:
-            self._storage = WindowStorage(self, keys, decode=decode)
-        return self._storage
+        chosen = slice(self._taken, self._taken + count)
+        self._taken += count
+        return self, self.items[0][chosen], self.items[1][chosen]
 
     @property
     def position(self) -> Position:
         """The position in the stream."""
-        return replace(self._begin, taken=self._take_rows, batches=0) if len(self) else self._end
+        return replace(self._begin, taken=self._taken, batches=0) if self.left else self._end
 
-    def gather(
-        self, rows: NDArray[np.int64], keys: Sequence[Key], *, decode: bool
-    ) -> dict[Key, Any]:
-        """Return leaves of rows `[B]` as arrays; object arrays for text and undecoded images."""
-        batch, found = self.episodes, dict[Key, Any]()
-        places = {(): batch.root_rows[rows], ("next",): batch.next_rows[rows]}
-        wanted = set(keys)
+    def __len__(self) -> int:
+        """Return the number of rows, including those without a known next observation."""
+        return self._batch.transitions
+
+    def rows(self, *, valid_only: bool) -> ValidRows:
+        """See `Sampleable`."""
+        return self._valid if valid_only else self._every
+
+    def runs(self) -> EpisodeIndex:
+        """See `Sampleable`."""
+        return self._runs
+
+    def only(self, keys: Iterable[KeyLike]) -> Window:
+        """See `Storage`."""
+        other = copy(self)
+        other.keys = self._select(keys)
+        return other
+
+    def _select(self, keys: Iterable[KeyLike]) -> list[Key]:
+        return [INDEX, *select_keys(self._known, keys)]
+
+    def gather(self, rows: Tensor) -> Any:
+        """Return the batch of `rows`, int64 `[B]`; text and undecoded images as objects."""
+        batch, found, spots, wanted = self._batch, dict[Key, Any](), rows.numpy(), set(self.keys)
+        places = {(): batch.root_rows[spots], ("next",): batch.next_rows[spots]}
         for key, column in batch.observations.items():
             at = {
                 (*above, *key): spot for above, spot in places.items() if (*above, *key) in wanted
             }
-            found.update(_take_rows(column, at, decode=decode))
+            found.update(_take_rows(column, at, decode=self._decode))
         for key, column in {**batch.steps, **self._numbers}.items():
             if key in wanted:
-                found.update(_take_rows(column, {key: rows}, decode=decode))
+                found.update(_take_rows(column, {key: spots}, decode=self._decode))
         for key in wanted.intersection(FLAGS):
-            found[key] = np.zeros((len(rows), 1), bool)
+            found[key] = np.zeros((len(spots), 1), bool)
         if DONE in wanted:
-            found[DONE] = np.logical_or(
-                *(batch.steps[key][rows] for key in (TERMINATED, TRUNCATED))
-            )
-        return found
-
-
-class WindowStorage:
-    """The rows of a window, whose episodes are whole, as a storage for derived leaves."""
-
-    def __init__(self, window: Window, keys: Sequence[Key], *, decode: bool) -> None:
-        self._window, self._keys, self._decode = window, keys, decode
-
-    def __len__(self) -> int:
-        """Return the number of rows, including those without a known next observation."""
-        return self._window.episodes.transitions
-
-    def rows(self, *, valid_only: bool) -> ValidRows:
-        """Return the rows that may be drawn; see `Sampleable`."""
-        lost = unknown_rows(self._window.episodes) if valid_only else np.zeros(0, np.int64)
-        return ValidRows(len(self), lost)
-
-    def runs(self) -> EpisodeIndex:
-        """Return the episodes; see `Sampleable`."""
-        return self._runs
-
-    @cached_property
-    def _runs(self) -> EpisodeIndex:
-        batch = self._window.episodes
-        columns = batch.starts, batch.lengths, batch.final_observation
-        starts, lengths, final = (torch.from_numpy(np.array(column)) for column in columns)
-        return EpisodeIndex(starts, lengths, final)
-
-    def only(self, keys: Iterable[KeyLike]) -> WindowStorage:
-        """Return the same rows with only some leaves; see `Storage`."""
-        wanted = [INDEX, *select_keys(self._window.keys, keys)]
-        other = WindowStorage(self._window, wanted, decode=self._decode)
-        other._runs = self._runs
-        return other
-
-    def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows`; see `Storage`."""
-        found = self._window.gather(rows.numpy(), self._keys, decode=self._decode)
-        return _to_tensordict({key: found[key] for key in self._keys})
-
-
-def unknown_rows(batch: EpisodeBatch) -> NDArray[np.int64]:
-    """Return last rows of episodes whose next observation is unknown, and that are not terminated."""
-    last = batch.last_rows
-    lost: NDArray[np.int64] = last[~batch.final_observation & ~batch.steps[TERMINATED][last, 0]]
-    return lost
+            flags = (batch.steps[key][spots] for key in (TERMINATED, TRUNCATED))
+            found[DONE] = np.logical_or(*flags)
+        return _to_tensordict({key: found[key] for key in self.keys})
 
 
 def read_windows(
@@ -341,10 +292,9 @@ def read_windows(
     def window() -> Window:
         numbers = (*seed, begin.epoch, begin.window, _ROWS)
         generator = np.random.default_rng(np.random.SeedSequence(numbers))
-        batch = concatenate([piece.batch for piece in pieces])
+        result = Window(pieces, form, begin, end, skipped)
         with naming(reader.plan.shards[pieces[0].shard]):
-            items = form.draw(batch, generator, shuffle=shuffle)
-        result = Window(pieces, items, batch, begin, end, skipped)
+            result.items = form.draw(result, generator, shuffle=shuffle)
         pieces.clear()  # free memory before waiting for the next one
         skipped.clear()
         return result
