@@ -26,8 +26,7 @@ from offline_data.raw.pixels import at_once, check_pixels, fits
 from offline_data.store.layout import fits_encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -370,13 +369,3 @@ class EncodedWriter:
         ends = self._end + np.cumsum(np.subtract(*rows.bounds()[::-1]))
         self._append(self.leaf.offsets, ends.astype("<i8"))
         self._end = int(ends[-1]) if len(ends) else self._end
-
-
-def joined_offsets(files: Iterable[Path]) -> Iterator[bytes]:
-    """Read offsets of a leaf from several folders, shifted to those of the concatenated rows."""
-    end = 0
-    yield np.zeros(1, "<i8").tobytes()
-    for file in files:
-        offsets = np.fromfile(file, "<i8")
-        yield (offsets[1:] + end).tobytes()
-        end += int(offsets[-1])

@@ -1,7 +1,7 @@
-"""Joining dataset directories of equal schema into one, file by file.
+"""Joining rows that were written in parts, file by file: dataset directories, or those of tasks.
 
-Rows are copied as bytes, without reading columns, and checked against the digests of their part.
-Four kinds of values differ between a part and the whole and are rewritten:
+Rows are copied as bytes, without reading columns, and those of dataset directories checked against
+the digests of their part. Five kinds of values differ between a part and the whole:
 
 ```
 part                     0          1                    2
@@ -9,11 +9,12 @@ episode of a row         0 1 2      0 1    → 3 4         0 …  → 5 …
 code of a text           its words  → that of the same word in the joined vocabulary
 offset of an image       0 90 170   0 80   → 170 250     0 …  → 250 …
 number of a video        0 0 1      0 1    → 1 2         0 …  → 3 …
+row of an episode        0 3        0 2    → 4 6         0 …  → 7 …
 ```
 
-With `consume`, the row files of a part are deleted once its rows are synced, so that joining takes
-hardly any additional space; the rest of a part (manifest, episodes, vocabularies) is enough to
-resume after a kill.
+With `consume`, the row files of a dataset directory are deleted once its rows are synced, so that
+joining takes hardly any additional space; the rest of it (manifest, episodes, vocabularies) is enough
+to resume after a kill.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,28 @@ from offline_data.episode import Key
 from offline_data.episode.fields import join_key
 from offline_data.episode.notes import join_notes
 from offline_data.store.copies import place_file
-from offline_data.store.layout import EPISODE, EPISODES, FRAME_BYTES, VIDEO, LeafSpec, with_counts
+from offline_data.store.layout import (
+    EPISODE,
+    EPISODES,
+    FRAME_BYTES,
+    VIDEO,
+    LeafSpec,
+    TableSpec,
+    with_counts,
+)
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.store.tables import Column, Vocabularies
 from offline_data.store.video import number_videos
-from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink, finalize
+from offline_data.store.writer import (
+    Contents,
+    DatasetCounts,
+    FileDigest,
+    HashedFile,
+    Sink,
+    finalize,
+    join_episodes,
+)
 
 _CHUNK = 8 << 20
 """Bytes of whole rows that are read, rewritten and written at once."""
@@ -65,6 +83,62 @@ class DamagedPartError(IntegrityError):
     def __init__(self, message: str, *, hint: str | None = None, part: int = -1) -> None:
         super().__init__(message, hint=hint)
         self.part = part
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows in files of their own, as in a dataset directory, to be joined with those of others."""
+
+    folder: Path
+    name: str
+    """For messages."""
+    tables: Mapping[str, TableSpec]
+    """Tables of rows, the same in all parts but for their number."""
+    episodes: int
+    files: Mapping[str, Mapping[str, Any]]
+    """Size of each file of rows, and its sha256 if it is to be compared; both of files of videos."""
+    words: Mapping[str, Mapping[Key, Sequence[str]]] = field(default_factory=dict)
+    """Vocabularies by table, where they differ between parts."""
+
+    @classmethod
+    def of(cls, folder: Path, manifest: Manifest, name: str = "") -> Part:
+        """Return the rows of a dataset directory, without words."""
+        tables = {name: table for name, table in manifest.tables.items() if name != EPISODES}
+        return cls(folder, name, tables, manifest.counts["episodes"], manifest.digests)
+
+    @cached_property
+    def leaves(self) -> list[LeafSpec]:
+        """All leaves of rows."""
+        return [leaf for table in self.tables.values() for leaf in table.leaves]
+
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """Bytes of a row in each file of rows, sorted by name; 1 in one of images."""
+        strides = {leaf.file: max(1, leaf.stride) for leaf in self.leaves}
+        strides |= {leaf.file: FRAME_BYTES for leaf in self.leaves if leaf.encoding == VIDEO}
+        return dict(sorted({**strides, **dict.fromkeys(self.offsets, 8)}.items()))
+
+    @cached_property
+    def offsets(self) -> dict[str, str]:
+        """The offsets file of every encoded leaf, with the file of its images."""
+        encoded = [leaf for leaf in self.leaves if leaf.encoding not in {None, VIDEO}]
+        return {leaf.offsets: leaf.file for leaf in encoded}
+
+    @property
+    def row_files(self) -> set[str]:
+        """All files of rows, those of videos and their times included."""
+        videos = [leaf for leaf in self.leaves if leaf.encoding == VIDEO]
+        return {
+            *self.strides,
+            *(x for leaf in videos for x in number_videos(leaf, [self.files])[1]),
+        }
+
+    def added(self, *, first: bool) -> dict[str, int]:
+        """Return the bytes it adds to each file; the leading 0 of offsets counts only once."""
+        return {
+            name: int(self.files[name]["size"]) - (8 if name in self.offsets and not first else 0)
+            for name in self.strides
+        }
 
 
 def join(
@@ -107,55 +181,176 @@ def join(
         4
     """
     readers = [DatasetReader(part) for part in parts]
+    manifests = [reader.manifest for reader in readers]
     named = names or [part.name for part in parts]
-    for name, reader in zip(named[1:], readers[1:], strict=True):
-        _check_same(readers[0].manifest, reader.manifest, named[0], name)
-    done = joined_parts(parts, folder)
+    for name, manifest in zip(named[1:], manifests[1:], strict=True):
+        _check_same(manifests[0], manifest, named[0], name)
+    done, joined = joined_parts(parts, folder), list[Part]()
     for number, reader in enumerate(readers):
+        part = Part.of(reader.path, reader.manifest, named[number])
         try:
             if number >= done:  # else its rows may be consumed
                 reader.check_files()
-            _check_small_files(reader)
+            _check_small_files(part)
+            joined.append(replace(part, words=reader.vocabularies))
         except ManifestError as error:
             raise DamagedPartError(error.message, hint=error.shell_hint, part=number) from error
-    words, joining = Vocabularies(), _Joining(folder, readers, named, done)
-    manifests = [reader.manifest for reader in readers]
-    numbers = joining.number_videos()
-    before = 0
-    for number, reader in enumerate(readers):
-        codes = {file: of_parts[number] for file, of_parts in numbers.items()}
-        joining.changes.append(_changes(reader, words, before, codes))
-        before += reader.episode_count
-    total = sum(sum(_row_files(manifest).values()) for manifest in manifests)
+
+    def delete(some: Sequence[Part]) -> None:
+        for path in [part.folder / name for part in some for name in part.row_files]:
+            path.unlink(missing_ok=True)
+
+    def keep(first: int, stop: int) -> None:
+        for inner in {file.parent for file in folder.rglob("*")}:
+            sync_folder(inner)
+        journal = {"parts": stop, "of": _identity(manifests[:stop])}
+        write_durably(_journal(folder), json.dumps(journal).encode())
+        if consume:
+            delete(joined[first:stop])
+
+    if consume:  # left by a kill
+        with disk_errors(folder):
+            delete(joined[:done])
+    words = Vocabularies()
+    total = sum(sum(part.added(first=True).values()) for part in joined)
     with progress.task(f"join {header.name}", total, "B") as bar:
-        digests = joining.run(bar, consume=consume)
-    first, (counts, audit) = manifests[0], _counts(manifests)
+        digests = join_rows(joined, folder, words, bar, done=done, keep=keep)
+    counts, audit = _counts(manifests)
     transitions, episodes = counts.counts["transitions"], counts.counts["episodes"]
-    tables = {name: table for name, table in first.tables.items() if name != EPISODES}
-    tables = with_counts(tables, transitions, episodes)
-    leaves = first.tables[EPISODES].leaves
+    tables = with_counts(joined[0].tables, transitions, episodes)
+    leaves = manifests[0].tables[EPISODES].leaves
     given = {x.key: Column(x.key, np.dtype(x.dtype), x.shape, text=x.text) for x in leaves}
-    columns = _episode_columns(readers)
-    contents = Contents(tables, columns, given, counts, audit, first.two_copies, digests)
-    for left in _files(folder) - digests.keys():  # of an interrupted attempt
-        (folder / left).unlink()
-    with Sink(folder) as sink:
-        manifest = finalize(sink, header, contents, words)
+    columns = join_episodes(
+        [
+            {key: one.as_text(key, np.array(one.episodes[key]), EPISODES) for key in one.episodes}
+            for one in readers
+        ]
+    )
+    contents = Contents(tables, columns, given, counts, audit, manifests[0].two_copies, digests)
+    manifest = finalize_joined(folder, header, contents, words)
     _journal(folder).unlink(missing_ok=True)
     return manifest
 
 
-def _check_small_files(reader: DatasetReader) -> None:
+def finalize_joined(
+    folder: Path, header: Manifest, contents: Contents, words: Vocabularies
+) -> Manifest:
+    """Delete what an interrupted attempt left beside the files of rows, and `finalize` them."""
+    with disk_errors(folder):
+        for path in [path for path in folder.rglob("*") if not path.is_dir()]:
+            if path.relative_to(folder).as_posix() not in contents.digests:
+                path.unlink()
+    with Sink(folder) as sink:
+        return finalize(sink, header, contents, words)
+
+
+def join_rows(
+    parts: Sequence[Part],
+    folder: Path,
+    words: Vocabularies,
+    bar: Task = SILENT,
+    *,
+    done: int = 0,
+    keep: Callable[[int, int], None] | None = None,
+) -> dict[str, FileDigest]:
+    """Write the rows of parts to files of a folder, each in a thread; returns their digests.
+
+    Words of the parts are added to `words`. Of existing files the rows of the first `done` parts are
+    kept. With `keep` rows are synced after every `_DURABLE` bytes at least, and it is called with the
+    first of the parts that they are from, and the one after the last. Raises `DamagedPartError`.
+    """
+    numbers: dict[str, list[NDArray[np.int32]]] = {}
+    videos: dict[str, tuple[int, str]] = {}
+    for leaf in [leaf for leaf in parts[0].leaves if leaf.encoding == VIDEO]:
+        numbers[leaf.file], sources = number_videos(leaf, [part.files for part in parts])
+        videos |= sources
+    changes: list[dict[str, list[_Change]]] = []
+    sizes, kept, episodes = Counter[str](), Counter[str](), 0
+    for number, part in enumerate(parts):
+        codes = {file: of_parts[number] for file, of_parts in numbers.items()}
+        changes.append(_changes(part, words, episodes, sizes, codes))
+        episodes += part.episodes
+        sizes.update(part.added(first=number == 0))
+        kept = sizes.copy() if number < done else kept
+
+    def append(name: str, first: int, stop: int) -> int:
+        file, stride, before = files[name], parts[0].strides[name], files[name].size
+        for number, part in enumerate(parts[first:stop], first):
+            sha = hashlib.sha256()
+            expected, of = part.files[name].get("sha256"), changes[number].get(name, ())
+            skip = 8 if number and name in part.offsets else 0
+            with (part.folder / name).open("rb") as source:
+                while data := source.read(max(1, _CHUNK // stride) * stride):
+                    if expected is not None:
+                        sha.update(data)
+                    rows: Any = bytearray(data) if of else data
+                    for change in of:
+                        change.apply(rows)
+                    file.append(memoryview(rows)[skip:])
+                    skip = 0
+            if expected not in {None, sha.hexdigest()}:
+                message = f"{part.name} is damaged: {part.folder / name} was changed"
+                raise DamagedPartError(message, part=number)
+        file.sync()
+        return file.size - before
+
+    with disk_errors(folder), ExitStack() as stack:
+        files = {name: _grow(folder / name, kept[name]) for name in parts[0].strides}
+        for file in files.values():
+            stack.callback(file.handle.close)
+        bar.advance(kept.total())
+        threads = min(len(files), 2 * (os.cpu_count() or 1))
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="offline-data-join")
+        stack.enter_context(pool)
+        for first, stop in _batches(parts, done, _DURABLE if keep else inf):
+            work = [pool.submit(append, name, first, stop) for name in files]
+            for name, (number, old) in videos.items():  # each from the first part that has it
+                if first <= number < stop:
+                    part = parts[number]
+                    (folder / name).unlink(missing_ok=True)  # of an interrupted attempt
+                    place_file(part.folder / old, folder / name, part.files[old], SILENT, move=True)
+            for one in work:
+                bar.advance(one.result())
+            if keep:
+                keep(first, stop)
+    linked = {
+        name: FileDigest(**parts[number].files[old]) for name, (number, old) in videos.items()
+    }
+    return {**{name: file.digest for name, file in files.items()}, **linked}
+
+
+def _grow(path: Path, size: int) -> HashedFile:
+    """Open a file to append to its first bytes, or a new one in its place."""
+    if not size:
+        path.unlink(missing_ok=True)
+        return HashedFile(path)
+    file = HashedFile(path, "r+b")
+    file.handle.truncate(size)
+    file.read_to(size)
+    return file
+
+
+def _batches(parts: Sequence[Part], first: int, least: float) -> Iterator[tuple[int, int]]:
+    """Yield ranges of parts that have at least so many bytes together, but for the last one."""
+    size = 0
+    for number in range(first, len(parts)):
+        size += sum(parts[number].added(first=number == 0).values())
+        if size >= least or number == len(parts) - 1:
+            yield first, number + 1
+            first, size = number + 1, 0
+
+
+def _check_small_files(part: Part) -> None:
     """Raise `ManifestError` if a file other than those of rows, which `join` hashes, was changed."""
-    others = {*_row_files(reader.manifest), *_video_files(reader.manifest)}
-    for name, entry in reader.manifest.digests.items():
-        if name not in others:
+    rows = part.row_files
+    for name, entry in part.files.items():
+        if name not in rows:
             try:
-                found = hashlib.sha256((reader.path / name).read_bytes()).hexdigest()
+                found = hashlib.sha256((part.folder / name).read_bytes()).hexdigest()
             except OSError as error:
-                raise ManifestError(f"{reader.path / name} cannot be read: {error}") from error
+                raise ManifestError(f"{part.folder / name} cannot be read: {error}") from error
             if found != entry["sha256"]:
-                raise ManifestError(f"{reader.path / name} was changed")
+                raise ManifestError(f"{part.folder / name} was changed")
 
 
 def joined_parts(parts: Sequence[Path], folder: Path) -> int:
@@ -169,7 +364,7 @@ def joined_parts(parts: Sequence[Path], folder: Path) -> int:
         manifests = [read_manifest(part) for part in parts[:done]]
         sizes = Counter[str]()
         for number, manifest in enumerate(manifests):
-            sizes.update(_grown(manifest, first=number == 0))
+            sizes.update(Part.of(folder, manifest).added(first=number == 0))
         whole = journal["of"] == _identity(manifests) and all(
             (folder / name).stat().st_size >= size for name, size in sizes.items()
         )
@@ -186,42 +381,6 @@ def _identity(manifests: Sequence[Manifest]) -> str:
     """Return digits that identify the parts."""
     told = "".join(one.sha256 or json.dumps(one.to_json(), default=str) for one in manifests)
     return hashlib.sha256(f"{len(manifests)} {told}".encode()).hexdigest()
-
-
-def _files(folder: Path) -> set[str]:
-    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-
-
-def _row_files(manifest: Manifest) -> dict[str, int]:
-    """Return the files of all tables except that of episodes, with their sizes in bytes."""
-    leaves = [x for name, t in manifest.tables.items() if name != EPISODES for x in t.leaves]
-    files = {leaf.file for leaf in leaves} | _offset_files(manifest).keys()
-    return {name: int(manifest.digests[name]["size"]) for name in sorted(files)}
-
-
-def _offset_files(manifest: Manifest) -> dict[str, str]:
-    """Return the offsets file of every encoded leaf, with the file of its images."""
-    leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
-    return {leaf.offsets: leaf.file for leaf in leaves if leaf.encoding not in {None, VIDEO}}
-
-
-def _video_leaves(manifest: Manifest) -> list[LeafSpec]:
-    return [x for table in manifest.tables.values() for x in table.leaves if x.encoding == VIDEO]
-
-
-def _video_files(manifest: Manifest) -> list[str]:
-    """Return the files of videos, with those of their times."""
-    digests = [manifest.digests]
-    return [x for leaf in _video_leaves(manifest) for x in number_videos(leaf, digests)[1]]
-
-
-def _grown(manifest: Manifest, *, first: bool) -> dict[str, int]:
-    """Return the bytes that a part adds to each file; the leading 0 of offsets counts only once."""
-    offsets = _offset_files(manifest)
-    return {
-        name: size - (8 if name in offsets and not first else 0)
-        for name, size in _row_files(manifest).items()
-    }
 
 
 def _check_same(first: Manifest, other: Manifest, first_name: str, name: str) -> None:
@@ -252,9 +411,7 @@ def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any
     """Sum up the counts, and the rows compared with the source."""
     counts = DatasetCounts()
     for manifest in manifests:
-        counts.counts.update(manifest.counts)
-        for leaf, found in manifest.non_finite.items():
-            counts.add_non_finite(leaf, found)
+        counts.add_counted(manifest.counts, manifest.non_finite)
         counts.notes = join_notes((*counts.notes, *manifest.notes))
         counts.dropped.update(dict.fromkeys(manifest.dropped_leaves))
         counts.skipped.update(dict.fromkeys(manifest.skipped_episodes))
@@ -264,17 +421,6 @@ def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any
         for name in ("rows", "of", "episodes", "differences")
     }
     return counts, {"mode": audits[0].get("mode", "none"), **added}
-
-
-def _episode_columns(readers: Sequence[DatasetReader]) -> dict[Key, NDArray[Any]]:
-    """Join the episode tables; text as `str`, `start` as rows of the whole."""
-    columns = {
-        key: np.concatenate([r.as_text(key, np.array(r.episodes[key]), EPISODES) for r in readers])
-        for key in readers[0].episodes
-    }
-    lengths = columns["length",].astype(np.int64)
-    columns["start",] = np.cumsum(lengths) - lengths
-    return columns
 
 
 @dataclass(frozen=True)
@@ -303,177 +449,36 @@ class _Change:
 
 
 def _changes(
-    reader: DatasetReader,
+    part: Part,
     words: Vocabularies,
-    before: int,
+    episodes: int,
+    sizes: Mapping[str, int],
     videos: Mapping[str, NDArray[np.int32]],
 ) -> dict[str, list[_Change]]:
     """Return the changes in each file of a part, and add its words to the joined vocabularies.
 
-    `before` is the number of episodes in the parts before, `videos` the new numbers of videos.
+    `episodes` and `sizes` are those of the parts before together, `videos` the new numbers of videos.
     """
     codes = {
         (table, key): words.encode(table, key, np.array([*known, None], object))
-        for table, leaves in reader.vocabularies.items()
-        if table != EPISODES
+        for table, leaves in part.words.items()
+        if table in part.tables
         for key, known in leaves.items()
     }
     changes: dict[str, list[_Change]] = {}
-    for name, table in reader.manifest.tables.items():
-        for leaf in table.leaves if name != EPISODES else ():
+    for name, table in part.tables.items():
+        for leaf in table.leaves:
             root = leaf.key[1:] if leaf.key[0] == "next" else leaf.key  # they share a vocabulary
             new = codes.get((name, leaf.key), codes.get((name, root)))
-            if leaf.key == EPISODE and before:
-                changes.setdefault(leaf.file, []).append(_Change(leaf, add=before))
+            if leaf.key == EPISODE and episodes:
+                changes.setdefault(leaf.file, []).append(_Change(leaf, add=episodes))
             elif leaf.encoding == VIDEO:
                 numbers = replace(leaf, dtype="int32", shape=(), stride=FRAME_BYTES)
                 of = np.append(videos[leaf.file], np.int32(-1))
                 changes.setdefault(leaf.file, []).append(_Change(numbers, codes=of))
+            elif leaf.encoding:
+                ends = replace(leaf, dtype="int64", shape=(), stride=8)
+                changes[leaf.offsets] = [_Change(ends, add=sizes.get(leaf.file, 0))]
             elif leaf.text and new is not None and (new[:-1] != np.arange(len(new) - 1)).any():
                 changes.setdefault(leaf.file, []).append(_Change(leaf, codes=new))
     return changes
-
-
-class _Grown:
-    """A file of the joined dataset: existing bytes are hashed, the rest is appended."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.size, self._hash = 0, hashlib.sha256()
-        self._handle = path.open("r+b" if path.exists() else "x+b", buffering=0)
-        self._handle.truncate(size)
-        while chunk := self._handle.read(_CHUNK):
-            self._hash.update(chunk)
-            self.size += len(chunk)
-
-    def append(self, data: bytes | bytearray) -> None:
-        rest = memoryview(data)
-        while len(rest):
-            rest = rest[self._handle.write(rest) :]
-        self._hash.update(data)
-        self.size += len(data)
-
-    def sync(self) -> None:
-        os.fsync(self._handle.fileno())
-
-    def close(self) -> None:
-        self._handle.close()
-
-    @property
-    def digest(self) -> FileDigest:
-        return FileDigest(self.size, self._hash.hexdigest())
-
-
-class _Joining:
-    """The row files of a join, which grow part by part; the files of a part in parallel."""
-
-    def __init__(
-        self, folder: Path, readers: Sequence[DatasetReader], names: Sequence[str], done: int
-    ) -> None:
-        self._folder, self._readers, self._names, self._done = folder, readers, names, done
-        self.changes: list[dict[str, list[_Change]]] = []
-        """Changes in each part, by file name."""
-        manifest = readers[0].manifest
-        self._images = _offset_files(manifest)
-        leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
-        self._strides = {leaf.file: max(1, leaf.stride) for leaf in leaves}
-        self._strides |= {leaf.file: FRAME_BYTES for leaf in leaves if leaf.encoding == VIDEO}
-        self._videos: dict[str, tuple[int, str]] = {}
-        """Part and name there of each file of a video."""
-
-    def number_videos(self) -> dict[str, list[NDArray[np.int32]]]:
-        """Return the new numbers of the videos of each part, by file of rows."""
-        numbers = {}
-        digests = [reader.manifest.digests for reader in self._readers]
-        for leaf in _video_leaves(self._readers[0].manifest):
-            numbers[leaf.file], sources = number_videos(leaf, digests)
-            self._videos |= sources
-        return numbers
-
-    def run(self, bar: Task, *, consume: bool) -> dict[str, FileDigest]:
-        """Append every missing part; returns size and digest of each file."""
-        sizes = Counter[str]()
-        for number, reader in enumerate(self._readers[: self._done]):
-            sizes.update(_grown(reader.manifest, first=number == 0))
-        names = list(_row_files(self._readers[0].manifest))
-        with disk_errors(self._folder), ExitStack() as stack:
-            files = {name: _Grown(self._folder / name, sizes[name]) for name in names}
-            for file in files.values():
-                stack.callback(file.close)
-            bar.advance(sum(sizes.values()))
-            if consume:  # left by a kill
-                self._delete(self._readers[: self._done])
-            threads = min(len(files), 2 * (os.cpu_count() or 1))
-            pool = ThreadPoolExecutor(threads, thread_name_prefix="offline-data-join")
-            stack.enter_context(pool)
-            waiting, last = 0, len(self._readers) - 1
-            for number in range(self._done, len(self._readers)):
-                ends = {name: files[images].size for name, images in self._images.items()}
-                work = [
-                    pool.submit(self._append, number, name, files[name], ends.get(name, 0))
-                    for name in names
-                ]
-                self._link_videos(number)
-                for one in work:
-                    waiting += one.result()
-                    bar.advance(one.result())
-                if waiting >= _DURABLE or number == last:
-                    self._make_durable(files.values())
-                    waiting, before, self._done = 0, self._done, number + 1
-                    manifests = [reader.manifest for reader in self._readers[: self._done]]
-                    journal = {"parts": self._done, "of": _identity(manifests)}
-                    write_durably(_journal(self._folder), json.dumps(journal).encode())
-                    if consume:
-                        self._delete(self._readers[before : self._done])
-            linked = {
-                name: FileDigest(**self._readers[part].manifest.digests[old])
-                for name, (part, old) in self._videos.items()
-            }
-            return {**{name: file.digest for name, file in files.items()}, **linked}
-
-    def _link_videos(self, number: int) -> None:
-        """Link the videos that no part before this one has."""
-        for name, (part, old) in self._videos.items():
-            if part == number:
-                reader = self._readers[part]
-                (self._folder / name).unlink(missing_ok=True)  # of an interrupted attempt
-                digest = reader.manifest.digests[old]
-                place_file(reader.path / old, self._folder / name, digest, SILENT, move=True)
-
-    def _append(self, number: int, name: str, file: _Grown, end: int) -> int:
-        """Append one file of a part; returns its bytes.
-
-        For offsets, `end` is the end of the images of the parts before. Raises `IntegrityError` if
-        the file is damaged.
-        """
-        reader, sha, before = self._readers[number], hashlib.sha256(), file.size
-        stride, changes = self._strides.get(name, 8), self.changes[number].get(name, ())
-        with (reader.path / name).open("rb") as source:
-            if name in self._images:
-                data = source.read()
-                sha.update(data)
-                offsets = np.frombuffer(data, "<i8")
-                file.append((offsets[1 if number else 0 :] + end).tobytes())
-            else:
-                while data := source.read(max(1, _CHUNK // stride) * stride):
-                    sha.update(data)
-                    rows = bytearray(data)
-                    for change in changes:
-                        change.apply(rows)
-                    file.append(rows)
-        if sha.hexdigest() != reader.manifest.digests[name]["sha256"]:
-            message = f"{self._names[number]} is damaged: {reader.path / name} was changed"
-            raise DamagedPartError(message, part=number)
-        return file.size - before
-
-    def _make_durable(self, files: Iterable[_Grown]) -> None:
-        for file in files:
-            file.sync()
-        for folder in {file.parent for file in self._folder.rglob("*")}:
-            sync_folder(folder)
-
-    def _delete(self, joined: Sequence[DatasetReader]) -> None:
-        """Delete the row files of parts."""
-        for reader in joined:
-            for name in (*_row_files(reader.manifest), *_video_files(reader.manifest)):
-                (reader.path / name).unlink(missing_ok=True)

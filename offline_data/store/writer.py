@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -58,6 +58,8 @@ _IN_FLIGHT = 3
 """Maximum number of queued appends."""
 _SYNC = 32 << 20
 """Bytes of a file between two syncs."""
+_HASHED = 1 << 20
+"""Bytes that are read and hashed at once; fits the processor's cache."""
 _LARGEST_RATIO = 10_000
 """Bytes of rows per byte of raw files beyond which their announced number is wrong; deflate reaches
 1,032."""
@@ -72,13 +74,14 @@ class FileDigest:
 
 
 class HashedFile:
-    """A new file that is hashed while it is written."""
+    """A file that is hashed as it grows: by `append`, or by others and then `read_to`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: str = "xb") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.handle = path.open("xb", buffering=0)
-        self._hash = hashlib.sha256()
-        self._size = 0
+        self.handle: Any = path.open(mode, buffering=0)
+        self.size = 0
+        """Bytes that are hashed."""
+        self._hash, self._synced = hashlib.sha256(), -1
 
     def append(self, data: memoryview) -> None:
         """Write and hash bytes."""
@@ -86,15 +89,28 @@ class HashedFile:
         while len(rest):
             rest = rest[self.handle.write(rest) :]
         self._hash.update(data)
+        self.size += len(data)
         # Syncing as bytes come costs nothing beside reading; at the end it would have to wait.
-        if (self._size + len(data)) // _SYNC > self._size // _SYNC:
-            os.fsync(self.handle.fileno())
-        self._size += len(data)
+        if self.size - self._synced > _SYNC:
+            self.sync()
 
-    def finish(self) -> FileDigest:
-        """Sync the file; returns its size and digest."""
-        os.fsync(self.handle.fileno())
-        return FileDigest(self._size, self._hash.hexdigest())
+    def read_to(self, stop: int) -> None:
+        """Read and hash the bytes up to this place, or to the end."""
+        chunk = memoryview(bytearray(_HASHED))
+        while self.size < stop and (count := self.handle.readinto(chunk[: stop - self.size])):
+            self._hash.update(chunk[:count])
+            self.size += count
+
+    def sync(self) -> None:
+        """Force new bytes to the disk."""
+        if self._synced < self.size:
+            os.fsync(self.handle.fileno())
+            self._synced = self.size
+
+    @property
+    def digest(self) -> FileDigest:
+        """Size and digest of the bytes so far."""
+        return FileDigest(self.size, self._hash.hexdigest())
 
 
 class Sink:
@@ -156,8 +172,9 @@ class Sink:
         """Wait for all jobs and sync all files; returns size and digest of each."""
         self.drain()
         with disk_errors(self.folder):
-            written = {name: file.finish() for name, file in self._files.items()}
-        return {**written, **self._linked}
+            for file in self._files.values():
+                file.sync()
+        return {**{name: file.digest for name, file in self._files.items()}, **self._linked}
 
 
 class DatasetCounts:
@@ -193,6 +210,14 @@ class DatasetCounts:
                 found = {"nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum())}
                 self.add_non_finite(join_key(key), found)
         self.dropped.update(dict.fromkeys(batch.dropped))
+
+    def add_counted(
+        self, counts: Mapping[str, int], non_finite: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """Add the counts of a part that was counted before."""
+        self.counts.update(counts)
+        for leaf, found in non_finite.items():
+            self.add_non_finite(leaf, found)
 
     def add_non_finite(self, leaf: str, counts: Mapping[str, int]) -> None:
         """Add the counts of a leaf, `nan` and `inf`."""
@@ -264,7 +289,7 @@ class DatasetWriter:
         first_row, first = self._counts.counts["transitions"], self._counts.counts["episodes"]
         schema.conform(batch, first)
         rows.append(batch, first)
-        self._episodes.append(episode_table(batch, first_row))
+        self._episodes.append(episode_table(batch))
         self._counts.add(batch)
         # Read here, because later batches change both meanwhile.
         written = replace(self._header, tables=rows.tables, digests=rows.linked)
@@ -283,9 +308,7 @@ class DatasetWriter:
             if stated is not None and stated != found:
                 self._counts.notes += (f"The source states {stated:,} {what}; it has {found:,}.",)
         schema, rows = self._begun
-        columns = {
-            key: np.concatenate([e[key] for e in self._episodes]) for key in self._episodes[0]
-        }
+        columns = join_episodes(self._episodes)
         audit = self._audit.to_json(counts["transitions"])
         contents = Contents(
             rows.tables, columns, schema.episodes, self._counts, audit, schema.two_copies
@@ -325,11 +348,11 @@ def with_margin(size: int) -> int:
     return size + min(64 << 20, (1 << 20) + size // 64)
 
 
-def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:
-    """Return `[E, …]` columns of the episode table for a batch that begins at row `first_row`."""
+def episode_table(batch: EpisodeBatch) -> dict[Key, NDArray[Any]]:
+    """Return `[E, …]` columns of the episode table for a batch; see `join_episodes`."""
     last = batch.last_rows
     return {
-        ("start",): batch.starts + first_row,
+        ("start",): batch.starts,
         ("length",): batch.lengths,
         ("return",): batch.returns,
         ("terminated",): batch.steps[TERMINATED][last, 0].astype(bool),
@@ -337,6 +360,14 @@ def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]
         ("final_observation",): batch.final_observation,
         **batch.episodes,
     }
+
+
+def join_episodes(tables: Sequence[Mapping[Key, NDArray[Any]]]) -> dict[Key, NDArray[Any]]:
+    """Join episode tables; `start` becomes rows of the whole."""
+    columns = {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
+    lengths = columns["length",].astype(np.int64)
+    columns["start",] = np.cumsum(lengths) - lengths
+    return columns
 
 
 @dataclass(frozen=True)

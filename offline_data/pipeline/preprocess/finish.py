@@ -2,66 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from offline_data.base.errors import IntegrityError, StepError
 from offline_data.base.files import disk_errors
 from offline_data.base.ids import DatasetId
 from offline_data.base.plurals import plural, plural_of
-from offline_data.base.progress import SILENT
 from offline_data.base.version import __version__
-from offline_data.episode import Key
 from offline_data.formats.corrections import reading_of
 from offline_data.pipeline.jobs.workdir import Record, WorkDir
 from offline_data.pipeline.preprocess.job import RunOptions
 from offline_data.pipeline.preprocess.plan import Plan, TaskSpec, digest_of_rows
 from offline_data.pipeline.preprocess.recipe import Recipe
 from offline_data.pipeline.preprocess.steps.base import Selection
-from offline_data.store.copies import place_file
-from offline_data.store.encoded import joined_offsets
 from offline_data.store.history import extend_history
-from offline_data.store.layout import (
-    EPISODE,
-    OFFSETS,
-    VIDEO,
-    AuditMode,
-    LeafSpec,
-    TableSpec,
-    file_sizes,
-    with_counts,
-)
+from offline_data.store.join import Part, finalize_joined, join_rows
+from offline_data.store.layout import AuditMode, TableSpec, file_sizes, with_counts
 from offline_data.store.manifest import NEXT_TOO, HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader, decode
 from offline_data.store.tables import Vocabularies
-from offline_data.store.video import number_videos
 from offline_data.store.writer import (
     Contents,
     DatasetCounts,
     FileDigest,
     HashedFile,
-    Sink,
-    finalize,
+    join_episodes,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-
-_JOIN_CHUNK = 8 << 20
-"""Bytes that are read, hashed and written at once when files of tasks are joined."""
-
-_HASH_CHUNK = 1 << 20
-"""Bytes that are read and hashed at once; fits the processor's cache."""
 
 _REWARD_SCALES = ("ref_min_score", "ref_max_score", "reward_threshold")
 """Fields of a source on the scale of rewards, which are wrong once rewards change."""
@@ -173,9 +147,9 @@ class IncrementalHasher:
 
     def __init__(self, tasks: Sequence[TaskSpec], folder: Path) -> None:
         self._tasks, self._folder = tasks, folder
-        names = sorted(tasks[0].end)
-        self._hashed = {name: (0, hashlib.sha256()) for name in names}
-        self._threads = {name: ThreadPoolExecutor(1, "offline-data-hash") for name in names}
+        with disk_errors(folder):
+            self._files = {name: HashedFile(folder / name, "rb") for name in sorted(tasks[0].end)}
+        self._threads = {name: ThreadPoolExecutor(1, "offline-data-hash") for name in self._files}
         self._waiting: list[Future[None]] = []
         self._finished: set[int] = set()
         self._next = 0
@@ -184,8 +158,9 @@ class IncrementalHasher:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for thread in self._threads.values():
+        for name, thread in self._threads.items():
             thread.shutdown(wait=True, cancel_futures=True)
+            self._files[name].handle.close()
 
     def add(self, task: int) -> None:
         """Hash on, now that this task's rows are complete."""
@@ -202,18 +177,11 @@ class IncrementalHasher:
         with disk_errors(self._folder):
             for waiting in self._waiting:
                 waiting.result()
-        return {name: FileDigest(at, sha.hexdigest()) for name, (at, sha) in self._hashed.items()}
+        return {name: file.digest for name, file in self._files.items()}
 
     def _hash(self, name: str, stop: int) -> None:
-        at, sha = self._hashed[name]
-        chunk = memoryview(bytearray(_HASH_CHUNK))
-        with (self._folder / name).open("rb", buffering=0) as source:
-            source.seek(at)
-            while at < stop and (size := source.readinto(chunk[: stop - at])):
-                sha.update(chunk[:size])
-                at += size
-            self._hashed[name] = at, sha
-            os.fsync(source.fileno())
+        self._files[name].read_to(stop)
+        self._files[name].sync()
 
 
 def finish(
@@ -237,24 +205,19 @@ def finish(
     counted = [counts for _, counts, _ in records]
     census = DatasetCounts()
     for one in counted:
-        census.counts.update(one["counts"])
-        for leaf, counts in one["non_finite"].items():
-            census.add_non_finite(leaf, counts)
+        census.add_counted(one["counts"], one["non_finite"])
     transitions, episodes = census.counts["transitions"], census.counts["episodes"]
     if not episodes:
         work.clear()
         raise StepError("The recipe leaves no episode of the dataset")
     tables = with_counts(plan.tables, transitions, episodes)
-    written = _join_files(work, records, tables) if digests is None else digests
+    if digests is None:
+        digests = join_rows(_parts(work, records, tables), work.dataset, Vocabularies())
     for name, size in file_sizes(tables).items():
-        if written[name].size != size:
+        if digests[name].size != size:
             raise IntegrityError(
-                f"{name} has {plural(written[name].size, 'byte')} of new rows, expected {size}"
+                f"{name} has {plural(digests[name].size, 'byte')} of new rows, expected {size}"
             )
-    with disk_errors(work.dataset):  # what is left of a try to finish it
-        for path in work.dataset.rglob("*"):
-            if path.is_file() and path.relative_to(work.dataset).as_posix() not in written:
-                path.unlink()
     audited = {
         "mode": audit,
         "rows": sum(one["audit"][0] for one in counted),
@@ -269,8 +232,9 @@ def finish(
         for leaf in table.leaves:
             if leaf.text and leaf.key in plan.words:
                 words.know(name, leaf.key, plan.words[leaf.key])
-    columns = _episode_columns(records, texts)
-    contents = Contents(tables, columns, extras, census, audited, plan.schema.two_copies, written)
+    columns = join_episodes([columns for columns, _, _ in records if columns])
+    columns |= {key: decode(columns[key], list(texts[key])) for key in texts if key in columns}
+    contents = Contents(tables, columns, extras, census, audited, plan.schema.two_copies, digests)
     options = header.converter["options"]
     recipe = [dict(step) for step in options["recipe"]]
     for number, blocks, rows, why in (part for one in counted for part in one["by_rows"]):
@@ -279,94 +243,15 @@ def finish(
         said["rows"] += rows
     options = {**options, "recipe": recipe}
     header = replace(header, converter={**header.converter, "options": options})
-    with Sink(work.dataset) as sink:
-        return finalize(sink, header, contents, words)
+    return finalize_joined(work.dataset, header, contents, words)
 
 
-def _episode_columns(
-    records: Sequence[Record], texts: Mapping[Key, Sequence[str]]
-) -> dict[Key, NDArray[Any]]:
-    """Join the episode columns of all tasks; text as `str`, `start` as rows of the dataset."""
-    parts = [columns for columns, _, _ in records if columns]
-    columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    lengths = columns["length",].astype(np.int64)
-    columns["start",] = np.cumsum(lengths) - lengths
-    for key, words in texts.items():
-        if key in columns:
-            columns[key] = decode(columns[key], list(words))
-    return columns
-
-
-def _join_files(
-    work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]
-) -> dict[str, FileDigest]:
-    """Join the files that the tasks wrote into those of the dataset."""
-    leaves: dict[str, LeafSpec] = {}  # one of every file: the episode number, where it has that
-    codes: dict[str, list[NDArray[np.int32]]] = {}
-    linked: dict[str, FileDigest] = {}
-    videos = [one["videos"] for _, one, _ in records]
-    for table in tables.values():
-        for leaf in sorted(table.leaves, key=lambda leaf: leaf.key != EPISODE):
-            leaves.setdefault(leaf.file, replace(leaf, stride=1) if leaf.encoding else leaf)
-            if leaf.encoding == VIDEO:
-                codes[leaf.file], sources = number_videos(leaf, videos)
-                for name, (task, old) in sources.items():
-                    linked[name] = FileDigest(**videos[task][old])
-                    with disk_errors(work.dataset):
-                        (work.dataset / name).unlink(missing_ok=True)
-                        source = work.shard(task) / old
-                        place_file(
-                            source, work.dataset / name, videos[task][old], SILENT, move=True
-                        )
-            elif leaf.encoding:
-                leaves[leaf.offsets] = replace(leaf, file=leaf.offsets, stride=8)
-    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="offline-data-join") as pool:
-        digests = pool.map(partial(_join, work, records, codes), leaves.values())
-        return {**dict(zip(leaves, digests, strict=True)), **linked}
-
-
-def _join(
-    work: WorkDir,
-    records: Sequence[Record],
-    codes: Mapping[str, list[NDArray[np.int32]]],
-    leaf: LeafSpec,
-) -> FileDigest:
-    """Concatenate one file of every task; `codes` are the new numbers of videos by file and task."""
-    with disk_errors(work.dataset):
-        (work.dataset / leaf.file).unlink(missing_ok=True)  # of a try to finish it
-        file = HashedFile(work.dataset / leaf.file)
-        with file.handle:
-            for chunk in _shards(work, records, leaf, codes.get(leaf.file)):
-                file.append(memoryview(chunk))
-            return file.finish()
-
-
-def _shards(
-    work: WorkDir,
-    records: Sequence[Record],
-    leaf: LeafSpec,
-    codes: list[NDArray[np.int32]] | None,
-) -> Iterator[bytes | bytearray]:
-    """Read one file of every task, with numbers of episodes, offsets and videos of the dataset."""
-    counts = [counts["counts"].get("episodes", 0) for _, counts, _ in records]
-    shards = [(work.shard(task) / leaf.file, count) for task, count in enumerate(counts) if count]
-    if codes is not None:
-        for task in np.flatnonzero(counts).tolist():
-            pairs = np.fromfile(work.shard(task) / leaf.file, "<i4").reshape(-1, 2)
-            pairs[:, 0] = codes[task][pairs[:, 0]]
-            yield pairs.tobytes()
-        return
-    if leaf.file.endswith(OFFSETS):
-        yield from joined_offsets(path for path, _ in shards)
-        return
-    before, size = 0, max(1, _JOIN_CHUNK // max(1, leaf.stride)) * leaf.stride
-    for path, episodes in shards:
-        with path.open("rb", buffering=0) as file:
-            while data := file.read(size):
-                chunk = bytearray(data)
-                if leaf.key == EPISODE and before:
-                    rows = np.frombuffer(chunk, np.uint8).reshape(-1, leaf.stride)
-                    numbers = rows[:, leaf.offset : leaf.offset + 8]
-                    numbers[:] = (numbers.copy().view(np.int64) + before).view(np.uint8)
-                yield chunk
-        before += episodes
+def _parts(work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]) -> list[Part]:
+    """Return what the tasks wrote to files of their own, of those that have episodes."""
+    parts = []
+    for task, (_, about, written) in enumerate(records):
+        if count := about["counts"].get("episodes", 0):
+            files = {name: {"size": size} for name, (_, size, _) in written.items()}
+            folder = work.shard(task)
+            parts.append(Part(folder, folder.name, tables, count, {**files, **about["videos"]}))
+    return parts

@@ -73,7 +73,7 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
         if not len(batch.lengths):
             return
         plan.schema.conform(batch, int(chunk.episodes[0]))
-        tables.append(episode_table(batch, rows))
+        tables.append(episode_table(batch))
         census.add(batch)
         layout.append(batch, task.episode + episodes)
         written = plan.tables if plan.in_place else layout.tables
