@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from typing_extensions import Self
 
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import TERMINATED, TRUNCATED, Key
-from offline_data.pipeline.preprocess.steps.parse import read_arguments, usage_error
+from offline_data.pipeline.preprocess.steps.parse import (
+    parameters,
+    read_arguments,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +55,18 @@ class Step:
         if example:
             cls.example = example
 
+    def __post_init__(self) -> None:
+        for name, (_, kinds, check) in parameters(type(self)).items():
+            value = getattr(self, name)
+            if check and not check.fits(value) and not (value is None and NoneType in kinds):
+                raise usage_error(type(self), f"has {name}={value}; expected {check.expected}")
+        for problem in self._problems():
+            raise usage_error(type(self), problem)
+
+    def _problems(self) -> Iterator[str]:
+        """Yield what is wrong with parameters of which each is valid alone."""
+        yield from ()
+
     @property
     def per_row(self) -> bool:
         """Whether it calls Python for every row, so that it is CPU-bound."""
@@ -78,8 +94,7 @@ class Step:
 
     def describe(self) -> dict[str, Any]:
         """Return the parameters as JSON values, for the manifest and to compare recipes."""
-        own = [f.name for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
-        values: dict[str, Any] = {name: getattr(self, name) for name in own}
+        values: dict[str, Any] = {name: getattr(self, name) for name in parameters(type(self))}
         return {"step": self.name, **json.loads(json.dumps(values))}
 
     def bind(self, reader: DatasetReader, before: Sequence[Step]) -> Self:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +41,7 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     replace_columns,
     root_of,
 )
-from offline_data.pipeline.preprocess.steps.parse import (
-    is_finite,
-    read_arguments,
-    read_pairs,
-    usage_error,
-)
+from offline_data.pipeline.preprocess.steps.parse import FINITE, read_arguments, usage_error
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.layout import DTYPES
 
@@ -76,18 +72,13 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
     types: tuple[tuple[str, str], ...]
     """Pairs of a leaf, or the beginning of several keys, and numpy's name of a type."""
 
-    def __post_init__(self) -> None:
+    def _problems(self) -> Iterator[str]:
         if not self.types:
-            raise usage_error(type(self), "needs a pair like observation=float32")
+            yield "needs a pair like observation=float32"
         for _, dtype in self.types:
             if dtype not in DTYPES:
                 guess = did_you_mean(dtype, DTYPES, shown=repr) or f"there are {', '.join(DTYPES)}"
-                raise usage_error(type(self), f"knows no type {dtype!r}; {guess}")
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse `leaf=type[,leaf=type…]`; see `Step.parse`."""
-        return cls(read_pairs(cls, text))
+                yield f"knows no type {dtype!r}; {guess}"
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         wanted: dict[Key, np.dtype[Any]] = {}
@@ -133,19 +124,16 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
 
     keys: tuple[str, ...] = field(metadata={"many": True})
     """Leaves, or beginnings of keys: all leaves of real numbers below them."""
-    low: float | None = None
+    low: Annotated[float | None, FINITE] = None
     """Minimum, in the leaf's unit; None: no bound."""
-    high: float | None = None
+    high: Annotated[float | None, FINITE] = None
     """Maximum; None: no bound."""
 
-    def __post_init__(self) -> None:
+    def _problems(self) -> Iterator[str]:
         given = [bound for bound in (self.low, self.high) if bound is not None]
-        for name in ("low", "high"):
-            bound = getattr(self, name)
-            self._expect(name, "a finite number", fits=bound is None or is_finite(bound))
         if not given or sorted(given) != given:
             found = f"has low={self.low}, high={self.high}"
-            raise usage_error(type(self), f"{found}; expected one bound or two, low <= high")
+            yield f"{found}; expected one bound or two, low <= high"
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         found = numbers(chunk, self.keys)
@@ -204,9 +192,9 @@ class Concat(
     keep: bool = False
     """Whether to keep the sources."""
 
-    def __post_init__(self) -> None:
+    def _problems(self) -> Iterator[str]:
         if not self.sources or not self.target:
-            raise usage_error(type(self), "needs leaves and what they become")
+            yield "needs leaves and what they become"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -349,15 +337,10 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
     names: tuple[tuple[str, str], ...]
     """Pairs of an old and a new name."""
 
-    def __post_init__(self) -> None:
+    def _problems(self) -> Iterator[str]:
         old = [split_key(pair[0]) for pair in self.names]
         if not old or len(set(old)) < len(old):
-            raise usage_error(type(self), "needs pairs like a=b, each old name once")
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse `old=new[,old=new…]`; see `Step.parse`."""
-        return cls(read_pairs(cls, text))
+            yield "needs pairs like a=b, each old name once"
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         new: dict[Key, Key | None] = {}

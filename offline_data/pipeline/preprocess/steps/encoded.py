@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     replace_columns,
     stored_column,
 )
-from offline_data.pipeline.preprocess.steps.parse import is_whole
+from offline_data.pipeline.preprocess.steps.parse import NAMES, Check, is_whole, one_of
 from offline_data.raw.images import encode_image
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
@@ -75,19 +75,13 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         ('png', (3, 8, 8, 3), 'uint8')
     """
 
-    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    keys: Annotated[tuple[str, ...], NAMES] = field(default=(), metadata={"many": True})
     """Leaves, or prefixes of keys; none: all uint8 leaves that look like images `[H, W]` or
     `[H, W, C]`."""
-    format: Literal["png", "jpeg"] = "png"
+    format: Annotated[Literal["png", "jpeg"], one_of(("png", "jpeg"))] = "png"
     """`png` is lossless, `jpeg` lossy."""
-    quality: int = 95
+    quality: Annotated[int, Check("1 to 100", lambda q: is_whole(q, 1) and q <= 100)] = 95
     """Quality of JPEG images, 1 to 100."""
-
-    def __post_init__(self) -> None:
-        self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
-        self._expect("format", "png or jpeg", fits=self.format in ("png", "jpeg"))
-        fits = is_whole(self.quality, 1) and self.quality <= 100
-        self._expect("quality", "1 to 100", fits=fits)
 
     def notes(self) -> tuple[str, ...]:
         if self.format == "png":

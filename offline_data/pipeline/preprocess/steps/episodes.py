@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,12 @@ from offline_data.episode.split import ROUNDING, in_pairs, split_episodes
 from offline_data.pipeline.preprocess.steps.base import Selection, episode_columns
 from offline_data.pipeline.preprocess.steps.expressions import Expression
 from offline_data.pipeline.preprocess.steps.parse import (
-    is_finite,
-    is_whole,
+    Check,
+    at_least,
+    number,
     read_pairs,
     scalar,
+    split_parts,
     usage_error,
 )
 from offline_data.store.chunk import EpisodeChunk
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
 
     from offline_data.pipeline.preprocess.steps.base import Columns, Step, Words
     from offline_data.store.reader import DatasetReader
+
+_SHARE = number("a number above 0, at most 1", lambda share: 0 < share <= 1)
+_SHARES = Check(
+    "NAME=SHARE, each above 0, at most 1",
+    lambda shares: bool(shares) and all(_SHARE.fits(share) for _, share in shares),
+)
 
 DIGEST: Key = ("digest",)
 """Column of the table passed to `Dedupe.choose`."""
@@ -178,7 +186,6 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         return chosen
 
     def _quality_keys(self, table: Columns) -> list[Key]:
-        """Return keys of the columns of quality that are not in a table."""
         names = quality_columns(self.reader) if self.reader else ()
         return [key for name in names if (key := (name,)) not in table]
 
@@ -220,28 +227,27 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
 
     part: str
     """Name of the share to keep."""
-    shares: tuple[tuple[str, float], ...]
+    shares: Annotated[tuple[tuple[str, float], ...], _SHARES]
     """Name and size of each share, above 0; they sum to at most 1."""
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     """Seed of the split."""
 
-    def __post_init__(self) -> None:
+    def _problems(self) -> Iterator[str]:
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
-        fits = bool(sizes) and all(is_finite(size) and 0 < size <= 1 for size in sizes)
-        self._expect("shares", "NAME=SHARE, each above 0, at most 1", fits=fits)
-        fits = sum(sizes) <= 1 + ROUNDING and len(set(names)) == len(names)
-        self._expect("shares", "different names, and shares that sum to 1 or less", fits=fits)
-        self._expect("part", f"one of the shares: {', '.join(names)}", fits=self.part in names)
-        self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
+        shares = f"has shares={self.shares}; expected"
+        if sum(sizes) > 1 + ROUNDING or len(set(names)) < len(names):
+            yield f"{shares} different names, and shares that sum to 1 or less"
+        if self.part not in names:
+            yield f"has part={self.part}; expected one of the shares: {', '.join(names)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse `PART,NAME=SHARE,…[,seed=N]`."""
-        words = [word.strip() for word in text.split(",") if word.strip()]
+        words = split_parts(text)
         parts = [word for word in words if "=" not in word]
         if len(parts) != 1:
             raise usage_error(cls, f"is given {len(parts)} parts to keep; expected one")
-        pairs = read_pairs(cls, ",".join(word for word in words if "=" in word))
+        pairs = read_pairs(cls, [word for word in words if "=" in word])
         values = [(name, scalar(value)) for name, value in pairs]
         seeds = [value for name, value in values if name == "seed"]
         if len(seeds) > 1:
@@ -281,28 +287,21 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
 
     by_values = False
 
-    fraction: float | None = None
+    fraction: Annotated[float | None, _SHARE] = None
     """Fraction of the episodes, above 0, at most 1; rounded to whole episodes."""
-    every: int | None = None
+    every: Annotated[int | None, at_least(1)] = None
     """Episodes 0, `every`, 2 · `every`, … at this point."""
-    episodes: int | None = None
+    episodes: Annotated[int | None, at_least(1)] = None
     """Number of episodes."""
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     """Seed of the choice."""
 
-    def __post_init__(self) -> None:
+    def _problems(self) -> Iterator[str]:
         names = ("fraction", "every", "episodes")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             values = ", ".join(f"{name}={getattr(self, name)!r}" for name in given) or "none"
-            raise usage_error(type(self), f"needs one of {', '.join(names)}; found {values}")
-        if self.fraction is None:
-            fits = is_whole(getattr(self, given[0]), 1)
-            self._expect(given[0], "a whole number, 1 or more", fits=fits)
-        else:
-            fits = is_finite(self.fraction) and 0 < self.fraction <= 1
-            self._expect("fraction", "a number above 0, at most 1", fits=fits)
-        self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
+            yield f"needs one of {', '.join(names)}; found {values}"
 
     def choose(self, table: Columns, words: Words) -> NDArray[np.bool_]:
         count = len(table[("length",)])

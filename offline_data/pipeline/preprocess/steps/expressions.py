@@ -50,8 +50,9 @@ _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.GtE: np.greater_equal,
     ast.And: np.logical_and,
     ast.Or: np.logical_or,
+    ast.Not: np.logical_not,
 }
-_OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_OPERATORS = (*_UFUNCS, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
 
 @pickled_by_name
@@ -133,7 +134,7 @@ class Expression:
 
     def _children(self, node: ast.expr) -> Sequence[ast.expr]:
         if isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.BinOp)):
-            return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+            return _operands(node)
         if isinstance(node, ast.Call):
             name = source_of(node.func)
             if not isinstance(node.func, ast.Name) or name not in _FUNCTIONS:
@@ -163,6 +164,14 @@ class _Evaluator(ast.NodeVisitor):
 
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._columns = columns
+        self._values: dict[ast.AST, Any] = {}
+
+    def visit(self, node: ast.AST) -> Any:
+        if (
+            node not in self._values
+        ):  # b of a < b < c is compared twice, and may have such a b itself
+            self._values[node] = super().visit(node)
+        return self._values[node]
 
     def flags(self, node: ast.expr) -> NDArray[np.bool_]:
         """Return booleans, `[E]` or a scalar."""
@@ -191,16 +200,13 @@ class _Evaluator(ast.NodeVisitor):
 
     visit_Attribute = visit_Name  # noqa: N815 - name set by `ast`
 
-    def visit_BinOp(self, node: ast.BinOp) -> Any:
-        return _UFUNCS[type(node.op)](self.number(node.left), self.number(node.right))
+    def visit_BinOp(self, node: ast.BinOp | ast.BoolOp | ast.UnaryOp) -> Any:
+        operate = _UFUNCS[type(node.op)]
+        read = self.flags if isinstance(node.op, (ast.And, ast.Or, ast.Not)) else self.number
+        sides = [read(side) for side in _operands(node)]
+        return operate(*sides) if len(sides) == 1 else reduce(operate, sides)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        if isinstance(node.op, ast.Not):
-            return np.logical_not(self.flags(node.operand))
-        return _UFUNCS[type(node.op)](self.number(node.operand))
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        return reduce(_UFUNCS[type(node.op)], [self.flags(side) for side in node.values])
+    visit_BoolOp = visit_UnaryOp = visit_BinOp  # noqa: N815
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         sides = [node.left, *node.comparators]
@@ -237,6 +243,10 @@ class _Evaluator(ast.NodeVisitor):
                 hint="text is compared with quoted text: id == '3'; numbers are not quoted",
             )
         return np.asarray(sides[0] == sides[1])
+
+
+def _operands(node: ast.expr) -> list[ast.expr]:
+    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
 
 
 def _is_text(value: Any) -> bool:

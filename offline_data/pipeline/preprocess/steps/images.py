@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,14 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     root_of,
     stored_column,
 )
-from offline_data.pipeline.preprocess.steps.parse import is_whole, read_arguments
+from offline_data.pipeline.preprocess.steps.parse import (
+    FLAG,
+    NAMES,
+    Check,
+    at_least,
+    one_of,
+    read_arguments,
+)
 from offline_data.store.chunk import EpisodeChunk
 
 Format: TypeAlias = Literal["hwc", "chw", "hw"]
@@ -67,10 +74,6 @@ class ImageStep(Step):
     """Leaves, or prefixes of keys; none: all that look like images, see `looks_like_images`."""
     format: Format | None
     """`hwc`, `chw` or `hw`: layout of rows; None: from their shape, see `formats_of`."""
-
-    def __post_init__(self) -> None:
-        self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
-        self._expect("format", " or ".join(self.formats), fits=self.format in {None, *self.formats})
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         changed = {}
@@ -152,13 +155,6 @@ class SizedImageStep(ImageStep):
     width: int | None
     """Width in pixels; None: same as `height`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in (("height", 1), ("width", 1), ("top", 0), ("left", 0)):
-            value = getattr(self, name, None)
-            fits = is_whole(value, least) or (value is None and name != "height")
-            self._expect(name, f"a whole number, {least} or more", fits=fits)
-
     @property
     def size(self) -> tuple[int, int]:
         """New height and width."""
@@ -200,14 +196,14 @@ class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8")
         [[34, 35, 36, 37], [44, 45, 46, 47]]
     """
 
-    height: int
-    width: int | None = None
-    top: int | None = None
+    height: Annotated[int, at_least(1)]
+    width: Annotated[int | None, at_least(1)] = None
+    top: Annotated[int | None, at_least(0)] = None
     """Rows cropped at the top; None: half of the excess, rounded down."""
-    left: int | None = None
+    left: Annotated[int | None, at_least(0)] = None
     """Columns cropped on the left; None: as for `top`."""
-    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    format: Format | None = None
+    keys: Annotated[tuple[str, ...], NAMES] = field(default=(), metadata={"many": True})
+    format: Annotated[Format | None, one_of(FORMATS)] = None
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         index: list[Any] = [slice(None)] * values.ndim
@@ -250,15 +246,10 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
 
     formats: ClassVar[tuple[Format, ...]] = ("hwc", "chw")
 
-    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    channels: int = 1
+    keys: Annotated[tuple[str, ...], NAMES] = field(default=(), metadata={"many": True})
+    channels: Annotated[int, Check("0, 1 or 3", lambda n: type(n) is int and n in {0, 1, 3})] = 1
     """1, or 3 equal ones, or 0: no axis of channels."""
-    format: Format | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fits = type(self.channels) is int and self.channels in {0, 1, 3}
-        self._expect("channels", "0, 1 or 3", fits=fits)
+    format: Annotated[Format | None, one_of(("hwc", "chw"))] = None
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         axis = _CHANNELS[form]
@@ -305,14 +296,10 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
         ((3, 3, 8, 10), 'float32', 0.20000000298023224)
     """
 
-    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    scale: bool = False
+    keys: Annotated[tuple[str, ...], NAMES] = field(default=(), metadata={"many": True})
+    scale: Annotated[bool, FLAG] = False
     """Whether to convert bytes to float32 from 0 to 1."""
-    format: Format | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._expect("scale", "true or false", fits=isinstance(self.scale, bool))
+    format: Annotated[Format | None, one_of(FORMATS)] = None
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         moved = values
@@ -360,16 +347,12 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
 
     brings_torch: ClassVar[bool] = True
 
-    height: int
-    width: int | None = None
-    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    mode: Mode = "bilinear"
+    height: Annotated[int, at_least(1)]
+    width: Annotated[int | None, at_least(1)] = None
+    keys: Annotated[tuple[str, ...], NAMES] = field(default=(), metadata={"many": True})
+    mode: Annotated[Mode, one_of(MODES, ", ")] = "bilinear"
     """Interpolation, by Pillow's names; `area` is the mean of the covered area."""
-    format: Format | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._expect("mode", ", ".join(MODES), fits=self.mode in MODES)
+    format: Annotated[Format | None, one_of(FORMATS)] = None
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
         dtype, shape = values.dtype, list(values.shape[1:])

@@ -1,4 +1,8 @@
-"""Parsing of a step's arguments, `NAME:a,b,k=v`, into the fields of its class."""
+"""Parameters of a step: annotated fields, read from `NAME:a,b,k=v`, checked, and put in words.
+
+A field `height: Annotated[int, at_least(1)] = 64` says all that is known of a parameter: which text is
+a value of it, and which values the step takes from anybody. A plain annotation checks the text alone.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,137 @@ import json
 import math
 import shlex
 import sys
-from dataclasses import MISSING, Field, fields
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from offline_data.base.errors import UsageError
 from offline_data.base.ids import did_you_mean
 
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "float": ((int, float), "a number"),
-    "int": ((int,), "a whole number"),
-    "bool": ((bool,), "true or false"),
-    "str": ((str,), "text"),
-    "None": ((type(None),), "null"),
+_WORDS: dict[Any, str] = {
+    float: "number",
+    int: "whole number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "null",
+    tuple[str, ...]: "leaves",
+    tuple[tuple[str, str], ...]: "pairs a=b",
+    tuple[tuple[str, float], ...]: "pairs part=share",
 }
-"""Checked annotations: Python types, and their names in messages."""
+"""Annotations in words."""
+_SCALARS = {float, int, bool, str, NoneType}
+_PAIRS = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What values of an annotated field are, `Annotated[int, Check(…)]`; None passes if its type does."""
+
+    expected: str
+    """For messages: `a finite number`."""
+    fits: Callable[[Any], bool]
+
+
+def is_finite(value: object) -> bool:
+    """Return True if a value is an int or a float that float64 holds, and not a bool."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Return True if a value is an int, not a bool, and `least` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+FINITE = Check("a finite number", is_finite)
+FLAG = Check("true or false", lambda value: isinstance(value, bool))
+NAMES = Check("a tuple of names", lambda value: isinstance(value, tuple))
+
+
+def at_least(least: int) -> Check:
+    """Return the check for a whole number from `least` on."""
+    return Check(f"a whole number, {least} or more", lambda value: is_whole(value, least))
+
+
+def number(expected: str, fits: Callable[[Any], bool]) -> Check:
+    """Return the check for a finite number that `fits`."""
+    return Check(expected, lambda value: is_finite(value) and fits(value))
+
+
+def one_of(choices: Sequence[str], between: str = " or ") -> Check:
+    """Return the check for one of some texts."""
+    return Check(between.join(choices), lambda value: value in choices)
+
+
+class Parameter(NamedTuple):
+    """A field of a step that users set."""
+
+    field: Field[Any]
+    kinds: tuple[Any, ...]
+    """Alternatives of its annotation: types, or its text where names of it are not known."""
+    check: Check | None
+
+    @property
+    def required(self) -> bool:
+        return self.field.default is MISSING and self.field.default_factory is MISSING
+
+    def words(self) -> str:
+        """Return the annotation in words, literal choices listed, without None."""
+        words: list[str] = []
+        for kind in self.kinds:
+            if get_origin(kind) is Literal:
+                words += map(str, get_args(kind))
+            elif isinstance(kind, type) and not get_args(kind):
+                words.append(_WORDS.get(kind, kind.__name__))
+            else:
+                words.append(_WORDS.get(kind) or str(kind).removeprefix("typing."))
+        return " or ".join(words).removesuffix(" or null").removesuffix(" | None")
+
+    def parse(self, step: type[Any], text: str) -> Any:
+        """Parse a value; raises `UsageError` if it is a scalar of another type."""
+        value = scalar(text)
+        if not _SCALARS.issuperset(self.kinds) or any(_is_a(value, kind) for kind in self.kinds):
+            return value
+        if str in self.kinds:
+            return text
+        words = [_WORDS[kind] for kind in self.kinds]
+        expected = " or ".join(f"a {word}" if "number" in word else word for word in words)
+        raise usage_error(step, f"has {self.field.name}={text}; expected {expected}")
+
+
+def _parameters(step: type[Any]) -> dict[str, Parameter]:
+    found = {}
+    for field in (one for one in fields(step) if not one.metadata.get("state")):
+        hint = _evaluate(step, field)
+        about = getattr(hint, "__metadata__", ())
+        check = next((one for one in about if isinstance(one, Check)), None)
+        kinds = get_args(hint)[0] if about else hint
+        union = get_origin(kinds) in {Union, UnionType}
+        found[field.name] = Parameter(field, get_args(kinds) if union else (kinds,), check)
+    return found
+
+
+parameters: Callable[[Any], dict[str, Parameter]] = cache(_parameters)
+"""Returns the parameters of a step's class by name: its fields without `"state"` metadata."""
+
+
+def _evaluate(step: type[Any], field: Field[Any]) -> Any:
+    """Return the annotation of a field where all its names are known, else its text."""
+    alone = type("Alone", (), {"__annotations__": {field.name: field.type}})
+    for owner in step.__mro__:
+        with suppress(Exception):  # a name for type checkers only, or anything else
+            names = vars(sys.modules[owner.__module__])
+            return get_type_hints(alone, names, include_extras=True)[field.name]
+    return field.type
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
@@ -27,48 +148,57 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
 
     A value is a JSON scalar if it parses as one (`0.1`, `true`, `null`), else text, and must match
     a field annotated as `float`, `int`, `bool`, `str` or `None`, or a union of these. A field with
-    `"many"` in its metadata takes all remaining unnamed values, as a tuple of strings.
+    `"many"` in its metadata takes all remaining unnamed values, as a tuple of strings; one annotated
+    as pairs takes all `k=v` whose name is not that of another field.
 
     Raises:
         UsageError: Too many or too few values, an unknown name, a value of another type.
 
     Example:
-        >>> from offline_data.pipeline.preprocess.steps.columns import Clip
+        >>> from offline_data.pipeline.preprocess.steps.columns import Clip, Rename
         >>> read_arguments(Clip, "action,low=-1,high=1")
         {'low': -1, 'high': 1, 'keys': ('action',)}
+        >>> read_arguments(Rename, "a=b,c=d")
+        {'names': (('a', 'b'), ('c', 'd'))}
     """
-    known = {field.name: field for field in fields(step) if not field.metadata.get("state")}
-    many = [name for name, field in known.items() if field.metadata.get("many")]
+    known = dict(parameters(step))
+    many = [name for name, parameter in known.items() if parameter.field.metadata.get("many")]
+    pairs = next((name for name, parameter in known.items() if parameter.kinds == (_PAIRS,)), None)
     found: dict[str, Any] = {}
     unnamed: list[str] = []
-    for part in _parts(text):
+    paired: list[str] = []
+    for part in split_parts(text):
         name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or name in many:
+        if pairs and (len(known) == 1 or (equals and (name == pairs or name not in known))):
+            paired.append(part)
+        elif not equals or name in many:
             unnamed.append(value if equals else part)
         elif name in found:
             raise usage_error(step, f"is given {name} twice")
         elif name in known:
-            found[name] = _value(step, known[name], value)
+            found[name] = known[name].parse(step, value)
         else:
             listed = f"there are {', '.join(known)}" if known else "it takes none"
             near = did_you_mean(name, known, shown=repr)
             raise usage_error(step, f"has no {name!r}; {near or listed}")
+    if pairs and (paired or known[pairs].required):
+        found[pairs] = read_pairs(step, paired) if paired or len(known) == 1 else ()
     for name in [name for name in known if name not in found]:
         if unnamed and name in many:
             found[name], unnamed = tuple(unnamed), []
         elif unnamed:
-            found[name] = _value(step, known[name], unnamed.pop(0))
-        elif known[name].default is MISSING and known[name].default_factory is MISSING:
+            found[name] = known[name].parse(step, unnamed.pop(0))
+        elif known[name].required:
             raise usage_error(step, f"needs {name}")
     if unnamed:
         raise usage_error(step, f"has no use for {', '.join(map(repr, unnamed))}")
     return found
 
 
-def read_pairs(step: type[Any], text: str) -> tuple[tuple[str, str], ...]:
-    """Parse `k=v,k=v` with arbitrary names; raises `UsageError` if there is none."""
+def read_pairs(step: type[Any], parts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Parse each `k=v`, with arbitrary names; raises `UsageError` if there is none."""
     pairs = []
-    for part in _parts(text):
+    for part in parts:
         name, _, value = (word.strip() for word in part.partition("="))
         if not name or not value or "=" in value:
             raise usage_error(step, f"takes pairs like a=b, and {part!r} is none")
@@ -76,6 +206,11 @@ def read_pairs(step: type[Any], text: str) -> tuple[tuple[str, str], ...]:
     if not pairs:
         raise usage_error(step, "needs a pair like a=b")
     return tuple(pairs)
+
+
+def split_parts(text: str) -> list[str]:
+    """Return what stands between commas, without spaces around it and without empty parts."""
+    return [part for part in map(str.strip, text.split(",")) if part]
 
 
 def scalar(text: str) -> Any:
@@ -98,34 +233,3 @@ def usage_error(step: type[Any], problem: str) -> UsageError:
     example = getattr(step, "example", None)
     hint = f"for example --step {shlex.quote(example)}" if example else None
     return UsageError(f"Step {step.name!r} {problem}", hint=hint)
-
-
-def is_finite(value: object) -> bool:
-    """Return True if a value is an int or a float that float64 holds, and not a bool."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
-
-
-def is_whole(value: object, least: int) -> bool:
-    """Return True if a value is an int, not a bool, and `least` or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _parts(text: str) -> list[str]:
-    return [part for part in map(str.strip, text.split(",")) if part]
-
-
-def _value(step: type[Any], field: Field[Any], text: str) -> Any:
-    """Parse the value of a field as a type of its annotation."""
-    written = field.type.__name__ if isinstance(field.type, type) else str(field.type)
-    kinds = [kind.strip() for kind in written.split("|")]
-    value = scalar(text)
-    if not _KINDS.keys() >= set(kinds):
-        return value
-    for kind in kinds:
-        if isinstance(value, _KINDS[kind][0]) and (kind == "bool" or not isinstance(value, bool)):
-            return value
-    if "str" in kinds:
-        return text
-    expected = " or ".join(_KINDS[kind][1] for kind in kinds)
-    raise usage_error(step, f"has {field.name}={text}; expected {expected}")

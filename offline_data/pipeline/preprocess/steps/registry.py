@@ -7,14 +7,15 @@ import importlib
 import inspect
 import re
 import textwrap
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING
 from functools import cache
 from importlib.metadata import entry_points
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, cast
 
 from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.base.ids import unknown
+from offline_data.pipeline.preprocess.steps.parse import parameters
 
 if TYPE_CHECKING:
     from offline_data.pipeline.preprocess.steps.base import Step
@@ -34,17 +35,6 @@ _FAMILIES = {
 }
 """Steps of each module in this package; the class of `to_chw` is `ToChw`."""
 _BUILT_IN = {name: module for module, names in _FAMILIES.items() for name in names.split()}
-
-_TYPES = {
-    "float": "number",
-    "int": "whole number",
-    "bool": "true or false",
-    "str": "text",
-    "tuple[str, ...]": "leaves",
-    "tuple[tuple[str, str], ...]": "pairs a=b",
-    "tuple[tuple[str, float], ...]": "pairs part=share",
-}
-"""Annotations of fields, and their names in descriptions."""
 
 _registered: dict[str, type[Step]] = {}
 
@@ -130,14 +120,13 @@ def describe_step(name: str) -> dict[str, Any]:
         texts |= _texts_of(parent)
     arguments = [
         {
-            "name": field.name,
-            "type": _type_of(field, step),
-            "required": field.default is MISSING and field.default_factory is MISSING,
-            "default": None if field.default is MISSING else field.default,
-            "text": texts.get(field.name, ""),
+            "name": name,
+            "type": parameter.words(),
+            "required": parameter.required,
+            "default": None if parameter.field.default is MISSING else parameter.field.default,
+            "text": texts.get(name, ""),
         }
-        for field in fields(step)  # type: ignore[arg-type]
-        if not field.metadata.get("state")
+        for name, parameter in parameters(step).items()
     ]
     return {
         "name": name,
@@ -146,20 +135,6 @@ def describe_step(name: str) -> dict[str, Any]:
         "example": getattr(step, "example", name),
         "arguments": arguments,
     }
-
-
-def _type_of(field: Field[Any], step: type[Step]) -> str:
-    """Return a field's annotation in words, with literal choices listed."""
-    try:
-        hint = get_type_hints(step)[field.name]
-        choices = [kind for each in (hint, *get_args(hint)) for kind in get_args(each)]
-    except NameError:  # a name imported for typing only
-        choices = []
-    literals = [kind for kind in dict.fromkeys(choices) if isinstance(kind, str)]
-    words: list[str] = []
-    for kind in str(field.type).removesuffix(" | None").split(" | "):
-        words += [_TYPES[kind]] if kind in _TYPES else literals or [kind]
-    return " or ".join(words)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     rewards,
     without_overflow,
 )
-from offline_data.pipeline.preprocess.steps.parse import is_finite
+from offline_data.pipeline.preprocess.steps.parse import FINITE, number
 from offline_data.store.chunk import EpisodeChunk
 
 
@@ -57,11 +57,8 @@ class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
         [[1.0], [2.0]]
     """
 
-    scale: float
+    scale: Annotated[float, FINITE]
     """Factor, dimensionless."""
-
-    def __post_init__(self) -> None:
-        self._expect("scale", "a finite number", fits=is_finite(self.scale))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         return _with_reward(chunk, operator.mul, self.scale, self.name)
@@ -80,11 +77,8 @@ class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
         [[-0.875], [-0.75]]
     """
 
-    shift: float
+    shift: Annotated[float, FINITE]
     """Summand, in the reward's unit."""
-
-    def __post_init__(self) -> None:
-        self._expect("shift", "a finite number", fits=is_finite(self.shift))
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         return _with_reward(chunk, operator.add, self.shift, self.name)
@@ -112,14 +106,10 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
         [0.34375, 0.4375, 0.375]
     """
 
-    gamma: float = 1.0
+    gamma: Annotated[float, number("a number from 0 to 1", lambda gamma: 0 <= gamma <= 1)] = 1.0
     """Discount of one step."""
     key: str = "return_to_go"
     """Key of the leaf, nested keys with `/` or `.`."""
-
-    def __post_init__(self) -> None:
-        fits = is_finite(self.gamma) and 0 <= self.gamma <= 1
-        self._expect("gamma", "a number from 0 to 1", fits=fits)
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         given = rewards(chunk, self.name)

@@ -15,10 +15,10 @@ reward              r0+r1+r2       r3+r4+r5       r6
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,7 @@ from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.pipeline.preprocess.steps.base import Step
 from offline_data.pipeline.preprocess.steps.leaves import column, matching, numbers, overflow
-from offline_data.pipeline.preprocess.steps.parse import (
-    is_finite,
-    is_whole,
-    read_arguments,
-    read_pairs,
-    usage_error,
-)
+from offline_data.pipeline.preprocess.steps.parse import FLAG, Check, at_least, is_whole, number
 from offline_data.store.chunk import EpisodeChunk
 
 if TYPE_CHECKING:
@@ -47,11 +41,13 @@ Rule: TypeAlias = Literal["hold", "last", "mean", "sum"]
 """Value of a group: that of its first row, that of its last row, the mean, or the sum."""
 
 _RULES: tuple[Rule, ...] = get_args(Rule)
-_MOST_FPS = 1e6
+_RATE = number("a number above 0", lambda rate: 0 < rate <= 1e6)
 _FINEST = 10_000
 """Largest denominator of a ratio of two rates."""
-_FARTHEST = 1_000
-"""Most rows of a shift."""
+_ROWS = Check(
+    "a whole number from -1000 to 1000, not 0",
+    lambda rows: is_whole(rows, -1000) and 0 != rows <= 1000,
+)
 
 
 @dataclass(frozen=True)
@@ -86,39 +82,21 @@ class Resample(Step, name="resample", example="resample:10,source_fps=30,action=
 
     keeps_rows: ClassVar[bool] = False
 
-    fps: float
+    fps: Annotated[float, _RATE]
     """Rows in a second, at most as many as before."""
     rules: tuple[tuple[str, str], ...]
     """Pairs of a leaf, or beginning of keys, and its rule."""
-    source_fps: float | None = None
+    source_fps: Annotated[float | None, _RATE] = None
     """Rows in a second at this point; default: what the dataset states, as LeRobot's do."""
 
-    def __post_init__(self) -> None:
-        for name in ("fps", "source_fps"):
-            value = getattr(self, name)
-            fits = (value is None and name != "fps") or (
-                is_finite(value) and 0 < value <= _MOST_FPS
-            )
-            self._expect(name, "a number above 0", fits=fits)
-        if self.source_fps is not None:
-            fits = self.fps <= self.source_fps
-            self._expect("fps", f"at most the {self.source_fps:g} of the dataset", fits=fits)
+    def _problems(self) -> Iterator[str]:
+        if self.source_fps is not None and self.fps > self.source_fps:
+            yield f"has fps={self.fps}; expected at most the {self.source_fps:g} of the dataset"
         if not self.rules:
-            raise usage_error(type(self), f"needs a rule for actions, as action={_RULES[0]}")
+            yield f"needs a rule for actions, as action={_RULES[0]}"
         for name, rule in self.rules:
             if rule not in _RULES:
-                expected = ", ".join(_RULES)
-                raise usage_error(type(self), f"has {name}={rule}; expected one of {expected}")
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse `FPS,LEAF=RULE[,LEAF=RULE…][,source_fps=N]`."""
-        parts = [part.strip() for part in text.split(",")]
-        own = [part for part in parts if part.partition("=")[0].strip() in {"fps", "source_fps"}]
-        own += [part for part in parts if "=" not in part]
-        rules = ",".join(part for part in parts if part not in own)
-        pairs = read_pairs(cls, rules) if rules else ()
-        return cls(**{"rules": pairs, **read_arguments(_Rates, ",".join(own))})
+                yield f"has {name}={rule}; expected one of {', '.join(_RULES)}"
 
     def bind(self, reader: DatasetReader, before: Sequence[Step]) -> Self:
         if self.source_fps is not None:
@@ -127,7 +105,7 @@ class Resample(Step, name="resample", example="resample:10,source_fps=30,action=
         for step in before:
             about = step.update_about(about)
         stated: Any = about.get("fps")
-        if not (is_finite(stated) and 0 < stated <= _MOST_FPS):
+        if not _RATE.fits(stated):
             raise StepError(
                 f"Step 'resample' needs the rate of the rows, which {reader.manifest.id} does not state",
                 hint=f"give it: --step 'resample:{self.fps:g},…,source_fps=30'",
@@ -177,17 +155,6 @@ class Resample(Step, name="resample", example="resample:10,source_fps=30,action=
 
 
 @dataclass(frozen=True)
-class _Rates:
-    """The arguments of `Resample` that are not rules."""
-
-    name: ClassVar[str] = Resample.name
-    example: ClassVar[str] = Resample.example
-
-    fps: float
-    source_fps: float | None = None
-
-
-@dataclass(frozen=True)
 class Trim(Step, name="trim", example="trim:start=10,idle=0.001,least=5"):
     """Remove rows at the beginning and the end of every episode, and rows in which nothing happens.
 
@@ -216,30 +183,24 @@ class Trim(Step, name="trim", example="trim:start=10,idle=0.001,least=5"):
 
     keeps_rows: ClassVar[bool] = False
 
-    start: int = 0
+    start: Annotated[int, at_least(0)] = 0
     """Rows to remove at the beginning of every episode."""
-    end: int = 0
+    end: Annotated[int, at_least(0)] = 0
     """Rows to remove at the end of every episode."""
-    idle: float | None = None
+    idle: Annotated[float | None, number("a number, 0 or more", lambda norm: norm >= 0)] = None
     """Largest norm of an idle row; default: none is idle."""
     key: str = "action"
     """Leaf, or beginning of keys, whose norm or change is measured."""
-    least: int = 1
+    least: Annotated[int, at_least(1)] = 1
     """Rows of the shortest idle run that is removed."""
-    inside: bool = False
+    inside: Annotated[bool, FLAG] = False
     """Whether to remove idle runs inside of episodes, too."""
 
-    def __post_init__(self) -> None:
-        for name, low in (("start", 0), ("end", 0), ("least", 1)):
-            fits = is_whole(getattr(self, name), low)
-            self._expect(name, f"a whole number, {low} or more", fits=fits)
-        fits = self.idle is None or (is_finite(self.idle) and self.idle >= 0)
-        self._expect("idle", "a number, 0 or more", fits=fits)
-        self._expect("inside", "true or false", fits=isinstance(self.inside, bool))
+    def _problems(self) -> Iterator[str]:
         if not (self.start or self.end) and self.idle is None:
-            raise usage_error(type(self), "needs start, end or idle")
+            yield "needs start, end or idle"
         if self.idle is None and (self.least > 1 or self.inside):
-            raise usage_error(type(self), "has least or inside without idle, the largest norm")
+            yield "has least or inside without idle, the largest norm"
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         kept = self.choose_rows(chunk)
@@ -321,15 +282,12 @@ class Shift(Step, name="shift", example="shift:action,by=1"):
 
     keeps_rows: ClassVar[bool] = False
 
-    keys: tuple[str, ...] = field(metadata={"many": True})
+    keys: Annotated[tuple[str, ...], Check("at least one leaf", bool)] = field(
+        metadata={"many": True}
+    )
     """Leaves, or beginnings of keys; end flags cannot be shifted."""
-    by: int = 1
+    by: Annotated[int, _ROWS] = 1
     """Rows: positive for leaves that are stored late, negative for leaves that are stored early."""
-
-    def __post_init__(self) -> None:
-        self._expect("keys", "at least one leaf", fits=bool(self.keys))
-        fits = is_whole(self.by, -_FARTHEST) and 0 != self.by <= _FARTHEST
-        self._expect("by", f"a whole number from -{_FARTHEST} to {_FARTHEST}, not 0", fits=fits)
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         batch = chunk.batch

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, EntryPoints
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Optional
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from offline_data.pipeline.preprocess.steps import registry
 from offline_data.pipeline.preprocess.steps.base import Step, episode_columns
 from offline_data.pipeline.preprocess.steps.columns import Clip
 from offline_data.pipeline.preprocess.steps.leaves import matching, numbers
+from offline_data.pipeline.preprocess.steps.parse import at_least
 from offline_data.pipeline.preprocess.steps.registry import (
     describe_step,
     parse_step,
@@ -58,6 +59,24 @@ class Two(Step):
 
 
 @dataclass(frozen=True)
+class Theirs(Step):
+    """Annotations in any form, also of names for type checkers alone, and rules of its own."""
+
+    name: ClassVar[str] = "theirs"
+
+    unknown: OnlyForTypeCheckers | None  # type: ignore[name-defined]  # noqa: F821
+    several: Optional[int] = None  # noqa: UP045
+    choice: Literal["a", "b"] | bool = "a"
+    pairs: tuple[tuple[str, str], ...] = (("a", "b"),)
+    table: dict[str, int] = field(default_factory=dict)
+    size: Annotated[int, "in pixels", at_least(1)] = 1
+
+    def __post_init__(self) -> None:
+        if self.unknown == "wrong":
+            raise UsageError("this is their own rule")
+
+
+@dataclass(frozen=True)
 class Nothing(Step):
     name: ClassVar[str] = "nothing"
 
@@ -75,6 +94,8 @@ class Nothing(Step):
         ("b=y,5", Two(5, "y")),
         ("1,null", Two(1, None)),
         ("", Two()),
+        ("word,several=3,choice=c,size=0,table=1", Theirs("word", 3, "c", table=1, size=0)),  # type: ignore[arg-type]
+        ("2.5,null,x=y,true,z = 1", Theirs(2.5, None, True, (("x", "y"), ("z", "1")))),
     ],
 )
 def test_values_are_those_of_the_fields(text: str, step: Step) -> None:
@@ -99,6 +120,8 @@ def test_values_are_those_of_the_fields(text: str, step: Step) -> None:
         (Every, "3,a,learnt=1", "has no 'learnt'; there are count, keys, low, flag, mode, other"),
         (Two, "5,y,z,w", "has no use for 'z', 'w'"),
         (Nothing, "x=1", "has no 'x'; it takes none"),
+        (Theirs, "word,several=1.5", "has several=1.5; expected a whole number or null"),
+        (Theirs, "word,x=", "takes pairs like a=b, and 'x=' is none"),
     ],
 )
 def test_invalid_arguments(step: type[Step], text: str, message: str) -> None:
@@ -148,6 +171,20 @@ def test_types_are_words_and_choices() -> None:
         "png or jpeg",
     }
     assert [found for found in described if not found["type"].islower()] == []
+
+
+def test_types_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {"theirs": Theirs})
+    assert {found["name"]: found["type"] for found in describe_step("theirs")["arguments"]} == {
+        "unknown": "OnlyForTypeCheckers",
+        "several": "whole number",
+        "choice": "a or b or true or false",
+        "pairs": "pairs a=b",
+        "table": "dict[str, int]",
+        "size": "whole number",
+    }
+    with pytest.raises(UsageError, match="their own rule"):
+        Theirs("wrong")
 
 
 def test_a_step_of_ones_own() -> None:

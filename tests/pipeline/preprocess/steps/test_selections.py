@@ -298,6 +298,7 @@ def told(text: str) -> Any:
         ("length >= percentile(length, 50)", [n >= 10 for n in LENGTHS]),
         ("return >= percentile(return, 50)", [False, False, True, False, True]),
         ("max(length / info.class) == length / info.class", [False, True, False, False, False]),
+        ("0 <= (" * 40 + "length" + ") <= 40" * 40, [True] * 5),
     ],
 )
 def test_expression_values(text: str, want: list[bool]) -> None:
