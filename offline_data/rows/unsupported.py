@@ -20,6 +20,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "leave it out: storages allocate memory when the first row is written",
     ),
     "ends": ((None,), "leave it out: the ends of trajectories are stored"),
+    "fragmented": ((False,), "write the rows of a trajectory in the order of its steps"),
     "routing_dim": ((None,), "ensemble[i].extend(data) writes to one member"),
     "routing_key": ((None,), "ensemble[i].extend(data) writes to one member"),
     "sample_unit": (

@@ -535,24 +535,6 @@ def test_info_has_the_flags_of_slices() -> None:
             assert info["some", "terminated"].equal(done[batch["a"]] & with_flag)
 
 
-def test_rows_of_a_trajectory_among_others() -> None:
-    """Slices follow the steps of a trajectory, wherever its rows are; a gap cuts."""
-    trajectory, step = torch.arange(2).repeat(4), torch.tensor([0, 5, 1, 6, 2, 7, 4, 8])
-    buffer: Any = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(8),
-        sampler=SliceSampler(
-            slice_len=2, traj_key="trajectory", step_key="step", fragmented=True, seed=0
-        ),
-        batch_size=2,
-    )
-    buffer.extend(TensorDict({"trajectory": trajectory, "step": step}, [8]))
-    found = {tuple(buffer.sample()["index"].tolist()) for _ in range(100)}
-    assert found == {(0, 2), (2, 4), (1, 3), (3, 5), (5, 7)}
-    buffer.extend(TensorDict({"trajectory": torch.tensor([0]), "step": torch.tensor([3])}, [1]))
-    found = {tuple(buffer.sample()["index"].tolist()) for _ in range(100)}
-    assert found == {(2, 4), (4, 0), (0, 6), (1, 3), (3, 5), (5, 7)}
-
-
 @tensorclass
 class Pair:
     """Rows with attributes."""
@@ -613,12 +595,7 @@ def test_what_samplers_of_slices_are() -> None:
     assert isinstance(sampler, SamplerWithoutReplacement)
 
 
-def test_a_fragmented_sampler_of_torchrl_keeps_its_meaning() -> None:
+def test_a_fragmented_sampler_of_torchrl_is_refused() -> None:
     sampler = theirs.SliceSampler(slice_len=2, traj_key="t", step_key="s", fragmented=True)
-    buffer: Any = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(4), sampler=sampler, batch_size=2
-    )
-    leaves = {"t": torch.tensor([0, 1, 0, 1]), "s": torch.tensor([3, 0, 4, 1])}
-    buffer.extend(TensorDict(leaves, [4]))
-    found = {tuple(buffer.sample()["index"].tolist()) for _ in range(50)}
-    assert found == {(0, 2), (1, 3)}
+    with pytest.raises(UsageError, match="does not support fragmented=True"):
+        TensorDictReplayBuffer(storage=LazyTensorStorage(4), sampler=sampler, batch_size=2)

@@ -15,7 +15,7 @@ from offline_data.rows.storage import TensorStorage
 
 _SLICES = (
     *("num_slices", "slice_len", "strict_length", "truncated_key", "init_key", "pad_output"),
-    *("traj_key", "end_key", "end_keys", "span", "fragmented", "step_key"),
+    *("traj_key", "end_key", "end_keys", "span", "fragmented"),
 )
 _PRIORITIES = (
     *("max_capacity", "alpha", "beta", "eps", "dtype", "reduction", "max_priority_within_buffer"),

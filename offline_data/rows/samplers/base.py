@@ -52,23 +52,12 @@ class ValidRows:
         return numbers + torch.searchsorted(self._from, numbers, right=True)
 
 
-class RowOrder(Protocol):
-    """Maps positions in an order of all rows to row numbers, and back; int64 of any shape."""
-
-    def rows(self, positions: Tensor) -> Tensor:
-        """Return the rows at positions."""
-
-    def positions(self, rows: Tensor) -> Tensor:
-        """Return the positions of rows."""
-
-    def by_row(self, values: Tensor) -> Tensor:
-        """Return one value for each position, `[n]`, as one for each row."""
-
-
 @pickled_by_name
 @dataclass(frozen=True)
 class RingOrder:
     """Rows of a ring buffer in order of time, one environment after the other.
+
+    Maps positions in that order to row numbers, and back; int64 of any shape.
 
     Attributes:
         steps: Number of steps in the ring, of `width` rows each.
@@ -86,17 +75,17 @@ class RingOrder:
     width: int = 1
 
     def rows(self, positions: Tensor) -> Tensor:
-        """See `RowOrder`."""
+        """Return the rows at positions."""
         column, step = positions // self.steps, positions % self.steps
         return (step + self.first) % self.steps * self.width + column
 
     def positions(self, rows: Tensor) -> Tensor:
-        """See `RowOrder`."""
+        """Return the positions of rows."""
         step, column = rows // self.width, rows % self.width
         return column * self.steps + (step - self.first) % self.steps
 
     def by_row(self, values: Tensor) -> Tensor:
-        """See `RowOrder`."""
+        """Return one value for each position, `[n]`, as one for each row."""
         return values.reshape(self.width, self.steps).T.roll(self.first, 0).reshape(-1)
 
 
@@ -121,7 +110,7 @@ class EpisodeIndex:
     starts: Tensor
     lengths: Tensor
     final: Tensor | None = None
-    order: RowOrder | None = None
+    order: RingOrder | None = None
     episode: Tensor | None = None
 
     def of(self, rows: Tensor) -> Tensor:
@@ -135,20 +124,18 @@ class Boundaries:
     """Leaves that separate trajectories, instead of a storage's default ones.
 
     `trajectory` is a leaf of numbers, `ends` are flags; a flag is set if any of its elements is.
-    `step` numbers the steps of a trajectory whose rows are in any order; None: rows are in order.
     """
 
     trajectory: Key | None
     ends: tuple[Key, ...]
-    step: Key | None = None
 
     def check_stored(self) -> None:
         """Raise `UsageError` unless the leaves agree with a dataset's stored episodes."""
         flags = {*self.ends}
         complete = not flags or DONE in flags or {TERMINATED, TRUNCATED} <= flags
         known = flags <= {DONE, TERMINATED, TRUNCATED} and self.trajectory in (None, ("episode",))
-        if not (complete and known) or self.step is not None:
-            keys = [key for key in (self.trajectory, *self.ends, self.step) if key is not None]
+        if not (complete and known):
+            keys = [key for key in (self.trajectory, *self.ends) if key is not None]
             raise UsageError(
                 f"The episodes of a dataset are stored; {', '.join(map(join_key, keys))} cannot "
                 "replace them",

@@ -18,7 +18,7 @@ from offline_data.rows.keys import NestedKey, as_key
 from offline_data.rows.samplers.base import (
     Boundaries,
     EpisodeIndex,
-    RowOrder,
+    RingOrder,
     Sampleable,
     Sampler,
     make_generator,
@@ -35,8 +35,8 @@ MASK = ("collector", "mask")
 _NUMBERS = ("index", "episode", "dataset_index", "dataset_episode")
 """Leaves of row and episode numbers."""
 
-_SPEED = ("cache_values", "compile", "use_gpu")
-"""TorchRL's performance options, ignored."""
+_IGNORED = ("cache_values", "compile", "use_gpu", "step_key")
+"""TorchRL's performance options, and one of `fragmented`, which is refused."""
 
 _STARTS = 1
 """Separates the random numbers of slice starts from those of the episode order."""
@@ -99,7 +99,7 @@ class SliceStarts:
     counts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     ends: NDArray[np.int64]
-    order: RowOrder | None = None
+    order: RingOrder | None = None
     """See `EpisodeIndex.order`: numbers here are positions in it, converted to rows at the end."""
     span: tuple[int, NDArray[np.int64], int] | None = None
     """Steps before an episode at which slices may begin, episode lengths, and slice length."""
@@ -261,10 +261,9 @@ class SliceSampler(Sampler):
         torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` set the leaves that
             separate trajectories in a growing storage, instead of those listed in
             `GrowingStorage.runs`; missing leaves are ignored, and `traj_key` can be combined with
-            ends. With `fragmented` the rows of a trajectory may be stored in any order: `step_key`
-            orders them, and a missing step ends a run. A dataset's episodes are stored: there only
-            its own `episode` and `("next", "done")` are allowed. `cache_values`, `compile` and
-            `use_gpu` are ignored.
+            ends. A dataset's episodes are stored: there only its own `episode` and
+            `("next", "done")` are allowed. `fragmented` is refused; `cache_values`, `compile`,
+            `use_gpu` and `step_key` are ignored.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -546,14 +545,8 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     """Return the leaves that end trajectories by TorchRL's arguments; None: not given."""
     keys = (arguments.pop(name, None) for name in ("traj_key", "end_key", "end_keys"))
     trajectory, end, several = keys
-    others = {name: value for name, value in arguments.items() if name not in _SPEED}
-    step = others.pop("step_key", "step_count")
-    fragmented = others.pop("fragmented", False)
-    refuse(sampler, others, "ends trajectories")
-    if fragmented and trajectory is None:
-        raise UsageError(
-            "fragmented=True needs traj_key: flags do not say which rows belong together"
-        )
+    others = {name: value for name, value in arguments.items() if name not in _IGNORED}
+    refuse(sampler, others, "ends trajectories fragmented")
     if end is not None and several is not None:
         raise UsageError(f"Give either end_key or end_keys; found {end!r} and {several!r}")
     if several is not None and (isinstance(several, str) or not len(several)):
@@ -561,11 +554,7 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     ends = (end,) if end is not None else tuple(several or ())
     if trajectory is None and not ends:
         return None
-    return Boundaries(
-        None if trajectory is None else as_key(trajectory),
-        tuple(map(as_key, ends)),
-        as_key(step) if fragmented else None,
-    )
+    return Boundaries(None if trajectory is None else as_key(trajectory), tuple(map(as_key, ends)))
 
 
 def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeIndex:

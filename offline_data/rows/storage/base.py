@@ -28,7 +28,6 @@ from offline_data.rows.samplers.base import Boundaries, EpisodeIndex, Sampleable
 from offline_data.rows.state import Saves, load_tree, save_tree
 from offline_data.rows.storage.trajectory_index import (
     TRAJECTORIES,
-    Marks,
     TrajectoryIndex,
     rows_of_steps,
 )
@@ -113,8 +112,8 @@ class GrowingStorage(Saves):
         """Return rows in the stored form, with `dims` leading dimensions flattened to one."""
 
     @abstractmethod
-    def _write(self, rows: slice | Tensor, converted: Any) -> Marks:
-        """Write the result of `_convert_rows` at `rows`, all or nothing; returns its marks."""
+    def _write(self, rows: slice | Tensor, converted: Any) -> Tensor | None:
+        """Write the result of `_convert_rows` at `rows`, all or nothing; returns its `origin_of`."""
 
     @abstractmethod
     def _content(self) -> Any:
@@ -200,8 +199,8 @@ class GrowingStorage(Saves):
         end = steps.stop if isinstance(steps, slice) else int(steps.max()) + 1 if len(steps) else 0
         if end:
             converted = self._convert_rows(data, dims) if converted is None else converted
-            marks = self._write(rows_of_steps(steps, self.width), converted)
-            self._index.wrote(steps, marks, linked=linked)
+            origin = self._write(rows_of_steps(steps, self.width), converted)
+            self._index.wrote(steps, origin, linked=linked)
             self._count = max(self._count, end * self.width)
 
     def _to_write(self, index: Index) -> slice | Tensor:
@@ -244,9 +243,8 @@ class GrowingStorage(Saves):
         if len(rows):
             if self.ndim > 1 and hasattr(data, "batch_size"):
                 data = data.expand(*cells.shape, *getattr(self, "_shape", ()))
-            self._index.record_changes(
-                rows, self._write(rows, self._convert_rows(data, cells.ndim))
-            )
+            self._write(rows, self._convert_rows(data, cells.ndim))
+            self._index.changed()
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows include their `next`
         """Return all rows, which include their next observations; raises `UsageError` if empty."""
@@ -271,10 +269,14 @@ class GrowingStorage(Saves):
         - at the cursor of a ring buffer, where newer rows meet older ones.
 
         In a full ring buffer a run may continue from the last row to row 0 (see
-        `EpisodeIndex.order`). Rows without leaves of trajectories are separate runs. Direct changes to the tensors that a
-        storage was created from are not noticed.
+        `EpisodeIndex.order`). Rows without leaves of trajectories are separate runs. Direct changes
+        to the tensors that a storage was created from are noticed at the next write.
         """
-        return self._index.runs(self._count, self._leaf)
+        return self._index.runs(self._count, self._mark)
+
+    def _mark(self, key: Key) -> Tensor | None:
+        """Return a leaf that delimits trajectories, of all rows; None: there is none."""
+        return self._leaf(key) if self._count and not self._of_trajectories else None
 
     @property
     def trajectory_key(self) -> NestedKey | None:
@@ -298,8 +300,9 @@ class GrowingStorage(Saves):
         Rows that were not written consecutively are separated here too. Rows that are whole
         trajectories are separate runs.
         """
-        by = None if self._of_trajectories else boundaries
-        return self._index.runs(self._count, self._leaf, by)
+        if self._of_trajectories:
+            return self.runs()
+        return self._index.runs(self._count, self._leaf, boundaries)
 
     def empty(self) -> None:
         """Remove all rows; the memory stays allocated."""
@@ -317,7 +320,7 @@ class GrowingStorage(Saves):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all rows, without copying them, and their links."""
-        links = self._index.state_dict(self._count)
+        links = self._index.state_dict(self._count, self._mark)
         return {"count": self._count, "content": self._content(), "links": links}
 
     def check_state(self, state: Any) -> None:

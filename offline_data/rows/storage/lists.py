@@ -14,16 +14,23 @@ from torch.utils import _pytree as pytree
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
 from offline_data.episode import Key
-from offline_data.episode.fields import join_key
+from offline_data.episode.fields import DONE, join_key
 from offline_data.rows.devices import as_device
 from offline_data.rows.fields import StateFields
 from offline_data.rows.indexing import Index, rows_of
 from offline_data.rows.keys import KeyLike, as_keys
 from offline_data.rows.storage.base import GrowingStorage, SelectedLeaves, Storage
 from offline_data.rows.storage.rows import check_index, count_of, plain
-from offline_data.rows.storage.trajectory_index import Marks, marks_of
+from offline_data.rows.storage.trajectory_index import (
+    TRAJECTORIES,
+    boundaries_in,
+    cuts,
+    origin_of,
+)
 from offline_data.rows.transforms import spread
 from offline_data.rows.unsupported import refuse
+
+_NO_NUMBER = -1
 
 
 class ListStorage(GrowingStorage):
@@ -56,6 +63,7 @@ class ListStorage(GrowingStorage):
         super().__init__(sys.maxsize if max_size is None else max_size)
         self.device = None if device is None else as_device(device)
         self._items: list[Any] = []
+        self._marks: dict[int, tuple[bool, int]] = {}  # of rows for which they are known
 
     def _take(self, rows: Tensor, keys: Any) -> Any:
         if keys is not None:
@@ -101,7 +109,7 @@ class ListStorage(GrowingStorage):
     def empty(self) -> None:
         """Remove all rows."""
         super().empty()
-        self._items = []
+        self._items, self._marks = [], {}
 
     def batch_length(self, data: Any) -> int:
         """Return the number of rows in data to write; raises `UsageError`."""
@@ -112,7 +120,7 @@ class ListStorage(GrowingStorage):
             count_of(data)
         return [self._to_stored(item) for item in (data if dims else [data])]
 
-    def _write(self, rows: slice | Tensor, items: list[Any]) -> Marks:
+    def _write(self, rows: slice | Tensor, items: list[Any]) -> Tensor | None:
         numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
         if items and isinstance(items[0], TensorDictBase):
             check_index(items[0].get("index", None), items[0])
@@ -123,7 +131,10 @@ class ListStorage(GrowingStorage):
         self._items.extend([None] * (max(numbers) + 1 - len(self._items)))
         for row, item in zip(numbers, items, strict=True):
             self._items[row] = item
-        return _marks_of_items(items)
+            self._marks.pop(row, None)
+        origins = [origin_of(_transition(item), 1) for item in items]
+        known = [origin for origin in origins if origin is not None]
+        return torch.cat(known) if len(known) == len(items) else None
 
     def _to_stored(self, item: Any) -> Any:
         """Return an object as stored: tensorclasses as TensorDicts, tensors on the device."""
@@ -149,6 +160,17 @@ class ListStorage(GrowingStorage):
             raise UsageError(f"Row {row} has no leaf {join_key(key)}, which other rows have")
         return torch.stack(found) if found else None
 
+    def _mark(self, key: Key) -> Tensor | None:
+        if key not in (DONE, TRAJECTORIES[0]) or not self._count:
+            return None
+        for row in range(self._count):
+            if row not in self._marks:
+                self._marks[row] = _marks_of(_transition(self._items[row]))
+        marks = [self._marks[row][key != DONE] for row in range(self._count)]
+        if key == DONE or any(number != _NO_NUMBER for number in marks):
+            return torch.tensor(marks)
+        return None
+
     def _content(self) -> Any:
         return list(self._items)
 
@@ -160,6 +182,7 @@ class ListStorage(GrowingStorage):
         return 1
 
     def _restore(self, content: Any, count: int) -> None:
+        self._marks = {}
         self._items = pytree.tree_map(
             lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, content[:count]
         )
@@ -223,14 +246,17 @@ class LazyStackStorage(ListStorage):
         return lazy_stack([item.clone() for item in items])
 
 
-def _marks_of_items(items: list[Any]) -> Marks:
-    marks = []
-    for item in items:
-        row = item if isinstance(item, TensorDictBase) and not item.batch_dims else {}
-        marks.append(marks_of(row, 1, row))
-    ends = torch.cat([mark.ends for mark in marks])
-    numbers = [-1 if mark.trajectory is None else int(mark.trajectory) for mark in marks]
-    numbered = any(mark.trajectory is not None for mark in marks)
-    origins = [mark.origin for mark in marks if mark.origin is not None]
-    origin = torch.cat(origins) if len(origins) == len(marks) else None
-    return Marks(ends, torch.tensor(numbers) if numbered else None, origin)
+def _transition(item: Any) -> Any:
+    """Return a row if it is one step; one that is anything else says nothing of trajectories."""
+    return item if isinstance(item, TensorDictBase) and not item.batch_dims else {}
+
+
+def _marks_of(row: Any) -> tuple[bool, int]:
+    """Return whether a trajectory ends with a row, and its number."""
+
+    def leaf(key: Key) -> Any:
+        return row.get(key, None)
+
+    flags, number = cuts(1, leaf, boundaries_in(leaf))
+    ended = any(map(bool, flags)) if flags else number is None
+    return ended, _NO_NUMBER if number is None else int(number[0, 0])

@@ -39,7 +39,7 @@ from offline_data.rows.storage.rows import (
     stack_rows,
     texts,
 )
-from offline_data.rows.storage.trajectory_index import MARKS, Marks, marks_of
+from offline_data.rows.storage.trajectory_index import origin_of
 from offline_data.rows.unsupported import refuse
 
 if TYPE_CHECKING:
@@ -120,11 +120,10 @@ class TensorStorage(GrowingStorage):
                 f"have {plural(count, 'row')}"
             )
         self._begin(count, ndim, None)
-        leaves, origin = self._convert_rows(storage, ndim)
+        leaves, rows = self._convert_rows(storage, ndim)
         self._use(leaves, self._shape)
         self._count = count
-        marks = marks_of({} if self._shape else self._leaves, count, origin)
-        self._index.wrote(slice(0, self.steps), marks, linked=True)
+        self._index.wrote(slice(0, self.steps), origin_of(rows, count), linked=True)
 
     def _begin(self, max_size: int, ndim: int, device: torch.device | None) -> None:
         """Have room for rows that are not known yet."""
@@ -257,13 +256,13 @@ class TensorStorage(GrowingStorage):
         words[:] = known
         return torch.tensor(codes, dtype=torch.int32)
 
-    def _write(self, rows: slice | Tensor, converted: Any) -> Marks:
-        leaves, origin = converted
+    def _write(self, rows: slice | Tensor, converted: Any) -> Tensor | None:
+        leaves, data = converted
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         if not self._leaves:
             self._reserve(leaves, self._shape)
         self._put(rows, leaves, count)
-        return marks_of({} if self._shape else leaves, count, origin)
+        return origin_of(data, count)
 
     def set_leaves(self, index: Any, values: Mapping[KeyLike, Tensor]) -> None:
         """Change only some leaves of rows; raises like `storage[index] = value`."""
@@ -279,14 +278,7 @@ class TensorStorage(GrowingStorage):
         positions = rows.reshape(-1)
         for key, leaf in leaves.items():
             known[key][positions.to(self.device)] = leaf.detach().to(self.device)
-        marked = (
-            {}
-            if self._shape
-            else {
-                key: leaf[positions.to(self.device)] for key, leaf in known.items() if key in MARKS
-            }
-        )
-        self._index.record_changes(positions, marks_of(marked, len(positions), {}))
+        self._index.changed()
 
     def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
         """Write `count` rows: all their leaves, or none if one does not match."""

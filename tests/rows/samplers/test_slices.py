@@ -82,7 +82,7 @@ def test_episodes_are_looked_at_again_only_when_they_have_changed() -> None:
         ({"slice_len": 2, "pad_output": True}, "pad_output=True"),
         ({"slice_len": 2, "over": "rows"}, "expected 'episodes' or 'starts'"),
         ({"slice_len": 2, "span": True, "strict_length": False, "pad_output": True}, "span"),
-        ({"slice_len": 2, "fragmented": True}, "traj_key"),
+        ({"slice_len": 2, "fragmented": True}, "does not support fragmented=True"),
         ({"slice_len": 2, "ends": torch.tensor([True])}, "ends"),
         ({"slice_len": 2, "slice_length": 3}, "no argument 'slice_length'"),
         ({"slice_len": 2, "end_key": "a", "end_keys": ["b"]}, "either end_key or end_keys"),

@@ -140,7 +140,6 @@ def test_leaves_that_are_not_there_are_named(kind: Any) -> None:
         ({"end_keys": ["one", ("two", "three")]}, "trajectories in one or two/three, which"),
         ({"traj_key": "missing"}, "trajectories in missing, which"),
         ({"traj_key": "missing", "end_key": "lost"}, "trajectories in missing or lost, which"),
-        ({"traj_key": "missing", "fragmented": True}, "in missing or step_count, which"),
     ):
         with pytest.raises(UsageError, match=match):
             SliceSampler(slice_len=1, **options).sample(storage, 1)
