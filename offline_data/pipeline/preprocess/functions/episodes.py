@@ -21,10 +21,10 @@ from offline_data.episode.fields import (
     join_key,
 )
 from offline_data.pipeline.preprocess.functions.rows import (
+    Call,
     FunctionSchema,
     Leaves,
     Place,
-    call_with_rows,
     conform,
     describe_leaves,
     leaves_of,
@@ -111,13 +111,13 @@ class EpisodeStep(UserFunction):
         parts, batch, schema = [], chunk.batch, self.schema
         with own_randomness():
             for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
-                number = int(chunk.episodes[at])
+                number = chunk.episodes[at : at + 1]
                 table = table_of(chunk, part=slice(int(start), int(start + length)))
 
-                def place(number: int = number, length: int = int(length)) -> str:
+                def place(number: int = int(number[0]), length: int = int(length)) -> str:
                     return f"episode {number} ({plural(length, 'transition')})"
 
-                result = call_with_rows(self.fn, table, number, place, self.seed)
+                result = Call(self.fn, table, number, chunk.place, self.seed).as_one(place)
                 if result is not None:
                     leaves = leaves_of(result, place)
                     schema = self._check_schema(leaves, schema, outcomes(chunk), place)

@@ -12,6 +12,7 @@ import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -75,68 +76,120 @@ def failure(error: BaseException, place: Place) -> StepError:
     return StepError(f"The function failed on {place()}: {said}\n" + "".join(lines).rstrip())
 
 
-def run_rows(
-    fn: Callable[[Any], Any],
-    table: Table,
-    numbers: NDArray[np.int64],
-    place: Callable[[int], str],
-    seed: int,
-    schema: FunctionSchema | None = None,
-) -> Table:
-    """Call `fn` on every row of a table as a TensorDict without batch size.
-
-    Returns new `[n, …]` columns, those of `table` for leaves that `fn` returned unchanged. `fn` may
-    write into its argument, and so into `table`, whose `[n, …]` columns have at least one row. The
-    `[n]` row `numbers` seed the random generators together with `seed`; `place` describes a row for
-    messages; `schema` is that of the results, None: that of the first one.
+@dataclass(frozen=True)
+class Call:
+    """A user function, and the rows to call it on.
 
     Raises:
-        StepError: `fn` failed on a row, or its result cannot be stored or differs in schema.
+        StepError: From its methods: `fn` failed, or a result cannot be stored or differs in schema.
 
     Example:
         >>> table = {("x",): np.array([1.0, 2.0])}
-        >>> run_rows(lambda td: {"y": td["x"] * 2}, table, np.arange(2), str, 0)
+        >>> Call(lambda td: {"y": td["x"] * 2}, table, np.arange(2), str, 0).by_rows()
         {('y',): array([2., 4.])}
     """
-    slots = {key: slot for slot, key in enumerate(table)}
-    tree, no_rows = tree_of(slots), torch.Size(())
-    whole = [torch.from_numpy(values) for values in table.values()]
-    columns: dict[Key, Tensor | None] = {}  # None: unchanged so far
-    with torch.no_grad():
-        for begin in range(0, len(numbers), _STRIP):
-            part = slice(begin, begin + _STRIP)
-            given = [values[part].unbind(0) for values in whole]
-            places = {k: None if v is None else v[part].unbind(0) for k, v in columns.items()}
-            strip = zip(numbers[part].tolist(), *given, strict=True)
-            for at, (number, *inputs) in enumerate(strip):
-                here = partial(place, begin + at)
-                seed_all(seed, number)
-                leaves = leaves_of(_call(fn, assemble(tree, inputs, no_rows, CPU), here), here)
-                if not columns:
-                    schema = schema or schema_of(leaves, here)
-                    conform(schema, describe_leaves(leaves), here)
-                    columns, places = dict.fromkeys(schema), dict.fromkeys(schema)
-                elif len(leaves) != len(columns):
-                    conform(schema or {}, describe_leaves(leaves), here)
-                for key, spots in places.items():
-                    leaf = leaves.get(key)
-                    if spots is None:
-                        if leaf is not None and key in slots and leaf is inputs[slots[key]]:
-                            continue
+
+    fn: Callable[[Any], Any]
+    table: Table
+    """`[n, …]` columns with at least one row; `fn` may write into its argument, and so into them."""
+    numbers: NDArray[np.int64]
+    """`[n]`; with `seed` they seed the random generators: for a row its own, else the first."""
+    place: Callable[[int], str]
+    """Describes a row, for messages."""
+    seed: int
+    schema: FunctionSchema | None = None
+    """Schema of the results; None: that of the first one."""
+
+    def at(self, rows: NDArray[np.int64]) -> Call:
+        """Return the call on copies of some rows."""
+        table = {key: values[rows] for key, values in self.table.items()}
+        return replace(
+            self,
+            table=table,
+            numbers=self.numbers[rows],
+            place=lambda row: self.place(int(rows[row])),
+        )
+
+    def by_rows(self) -> Table:
+        """Call `fn` on every row as a TensorDict without batch size.
+
+        Returns new `[n, …]` columns, those of `table` for leaves that `fn` returned unchanged.
+        """
+        table, schema, count = self.table, self.schema, len(self.numbers)
+        slots = {key: slot for slot, key in enumerate(table)}
+        tree, no_rows = tree_of(slots), torch.Size(())
+        whole = [torch.from_numpy(values) for values in table.values()]
+        columns: dict[Key, Tensor | None] = {}  # None: unchanged so far
+        with torch.no_grad():
+            for begin in range(0, count, _STRIP):
+                part = slice(begin, begin + _STRIP)
+                given = [values[part].unbind(0) for values in whole]
+                places = {k: None if v is None else v[part].unbind(0) for k, v in columns.items()}
+                strip = zip(self.numbers[part].tolist(), *given, strict=True)
+                for at, (number, *inputs) in enumerate(strip):
+                    here = partial(self.place, begin + at)
+                    seed_all(self.seed, number)
+                    leaves = leaves_of(self._call(assemble(tree, inputs, no_rows, CPU), here), here)
+                    if not columns:
+                        schema = schema or schema_of(leaves, here)
+                        conform(schema, describe_leaves(leaves), here)
+                        columns, places = dict.fromkeys(schema), dict.fromkeys(schema)
+                    elif len(leaves) != len(columns):
                         conform(schema or {}, describe_leaves(leaves), here)
-                        column = columns[key] = _allocate(key, leaves[key], len(numbers), here)
-                        if begin + at:
-                            column[: begin + at] = whole[slots[key]][: begin + at]
-                        spots = places[key] = column[part].unbind(0)
-                    # Copied at once, as the function may reuse the memory.
-                    spot = spots[at]
-                    if leaf is None or leaf.dtype is not spot.dtype or leaf.shape != spot.shape:
-                        conform(schema or {}, describe_leaves(leaves), here)
-                    try:
-                        spot.copy_(leaves[key])
-                    except (RuntimeError, NotImplementedError) as error:
-                        raise not_plain(key, leaves[key], here) from error
-    return {key: table[key] if v is None else v.numpy() for key, v in columns.items()}
+                    for key, spots in places.items():
+                        leaf = leaves.get(key)
+                        if spots is None:
+                            if leaf is not None and key in slots and leaf is inputs[slots[key]]:
+                                continue
+                            conform(schema or {}, describe_leaves(leaves), here)
+                            column = columns[key] = _allocate(key, leaves[key], count, here)
+                            if begin + at:
+                                column[: begin + at] = whole[slots[key]][: begin + at]
+                            spots = places[key] = column[part].unbind(0)
+                        # Copied at once, as the function may reuse the memory.
+                        spot = spots[at]
+                        if leaf is None or leaf.dtype is not spot.dtype or leaf.shape != spot.shape:
+                            conform(schema or {}, describe_leaves(leaves), here)
+                        try:
+                            spot.copy_(leaves[key])
+                        except (RuntimeError, NotImplementedError) as error:
+                            raise not_plain(key, leaves[key], here) from error
+        return {key: table[key] if v is None else v.numpy() for key, v in columns.items()}
+
+    def as_block(self) -> Table:
+        """Call `fn` on all rows as one TensorDict `[n]`, of which it returns one.
+
+        Returns `[n, …]` columns, which may share memory with `table` and with objects that `fn` keeps.
+        """
+        rows = len(self.numbers)
+
+        def place() -> str:
+            return (
+                f"the block of {plural(rows, 'row')} from {self.place(0)} to {self.place(rows - 1)}"
+            )
+
+        leaves = leaves_of(self.as_one(place), place)
+        for key, value in leaves.items():
+            if value.ndim < 1 or len(value) != rows:
+                hint = "without batched=N a function gets one row at a time"
+                raise result_error(key, f"{list(value.shape)}", plural(rows, "row"), place, hint)
+        schema = self.schema or schema_of(leaves, place, rows)
+        conform(schema, describe_leaves(leaves, rows), place)
+        return {key: to_array(key, leaves[key], place) for key in schema}
+
+    def as_one(self, place: Place) -> Any:
+        """Return what `fn` returns for all rows as one TensorDict `[n]`."""
+        tree = tree_of({key: slot for slot, key in enumerate(self.table)})
+        inputs = [torch.from_numpy(values) for values in self.table.values()]
+        seed_all(self.seed, int(self.numbers[0]))
+        with torch.no_grad():
+            return self._call(assemble(tree, inputs, inputs[0].shape[:1], CPU), place)
+
+    def _call(self, given: Any, place: Place) -> Any:
+        try:
+            return self.fn(given)
+        except BaseException as error:
+            raise failure(error, place) from error
 
 
 def _allocate(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
@@ -145,48 +198,6 @@ def _allocate(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
     except RuntimeError as error:
         expected = f"{plural(rows, 'row')} of it that fit into memory"
         raise result_error(key, f"{list(leaf.shape)}", expected, here) from error
-
-
-def call_with_rows(
-    fn: Callable[[Any], Any], table: Table, number: int, place: Place, seed: int
-) -> Any:
-    """Return what `fn` returns for all rows of a table as one TensorDict `[n]`; see `run_rows`."""
-    tree = tree_of({key: slot for slot, key in enumerate(table)})
-    inputs = [torch.from_numpy(values) for values in table.values()]
-    seed_all(seed, number)
-    with torch.no_grad():
-        return _call(fn, assemble(tree, inputs, inputs[0].shape[:1], CPU), place)
-
-
-def _call(fn: Callable[[Any], Any], given: Any, place: Place) -> Any:
-    try:
-        return fn(given)
-    except BaseException as error:
-        raise failure(error, place) from error
-
-
-def run_block(
-    fn: Callable[[Any], Any],
-    table: Table,
-    number: int,
-    place: Place,
-    seed: int,
-    schema: FunctionSchema | None = None,
-) -> Table:
-    """Call `fn` on all rows of a table as one TensorDict; see `run_rows`.
-
-    Returns:
-        `[n, …]` columns, which may share memory with `table` and with objects that `fn` keeps.
-    """
-    rows = len(next(iter(table.values())))
-    leaves = leaves_of(call_with_rows(fn, table, number, place, seed), place)
-    for key, value in leaves.items():
-        if value.ndim < 1 or len(value) != rows:
-            hint = "without batched=N a function gets one row at a time"
-            raise result_error(key, f"{list(value.shape)}", plural(rows, "row"), place, hint)
-    schema = schema or schema_of(leaves, place, rows)
-    conform(schema, describe_leaves(leaves, rows), place)
-    return {key: to_array(key, leaves[key], place) for key in schema}
 
 
 def seed_all(seed: int, number: int) -> None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.base.errors import StepError
-from offline_data.base.plurals import plural
 from offline_data.episode import Key
 from offline_data.episode.fields import join_key, split_key
-from offline_data.pipeline.preprocess.functions.rows import (
-    FunctionSchema,
-    own_randomness,
-    run_block,
-    run_rows,
-)
+from offline_data.pipeline.preprocess.functions.rows import Call, FunctionSchema, own_randomness
 from offline_data.pipeline.preprocess.functions.ted import (
+    ALL,
     NeedsExplicitNext,
     On,
     equal_rows,
@@ -190,9 +186,9 @@ class FunctionStep(UserFunction):
         by_rows: list[tuple[int, str, int]] = []
         numbers = row_numbers(chunk, self.on)
         if self.run == "rows" and len(numbers):
-            table, places = table_of(chunk, self.on), self._places(chunk)
+            call = self._call(chunk, numbers)
             with own_randomness():
-                made = run_rows(self.fn, table, numbers, places, self.seed, self.schema)
+                made = call.by_rows()
         else:
             made, by_rows = self._run_blocks(chunk)
         try:
@@ -238,13 +234,14 @@ class FunctionStep(UserFunction):
         with own_randomness():
             for begin in range(0, len(numbers), step):
                 part = slice(begin, begin + step)
-                given = table_of(chunk, self.on, part)
-                made, reason = self._run_block(chunk, given, numbers[part], begin, schema)
+                again = partial(self._call, chunk, numbers, part, schema)
+                call = again()
+                made, reason = self._run_block(call, again)
                 if reason:
-                    by_rows.append((len(numbers[part]), reason, 0))
+                    by_rows.append((len(call.numbers), reason, 0))
                 if len(numbers) <= step and self.run != "blocks":
                     return {k: v if v is None else _own(v) for k, v in made.items()}, by_rows
-                full = fill_columns(made, given)
+                full = fill_columns(made, call.table)
                 schema = schema or schema_of_table(full)
                 for key, values in full.items():
                     if key not in columns:
@@ -258,55 +255,49 @@ class FunctionStep(UserFunction):
             columns = {k: np.zeros((0, *n), dtype) for k, (dtype, n) in (schema or {}).items()}
         return {key: columns.get(key) for key in schema or ()}, by_rows
 
-    def _run_block(
-        self,
-        chunk: EpisodeChunk,
-        given: Table,
-        numbers: NDArray[np.int64],
-        begin: int,
-        schema: FunctionSchema | None,
-    ) -> tuple[Made, str]:
+    def _run_block(self, call: Call, again: Callable[[], Call]) -> tuple[Made, str]:
         """Run `fn` on a block; None for unchanged columns. Also returns why it was not vectorised."""
-        place, rows = self._places(chunk, begin), len(numbers)
+        given = call.table
         if self.run == "blocks":
             fresh = {key: values.copy() for key, values in given.items()}
-
-            def where() -> str:
-                return f"the block of {plural(rows, 'row')} from {place(0)} to {place(rows - 1)}"
-
-            made = run_block(self.fn, fresh, int(numbers[0]), where, self.seed, schema)
+            made = replace(call, table=fresh).as_block()
             same = {k for k, v in made.items() if k in fresh and _is_same(v, fresh[k], given[k])}
             return {k: None if k in same else v for k, v in made.items()}, ""
-        at = checked_rows(numbers, self.checked)
-        alone = {key: values[at] for key, values in given.items()}
-        places = self._places(chunk, begin, at)
+        at = checked_rows(call.numbers, self.checked)
+        alone = call.at(at)
         try:
             found = run_vmap(self.fn, given)
-            rows_alone = run_rows(self.fn, alone, numbers[at], places, self.seed, schema)
-            compare(rows_alone, fill_columns(found, given), at)
+            compare(alone.by_rows(), fill_columns(found, given), at)
         except NotVectorized as error:
-            fresh = table_of(chunk, self.on, slice(begin, begin + rows))
-            made = run_rows(self.fn, fresh, numbers, place, self.seed, schema)
-            return made, f"{error}, first seen near {place(0)}"
+            return again().by_rows(), f"{error}, first seen near {call.place(0)}"
         return found, ""
 
-    def _places(
-        self, chunk: EpisodeChunk, begin: int = 0, at: NDArray[np.int64] | None = None
-    ) -> Callable[[int], str]:
-        """Return a function that describes row `begin + i`, or row `begin + at[i]`."""
-        observed = self.on == "observations"
-        return lambda row: chunk.place(
-            begin + (row if at is None else int(at[row])), observed=observed
+    def _call(
+        self,
+        chunk: EpisodeChunk,
+        numbers: NDArray[np.int64],
+        part: slice = ALL,
+        schema: FunctionSchema | None = None,
+    ) -> Call:
+        """Return the call on a slice of the rows, of which all have these `numbers`."""
+        begin, observed = part.start or 0, self.on == "observations"
+        return Call(
+            self.fn,
+            table_of(chunk, self.on, part),
+            numbers[part],
+            lambda row: chunk.place(begin + row, observed=observed),
+            self.seed,
+            schema or self.schema,
         )
 
     def _try_rows(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
         """Run `fn` on rows `at` of a chunk, or on all of them in blocks."""
-        table, numbers = table_of(probe, self.on), row_numbers(probe, self.on)
+        call = self._call(probe, row_numbers(probe, self.on))
         if self.run == "blocks":
-            return fill_columns(self._run_blocks(probe)[0], table)
-        rows = {key: values[at] for key, values in table.items()}
+            return fill_columns(self._run_blocks(probe)[0], call.table)
+        alone = call.at(at)
         with own_randomness():
-            return run_rows(self.fn, rows, numbers[at], self._places(probe, 0, at), self.seed)
+            return alone.by_rows()
 
     def _choose_way(self, table: Table, rows: Table) -> Self:
         """Return the vectorised step if it equals running row by row; else say why not."""
