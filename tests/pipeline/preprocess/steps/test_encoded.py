@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.base.errors import StepError, UsageError
+from offline_data.base.errors import StepError
 from offline_data.pipeline.preprocess.steps.registry import parse_step
 from offline_data.store.chunk import read_transitions
 from offline_data.store.layout import OBSERVATIONS, STEPS
@@ -119,29 +119,6 @@ class TestEncode:
             found: Any = open_reader(folder).leaf(OBSERVATIONS, key)
             assert found.encoding == "png"
             np.testing.assert_array_equal(np.asarray(found), values)
-
-    @pytest.mark.parametrize(
-        ("text", "told"),
-        [
-            ("encode:format=webp", "format=webp; expected png or jpeg"),
-            ("encode:quality=0", "quality=0"),
-            ("encode:quality=101", "expected 1 to 100"),
-            ("decode:a=1", "has no 'a'"),
-            ("encode:observation.chw", r"\(uint8 \[3, 9, 8\]\) cannot be png"),
-            ("encode:action", "'action' .* cannot be png"),
-            ("encode:mission", "cannot be png"),
-            ("encode:observation.rgba,format=jpeg", "cannot be jpeg"),
-            ("encode:nothing", "No leaf is called 'nothing'"),
-            ("decode", "finds no encoded leaf"),
-        ],
-    )
-    def test_what_cannot_be(self, text: str, told: str) -> None:
-        shapes = {"observation.chw": (3, 9, 8), "observation.rgba": (9, 8, 4)}
-        images = {name: np.zeros((3, *shape), np.uint8) for name, shape in shapes.items()}
-        with pytest.raises((StepError, UsageError), match=told):
-            parse_step(text).apply(with_leaves(toy_chunk([2]), observations=images))
-        with pytest.raises(StepError, match="finds no uint8 leaf"):
-            parse_step("encode").apply(toy_chunk([2]))
 
 
 @pytest.mark.slow

@@ -137,23 +137,6 @@ def test_an_unclear_order_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        (Darken(), r"finds no image for it among .*'action' \(float32 \[3\]\)"),
-        (Darken(("action",)), r"leaf 'action' \(float32 \[3\]\) does not look like an image"),
-        (Darken(("action",), "hw"), "too few axes for format=hw"),
-        (Darken(("observation.void",), "hw"), "or an empty one"),
-        (Darken(("words",), "hw"), "leaf 'words' is text, not an image"),
-    ],
-)
-def test_leaves_that_are_no_images(step: ImageStep, message: str) -> None:
-    more, words = {"words": leaf(8, 8, dtype="int32")}, {"words": ["one", "two"]}
-    chunk = with_leaves(pixels(void=leaf(0, 9)), observations=more, words=words)
-    with pytest.raises(StepError, match=message):
-        step.apply(chunk)
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("84", Crop(84)),
@@ -185,19 +168,6 @@ def test_pixels_that_stay(text: str, rows: range, columns: range, shape: tuple[i
     expected = values.take(rows, axis).take(columns, axis + 1)
     np.testing.assert_array_equal(made(text, values), expected, strict=True)
     assert np.shares_memory(made(text, values), values)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("crop:12,5", r"'observation/pixels' \(uint8 \[10, 11, 3\]\) has height 10, not 12$"),
-        ("crop:5,12", "has width 11, not 12$"),
-        ("crop:8,top=3", "has height 10, not 8 from 3 on$"),
-    ],
-)
-def test_parts_beyond_the_image(text: str, message: str) -> None:
-    with pytest.raises(StepError, match=message):
-        made(text, leaf(10, 11, 3))
 
 
 def test_gray_bytes_equal_pillows() -> None:
@@ -239,23 +209,6 @@ def test_axes_stay(stack: tuple[int, ...], form: str, given: int) -> None:
         result = made(f"grayscale:channels={channels},format={form}", np.moveaxis(values, -1, axis))
         expected = np.stack([gray] * channels, axis) if channels else gray
         np.testing.assert_array_equal(result, expected, strict=True)
-
-
-@pytest.mark.parametrize(
-    ("values", "message", "hint"),
-    [
-        (leaf(8, 9, 4), "has four channels: colours with alpha, or frames", "say format=hwc if"),
-        (leaf(4, 8, 9), "may be chw or hw", "say which"),
-        (leaf(8, 9, 2), "has 2 channels, expected 1, 3 or 4", ""),
-        (leaf(8, 9), "has no axis of channels; expected hwc or chw", ""),
-        (leaf(8, 9, 3, dtype="int32"), "is neither uint8 nor float", ""),
-        (leaf(7, 7, 3), "does not look like an image", "format=hwc"),
-    ],
-)
-def test_images_without_colours(values: NDArray[Any], message: str, hint: str) -> None:
-    with pytest.raises(StepError, match=message) as error:
-        made("grayscale", values)
-    assert (error.value.hint or "").startswith(hint)
 
 
 @pytest.mark.parametrize("shape", [(8, 9, 1), (8, 9, 4), (4, 2, 8, 9, 3)])

@@ -254,27 +254,6 @@ def test_a_sum_that_is_too_large_names_its_row(dtype: str) -> None:
         Resample(1, (("action", "hold"),), source_fps=2).apply(chunk)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("resample:1,source_fps=2,action=hold,obs=last", "is an observation"),
-        ("resample:1,source_fps=2,action=hold,terminated=last", "is an end flag"),
-        ("resample:1,source_fps=2,mission=hold", "needs a rule for 'action'"),
-        (
-            "resample:1,source_fps=2,action=hold,mission=mean",
-            "the mean of 'mission', which is text",
-        ),
-        ("resample:1,source_fps=2,action=hold,next.cost=hold,twice=sum", "'twice', which is int64"),
-        ("resample:1,action=hold", "needs source_fps"),
-        ("trim:idle=1,key=mission", "no leaf of suitable numbers"),
-        ("trim:idle=1,key=acton", "No leaf is called 'acton'"),
-    ],
-)
-def test_what_does_not_fit(text: str, message: str) -> None:
-    with pytest.raises(StepError, match=message):
-        parse_step(text).apply(rewarded([3, 2]))
-
-
 def stating(folder: Path, fps: float) -> Path:
     """Write toy episodes whose manifest states the rate of the rows."""
     parent = write_plain(folder)
@@ -413,8 +392,3 @@ def test_shift(leaf: str, by: int) -> None:
         key = ("action",) if leaf == "action" else ("next", "reward")
         assert np.ravel(made.steps[key].reshape(len(made.steps[key]), -1)[:, 0]).tolist() == values
         assert roots.tolist() == others
-
-
-def test_shift_refuses_end_flags() -> None:
-    with pytest.raises(StepError, match="cannot shift 'next/terminated', an end flag"):
-        Shift(("terminated",), by=1).apply(toy_chunk([3]))

@@ -354,41 +354,17 @@ def test_columns_are_what_rows_are_one_by_one(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("", "cannot be read"),
-        ("return > 5 && length > 3", "cannot be read"),
-        ("lambda x: x", "cannot be read"),
-        ("__import__('os').system('x') == 0 and length", "there is no function"),
-        ("length.__class__.__base__.__subclasses__() == 1", "there is no function 'length.__c"),
-        ("(lambda: length)() == 1", "cannot be read"),
-        ("[length for _ in (1,)][0] == 1", "cannot be read"),
-        ("length\0", "cannot be read"),
-        ("(length := 3) > 1", "'(length := 3)' is not part"),
-        ("return > 5 & length", "'5 & length' has an operator that is not known"),
-        ("length // 2 > 1", "'length // 2' has an operator"),
-        ("length in 3", "in takes a list [a, b], not '3'"),
-        ("length in [3] == terminated", "nothing is compared with a list, as '[3]'"),
-        ("[length] == 3", "'[length]' is not part"),
-        ("length[0] == 3", "'length[0]' is not part"),
-        ("length == 99999999999999999999", "99999999999999999999 is too large"),
-        ("median(length) > 3", "there is no function 'median'"),
-        ("id.strip() == 'a'", "there is no function 'id.strip'"),
-        ("min(length).real > 2", "'min(length).real' is not part"),
-        ("min(length, 3) > 2", "min takes one value"),
-        ("percentile(length, q=3) > 2", "percentile takes 2 values"),
-        ("mean(*length) > 2", "'*length' is not part"),
-        ("1 < 2", "it names no field"),
-        ("-" * 60 + "length > 1", "more than 50 nested levels"),
-        ("(" * 10_000 + "length" + ")" * 10_000, "more than 20000 characters"),
-        ("(" * 5000 + "length" + ")" * 5000, "cannot be read"),
-    ],
-)
-def test_what_is_no_expression(text: str, what: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    "text",
+    ["", "return > 5 && length > 3", "lambda x: x", "(lambda: length)() == 1", "length\0", "*length",
+     "[length for _ in (1,)][0] == 1", "length if terminated else 3", "await length > 1",
+     "length is terminated", "(" * 5000 + "length" + ")" * 5000],
+)  # fmt: skip
+def test_what_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read") as caught:
         Expression(text)
-    assert what in str(caught.value)
     assert caught.value.hint == HINT
+    with pytest.raises(UsageError, match="more than 20000 characters"):
+        Expression("(" * 10_000 + "length" + ")" * 10_000)
 
 
 def test_odd_spelling_warns_nobody() -> None:
@@ -399,26 +375,3 @@ def test_words_of_python_are_names_here_and_quoted_text_is_left_alone() -> None:
     columns = {"class": np.array(["return", "for 'import'"], object)}
     assert Expression("class == 'return'").evaluate(columns, 2).tolist() == [True, False]
     assert Expression("class == \"for 'import'\"").evaluate(columns, 2).tolist() == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("length", "'length' is a number, where true or false is wanted"),
-        ("id", "'id' is text, where true or false is wanted"),
-        ("not length", "'length' is a number"),
-        ("length + 1", "'length + 1' is a number"),
-        ("id == 3", "'id' and '3': text with a number cannot be compared"),
-        ("length in ['3']", "text with a number"),
-        ("id == id", "two fields of text cannot be compared"),
-        ("id > 'a'", "'id' is text, where a number is wanted"),
-        ("percentile(length, 101) > 2", "expected a number from 0 to 100"),
-        ("percentile(length, return) > 2", "expected a number from 0 to 100"),
-        ("percentile(length, 'a') > 2", "\"'a'\" is text"),
-    ],
-)
-def test_what_does_not_fit_the_fields(text: str, what: str) -> None:
-    with pytest.raises(StepError) as caught:
-        told(text)
-    assert what in str(caught.value)
-    assert caught.value.hint

@@ -1,0 +1,111 @@
+"""What steps and expressions refuse, with message and hint: the cases are the lines of `refusals.json`.
+
+A new case is a line whose value is null; `OFFLINE_DATA_FREEZE=1 pytest` on this file writes what is found.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offline_data.base.errors import StepError, UsageError
+from offline_data.pipeline.preprocess.steps.expressions import HINT, Expression
+from offline_data.pipeline.preprocess.steps.registry import parse_step, step_class
+from offline_data.store.chunk import EpisodeChunk
+from offline_data.testing.chunks import toy_chunk, with_leaves
+
+FILE = Path(__file__).with_name("refusals.json")
+KNOWN: dict[str, dict[str, str | None]] = json.loads(FILE.read_text("utf-8"))
+"""Kind of refusal → text → error, message and hint."""
+
+
+def numbers() -> EpisodeChunk:
+    """Make leaves of types whose values, or rows, do not go with what is asked of them."""
+    values = {
+        "int64": np.array([2**53 + 1, 70000]),
+        "uint64": np.array([1, 2], np.uint64),
+        "uint8": np.array([1, 2], np.uint8),
+        "half": np.array([0.5, 65504], np.float16),
+        "single": np.array([1, 2], np.float32),
+        "huge": np.array([1, 1e300]),
+        "imaginary": np.array([1, 1 + 1j]),
+        "half imaginary": np.array([1, 0.5 + 0j]),
+        "huge imaginary": np.array([1, 1e300 + 0j]),
+        "pair": np.ones((2, 2)),
+        "flat": np.ones((2, 3, 4)),
+        "next.shaped": np.ones((2, 1), np.float32),
+        "next.wide": np.ones((2, 3)),
+    }
+    goal = {"observation.goal": np.array([1, 0, 1], np.int32)}
+    chunk = with_leaves(toy_chunk([2], first_episode=3), steps=values)
+    return with_leaves(chunk, observations=goal, words={"observation.goal": ["a", "b"]})
+
+
+def images() -> EpisodeChunk:
+    """Make images, and what is nearly one."""
+    shapes = {
+        "colour": (10, 11, 3),
+        "alpha": (8, 9, 4),
+        "stacked": (4, 8, 9),
+        "two": (8, 9, 2),
+        "plain": (8, 9),
+        "small": (7, 7, 3),
+        "unclear": (9, 8, 8),
+        "chw": (3, 9, 8),
+        "void": (0, 9),
+    }
+    named: dict[str, Any] = {name: np.ones((3, *shape), np.uint8) for name, shape in shapes.items()}
+    named["int32"] = np.ones((3, 8, 9, 3), np.int32)
+    named["float"] = np.ones((3, 8, 9, 3), np.float32)
+    words = {"words": np.ones((3, 8, 8), np.int32)}
+    return with_leaves(toy_chunk([2]), observations=named | words, words={"words": ["one", "two"]})
+
+
+COLUMNS: dict[str, Any] = {
+    "return": np.array([3.5, -7.0, math.nan]),
+    "length": np.array([10, 25, 3]),
+    "terminated": np.array([True, False, True]),
+    "id": np.array(["a", "b", None], object),
+}
+
+
+def make(text: str) -> None:
+    """Construct a step: `crop {"height": null}`."""
+    name, _, fields = text.partition(" ")
+    values = {"nan": math.nan, "inf": math.inf, "[]": (), "10**400": 10**400}
+    given = json.loads(fields).items()
+    step_class(name)(**{key: values.get(str(value), value) for key, value in given})
+
+
+def applied(chunk: EpisodeChunk) -> Callable[[str], object]:
+    return lambda text: parse_step(text).settled(chunk).apply(chunk)
+
+
+KINDS: dict[str, Callable[[str], object]] = {
+    "arguments": parse_step,
+    "fields": make,
+    "toy": applied(toy_chunk([2])),
+    "numbers": applied(numbers()),
+    "images": applied(images()),
+    "expressions": lambda text: Expression(text).evaluate(COLUMNS, 3),
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind in KNOWN for text in KNOWN[kind]])
+def test_refusals(kind: str, text: str) -> None:
+    with pytest.raises((StepError, UsageError)) as caught:
+        KINDS[kind](text)
+    error = caught.value
+    hint = str(error.shell_hint).replace(HINT, "HINT")
+    found = f"{type(error).__name__}: {error.message} | {hint}"
+    if os.environ.get("OFFLINE_DATA_FREEZE"):
+        KNOWN[kind][text] = found
+        FILE.write_text(json.dumps(KNOWN, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    assert found == KNOWN[kind][text]
