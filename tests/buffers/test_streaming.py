@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
 import signal
@@ -223,47 +222,6 @@ def test_windows_are_shuffled_each_in_its_own_order(stream: Stream) -> None:
     ascending = {a < b for a, b in pairs if place(a)[0] == place(b)[0]}
     assert len(pairs) > 3
     assert ascending == {False, True}
-
-
-@pytest.mark.slow
-@here
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 5},
-        {"batch_size": 6, "num_slices": 3, "pad": True},
-        {"batch_size": 5, "drop_last": True, "shuffle": False, "window_bytes": 1},
-        {"batch_size": None},
-    ],
-)
-def test_a_state_gives_the_same_rest(stream: Stream, options: dict[str, Any]) -> None:
-    first = stream(**options)
-    states, batches, ends = [], [], []
-    for epoch in range(2):
-        for batch in first:
-            batches.append(batch)
-            states.append((epoch, json.loads(json.dumps(first.state_dict()))))
-        ends.append(json.loads(json.dumps(first.state_dict())))
-    length = len(batches) // 2
-    for state in (states[length - 1][1], ends[0]):  # before and after the end of the loop
-        resumed = stream(**options)
-        resumed.load_state_dict(state)
-        if state != ends[0]:
-            assert list(resumed) == []
-        second = list(resumed)
-        indices = [batch["index"].tolist() for batch in second]
-        assert indices == [batch["index"].tolist() for batch in batches[length:]]
-        assert resumed.state_dict() == ends[1]
-    for number in {0, length // 2, length - 2, length - 1, length, len(batches) - 2}:
-        epoch, state = states[number]
-        resumed = stream(**options)
-        resumed.load_state_dict(state)
-        rest = list(resumed)
-        expected = batches[number + 1 : (epoch + 1) * length]
-        assert len(rest) == len(expected)
-        for one, other in zip(rest, expected, strict=True):
-            assert one["index"].tolist() == other["index"].tolist()
-            assert_same(one, other)
 
 
 @here

@@ -206,11 +206,8 @@ class ReplayDataset(IterableDataset[Any]):
         info = get_worker_info()
         if info is None:
             return self._all_batches()
-        seed = info.seed - info.id
-        begun = self._epochs.begin(info.id, seed)
-        first = self._epochs.first
-        epoch = begun + (self._first_epoch() if first is None else first)
-        self._begin(seed if self.seed is None else self.seed, epoch)
+        _, epoch = self._epochs.begin(info, self._first_epoch())
+        self._begin(info.seed - info.id if self.seed is None else self.seed, epoch)
         return self._own_batches(info.id, info.num_workers)
 
     def _all_batches(self) -> Iterator[Any]:
@@ -232,7 +229,6 @@ class ReplayDataset(IterableDataset[Any]):
                 return
 
     def _first_epoch(self) -> int:
-        """Return the epoch of the first iteration; by default the sampler's current one."""
         if self._first is None:
             self._first = int(self.buffer.sampler.state_dict().get("epoch", 0))
         return self._first
@@ -269,20 +265,17 @@ class WorkerEpochs:
         self._words: Tensor = words.share_memory_()
         self._words[0] = -1
 
-    @property
-    def first(self) -> int | None:
-        """The epoch of the first iteration, or None if not set."""
-        first = int(self._words[0])
-        return None if first < 0 else first
-
     def restart(self, first: int) -> None:
         """Restart counting: the next iteration is the epoch `first`."""
         self._words[1:] = 0
         self._words[0] = first
 
-    def begin(self, worker: int, seed: int) -> int:
-        """Record the start of a worker's iteration with this seed; returns its number, from 0."""
-        own, tag = worker % _WORKERS, seed & 0xFFFFFFFF
+    def begin(self, info: Any, first: int) -> tuple[int, int]:
+        """Record the start of a worker's iteration; returns its number, from 0, and its epoch.
+
+        The first iteration is the epoch given to `restart`, else `first`.
+        """
+        own, tag = info.id % _WORKERS, (info.seed - info.id) & 0xFFFFFFFF
         words: list[int] = self._words[1:].tolist()
         numbers = [word & _NUMBER for word in words if word and word >> 31 == tag]
         if words[own] and words[own] >> 31 == tag:  # a persistent worker keeps its seed
@@ -290,4 +283,5 @@ class WorkerEpochs:
         else:
             number = max(numbers) if numbers else 1 + max(word & _NUMBER for word in words)
         self._words[1 + own] = tag << 31 | number
-        return number - 1
+        restarted = int(self._words[0])
+        return number - 1, number - 1 + (first if restarted < 0 else restarted)

@@ -164,7 +164,10 @@ class EpochBatches(DistributedSampler[Any]):
             drop_last=drop_last,
         )
         self._rows: ValidRows = buffer.storage.rows(valid_only=True)
-        self.position = self._reached = (0, 0)
+        self.position = (0, 0)
+        """Epoch, and number of batches before the next iteration."""
+        self.reached = (0, 0)
+        """Epoch, and number of batches that were returned."""
         len(self)  # raises for invalid sizes
 
     def set_epoch(self, epoch: int) -> None:
@@ -173,7 +176,8 @@ class EpochBatches(DistributedSampler[Any]):
         A position loaded within the same epoch is kept.
         """
         if self.position[0] != epoch:
-            self.position = self._reached = (epoch, 0)
+            self.position = (epoch, 0)
+        self.reached = self.position
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch, the same for all ranks."""
@@ -194,9 +198,9 @@ class EpochBatches(DistributedSampler[Any]):
         (epoch, begin), sizes = self.position, self._sizes()
         self.position = (epoch + 1, 0)
         for number, rows in enumerate(self._rows_of(epoch, begin, sizes), begin + 1):
-            self._reached = (epoch, number)
+            self.reached = (epoch, number)
             yield rows
-        self._reached = (epoch + 1, 0)
+        self.reached = (epoch + 1, 0)
 
     def _rows_of(self, epoch: int, begin: int, sizes: list[int]) -> Iterator[NDArray[np.int64]]:
         """Yield the rows of the batches of an epoch from number `begin` on."""
@@ -226,7 +230,7 @@ class EpochBatches(DistributedSampler[Any]):
         """Return the position after the last batch yielded, and what it depends on, as JSON values."""
         sizes = {"batches": len(self), "batch_size": self.batch_size, "ranks": self.num_replicas}
         own = {**sizes, **self.identity(), "seed": self.seed, "shuffle": self.shuffle}
-        return {**own, "epoch": self._reached[0], "batch": self._reached[1]}
+        return {**own, "epoch": self.reached[0], "batch": self.reached[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a position, with the seed and the order of the state.
@@ -264,7 +268,7 @@ class EpochBatches(DistributedSampler[Any]):
             )
         self.seed, self.shuffle = seed, shuffle
         begin = here if batch == batches else min(done // together, here)
-        self.position = self._reached = (epoch, begin)
+        self.position = self.reached = (epoch, begin)
 
 
 @pickled_by_name
@@ -317,7 +321,7 @@ class DatasetLoader(DataLoader[Any]):
         device: torch.device | str | int | None = None,
         **options: Any,
     ) -> None:
-        self._position, self._buffer = (0, 0), buffer
+        self._buffer = buffer
         self.device = None if device is None else as_device(device)
         if taken := {"batch_sampler", "sampler"} & options.keys():
             raise UsageError(
@@ -341,22 +345,21 @@ class DatasetLoader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; see `EpochBatches.set_epoch`."""
         self.batches.set_epoch(epoch)
-        self._position = self.batches.position
 
     def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch's own iterator class
         """Yield the batches of the next epoch."""
         if self.num_workers:
             self._buffer._prepare()
-        (epoch, begin), count = self.batches.position, len(self)
-        self._position = (epoch, begin)
+        batches, count = self.batches, len(self)
+        epoch, begin = batches.reached = batches.position
         for number, batch in enumerate(super().__iter__(), begin + 1):
-            self._position = (epoch, number) if number < count else (epoch + 1, 0)
+            # workers are ahead of the batch that is returned
+            batches.reached = (epoch, number) if number < count else (epoch + 1, 0)
             yield batch if self.device is None else _move(batch, self.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch returned, as JSON values."""
-        epoch, batch = self._position
-        return {**self.batches.state_dict(), "epoch": epoch, "batch": batch}
+        return self.batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume after a batch, with the seed of the state; see `EpochBatches.load_state_dict`."""
@@ -364,7 +367,6 @@ class DatasetLoader(DataLoader[Any]):
         epoch, batch = self.batches.position
         if batch == len(self):
             self.set_epoch(epoch + 1)
-        self._position = self.batches.position
 
 
 def as_dict(batch: Any) -> Any:

@@ -75,19 +75,23 @@ def _by_member(weights: Mapping[Any, float], members: Sequence[Any]) -> list[flo
     return found
 
 
+def sources_of(member: Any) -> tuple[Any, ...]:
+    """Return the buffers that a member draws from: those of a mixture, or itself."""
+    sources: tuple[Any, ...] = getattr(member, "sources", (member,))
+    return sources
+
+
 def count_of(member: Any, unit: Literal["steps", "episodes"]) -> int:
     """Return the current number of drawable rows of a member, or of its episodes."""
-    if hasattr(member, "members"):
-        return sum(count_of(inner, unit) for inner in member.members)
-    if unit == "episodes" and hasattr(member, "episodes"):
-        return len(member.episodes)
-    if not len(member):
-        return 0
-    if unit == "episodes":
-        return len(member.storage.runs().starts)
-    valid_only = getattr(member.sampler, "valid_only", True)
-    count: int = member.storage.rows(valid_only=valid_only).count
-    return count
+    return sum(_count(source, unit) for source in sources_of(member))
+
+
+def _count(source: Any, unit: Literal["steps", "episodes"]) -> int:
+    if unit == "steps":
+        return source.sampler.drawable(source.storage)  # type: ignore[no-any-return]
+    if hasattr(source, "episodes"):
+        return len(source.episodes)
+    return len(source.storage.runs().starts) if len(source) else 0
 
 
 @lru_cache

@@ -21,17 +21,12 @@ class MixtureRows:
     """The rows of a mixture's sources by source and number, as the map-style dataset of a loader."""
 
     def __init__(self, mixture: Any, sources: Sequence[Any]) -> None:
-        self.mixture = mixture
+        self.mixture, self.storage = mixture, self
         self.valid = [source.storage.rows(valid_only=True) for source in sources]
         self.shares = mixture.source_shares()
         for source, share, rows in zip(sources, self.shares, self.valid, strict=True):
             if share and not rows.count:
                 raise nothing_to_draw(source.storage)
-
-    @property
-    def storage(self) -> MixtureRows:
-        """The object itself, which knows the number of rows of an epoch."""
-        return self
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - others are never drawn
         """Return as many rows as all sources with a share have."""
@@ -47,7 +42,6 @@ class MixtureRows:
         return self.mixture.batch_at(*torch.from_numpy(rows))
 
     def _prepare(self) -> None:
-        """Compare members, and compute what derived leaves need, before workers start."""
         shares = self.shares
         first = next(number for number, share in enumerate(shares) if share)
         self[np.array([[first], self.valid[first].at(torch.zeros(1, dtype=torch.int64)).numpy()])]
@@ -74,8 +68,7 @@ class MixtureBatches(EpochBatches):
         owed: list[float] | None = [] if mixture.exact else None
 
         def between(source: int, start: int, stop: int) -> NDArray[np.int64]:
-            """Return the numbers at positions of a source, whose orders follow each other."""
-            parts, count = [], counts[source]
+            parts, count = [], counts[source]  # orders of a source follow each other
             for turn in range(start // count, -(-stop // count)):
                 first, last = max(start - turn * count, 0), min(stop - turn * count, count)
                 if not self.shuffle:

@@ -22,6 +22,7 @@ from offline_data.buffers.mixtures.allocation import (
     count_of,
     draw_members,
     fixed_weights,
+    sources_of,
 )
 from offline_data.buffers.mixtures.leaves import (
     INDEX_KEY,
@@ -143,8 +144,7 @@ class RowMixture(Saves):
     @property
     def sources(self) -> tuple[Any, ...]:
         """The buffers that rows are drawn from; the leaf `source` is an index into it."""
-        parts = [getattr(member, "sources", (member,)) for member in self.members]
-        return tuple(source for part in parts for source in part)
+        return tuple(source for member in self.members for source in sources_of(member))
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -458,7 +458,7 @@ class RowMixture(Saves):
 
     def _firsts(self) -> list[int]:
         """Return the number in `sources` of each member's first buffer, and of an end."""
-        return [0, *accumulate(len(getattr(member, "sources", [0])) for member in self.members)]
+        return [0, *accumulate(len(sources_of(member)) for member in self.members)]
 
     def _make(self, draw: MixtureDraw) -> Any:
         agreement = self._agreements[draw.by_number]

@@ -218,8 +218,8 @@ class StreamingDataset(IterableDataset[Any]):
         else:
             if begin is not None:
                 self._epochs.restart(begin.epoch)
-            number, first = self._epochs.begin(info.id, info.seed - info.id), self._epochs.first
-            begin = begin or Position(number + (self.epoch if first is None else first))
+            number, epoch = self._epochs.begin(info, self.epoch)
+            begin = begin or Position(epoch)
             if used < workers and rank == worker == number == 0:
                 warnings.warn(
                     f"{self.plan.id} has {plural(shards, 'shard')}: {used} of "

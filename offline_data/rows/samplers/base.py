@@ -174,6 +174,9 @@ class Sampler(Saves):
     ran_out: bool = False
     """Whether the last batch ended an epoch, which stops iteration over the buffer."""
 
+    valid_only: bool = True
+    """Whether to leave out transitions whose next observation is unknown; see `RandomSampler`."""
+
     _generator: torch.Generator | None = None  # None: torch's global one
 
     @property
@@ -205,11 +208,13 @@ class Sampler(Saves):
             `buffer.sample(return_info=True)`.
         """
 
+    def drawable(self, storage: Sampleable) -> int:
+        """Return the number of rows that are drawn, alone or in slices."""
+        return storage.rows(valid_only=self.valid_only).count if len(storage) else 0
+
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:  # noqa: ARG002
         """Return the number of rows that a batch of this size may be drawn from."""
-        if not len(storage):
-            return 0
-        return storage.rows(valid_only=getattr(self, "valid_only", True)).count
+        return self.drawable(storage)
 
     def can_sample(self, storage: Sampleable, batch_size: int) -> bool:
         """Return True if a batch of this size can be drawn now."""
