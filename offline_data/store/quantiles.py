@@ -53,6 +53,11 @@ class QuantileSketch:
         self._up = self._down = 0
 
     @property
+    def not_finite(self) -> int:
+        """Number of values that are NaN or infinite."""
+        return self.rows * len(self.count) - int(self.count.sum())
+
+    @property
     def rank_error(self) -> float:
         """Bound of the distance of a quantile's rank from the requested one, as a share of the rows.
 

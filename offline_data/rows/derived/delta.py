@@ -106,14 +106,14 @@ class DeltaTimestamps(CachedLeaf):
         return tuple(key for key, _ in self.offsets)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Set the leaves; see `Derived`."""
         check_rows("delta_timestamps", batch)
         together: dict[tuple[int, ...], list[Key]] = {}
         for key, offsets in self.offsets:
             together.setdefault(offsets, []).append(key)
         for offsets, keys in together.items():
-            only = self._memory.only(storage, tuple(keys))
-            leaves, inside = gather_around(only, storage, keys, rows, torch.tensor(offsets))
+            leaves, inside = gather_around(
+                self._memory, storage, tuple(keys), rows, torch.tensor(offsets)
+            )
             for key, leaf in leaves.items():
                 batch.set(key, leaf)
                 batch.set(pad_key(key), ~inside.to(leaf.device))

@@ -82,7 +82,6 @@ class NStep(CachedLeaf):
     gamma: float
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Return the n-step batch; see `Derived`."""
         after, ahead = self._memory.recall(
             storage, "leaves", lambda: self._check(batch, rows, storage)
         )

@@ -36,7 +36,7 @@ class Neighbour(CachedLeaf):
     optional: bool = False
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """See `Derived`; rows may be whole episodes `[E, T]` (`split_trajs=True`)."""
+        """Also of whole episodes, rows `[E, T]` (`split_trajs=True`)."""
         stored = self._memory.recall(storage, "source", lambda: self._source_of(storage))
         if stored is None:
             return batch

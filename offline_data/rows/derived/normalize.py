@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,29 +25,15 @@ from offline_data.rows.derived.base import (
 )
 from offline_data.rows.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.rows.storage import Storage
-from offline_data.store.quantiles import LEVELS, QuantileSketch
-from offline_data.store.statistics import Moments, item_moments
+from offline_data.store.scaler import EPS, FIGURES, Affine, Measure, Scaler, measure
 
 CHUNK_ITEMS = 1 << 20
 """Number of values, over all leaves, per chunk when computing statistics."""
 
-_Scaling: TypeAlias = Callable[[Any, Any, Any, float], Any]
+_WIDE = {"torch.float64", "torch.int64", "float64", "int64"}
+"""Types of values that are computed with in float64; with all others in float32."""
 
-
-class Buffer(Protocol):
-    """A buffer, as `fit` needs it; a `ReplayBuffer` is one."""
-
-    @property
-    def storage(self) -> Any:
-        """The storage of its rows."""
-
-
-class Mixture(Protocol):
-    """Several buffers, as `fit` needs them; a `DatasetMixture` is one."""
-
-    @property
-    def sources(self) -> Sequence[Any]:
-        """The buffers that rows are drawn from."""
+_Operation: TypeAlias = Callable[[Affine, Any], Any]
 
 
 @pickled_by_name
@@ -60,18 +46,15 @@ class Scale:
         count: Number of finite values used, int64; None: not given.
     """
 
+    kind = "std"
+
     def __init__(self, mean: Any, std: Any, count: Any = None) -> None:
-        self.mean = _copy_to_cpu(mean, torch.float64)
-        self.std = _copy_to_cpu(std, torch.float64)
+        self.mean, self.std = _copy_to_cpu(mean), _copy_to_cpu(std)
         self.count = None if count is None else _copy_to_cpu(count, torch.int64)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Yield mean and standard deviation: `normalize(keys, other.statistics)`."""
-        yield from (self.mean, self.std)
-
-    def affine(self, eps: float) -> tuple[Tensor, Tensor, float, float]:
-        """Return `a`, `b`, `e` and `c` of `(x - a) / (b + e) - c`."""
-        return self.mean, self.std, eps, 0.0
+        """Yield both statistics: `normalize(keys, other.statistics)`."""
+        yield from (getattr(self, name) for name in FIGURES[self.kind])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scale) and repr(self) == repr(other)
@@ -82,32 +65,28 @@ class Scale:
     def __repr__(self) -> str:
         return str(tuple(part.tolist() for part in self))
 
+    @property
+    def scaler(self) -> Scaler:
+        """The same statistics as arrays."""
+        first, second = self
+        return Scaler(first.numpy(), second.numpy(), self.kind)
+
 
 class QuantileScale(Scale):
-    """1 % and 99 % quantile of one leaf, elementwise.
+    """1 % and 99 % quantile of one leaf, elementwise: `q01` and `q99`, else as `Scale`."""
 
-    Attributes:
-        q01: float64, on the CPU, in a shape that broadcasts to a row; like `q99`.
-        q99: At least `q01`.
-        count: Number of finite values used, int64; None: not given.
-    """
+    kind = "quantile"
 
     def __init__(self, q01: Any, q99: Any, count: Any = None) -> None:
-        self.q01 = _copy_to_cpu(q01, torch.float64)
-        self.q99 = _copy_to_cpu(q99, torch.float64)
+        self.q01, self.q99 = _copy_to_cpu(q01), _copy_to_cpu(q99)
         self.count = None if count is None else _copy_to_cpu(count, torch.int64)
 
-    def __iter__(self) -> Iterator[Tensor]:
-        """Yield both quantiles."""
-        yield from (self.q01, self.q99)
 
-    def affine(self, eps: float) -> tuple[Tensor, Tensor, float, float]:
-        """Return `a`, `b`, `e` and `c` of `(x - a) / (b + e) - c`, with `c = 1`."""
-        return self.q01, (self.q99 - self.q01) / 2, eps / 2, 1.0
-
-
-def _copy_to_cpu(values: Any, dtype: torch.dtype) -> Tensor:
+def _copy_to_cpu(values: Any, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.as_tensor(values, dtype=dtype, device="cpu").detach().clone()
+
+
+_KINDS: dict[str, type[Scale]] = {kind.kind: kind for kind in (Scale, QuantileScale)}
 
 
 def normalize(
@@ -168,21 +147,19 @@ def normalize(
     """
     if by not in _KINDS:
         raise UsageError(f"by is {shown(repr(by))}; expected 'std' or 'quantile'")
-    kind, usual = _KINDS[by]
     wanted = as_keys(keys)
     scales: tuple[tuple[Key, Scale], ...] | None = None
     if statistics is not None:
-        given = {as_key(key): _scale_of(key, pair, kind) for key, pair in statistics.items()}
+        given = {as_key(key): _scale_of(key, pair, _KINDS[by]) for key, pair in statistics.items()}
         select_keys(list(given), wanted)
         scales = tuple(given.items())
-    eps = usual if eps is None else within(eps, "eps", 0, math.inf)
+    eps = EPS[by] if eps is None else within(eps, "eps", 0, math.inf)
     return Normalizer(wanted, scales, eps, by)
 
 
 def _scale_of(key: KeyLike, given: Any, kind: type[Scale]) -> Scale:
     if type(given) is kind:
         return given
-    expected = "(q01, q99)" if kind is QuantileScale else "(mean, std)"
     try:
         if isinstance(given, Scale):
             raise TypeError("of another by=")  # noqa: TRY301
@@ -191,7 +168,7 @@ def _scale_of(key: KeyLike, given: Any, kind: type[Scale]) -> Scale:
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"The statistics of {join_key(as_key(key))!r} are {shown(repr(given))}; expected "
-            f"{expected}: {error}"
+            f"({', '.join(FIGURES[kind.kind])}): {error}"
         ) from error
 
 
@@ -221,12 +198,11 @@ class Normalizer(CachedLeaf):
     by: str = "std"
     _state: _State = field(default_factory=_State, init=False, compare=False)
 
-    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:  # noqa: ARG002
-        """Normalize the leaves of the batch; see `Derived`."""
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         self.bind(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
-            batch.set(key, self._scale_values(root, batch.get(key), _subtract_and_divide))
+            batch.set(key, self._scale_values(root, batch.get(key), Affine.apply))
         return batch
 
     def __repr__(self) -> str:
@@ -277,7 +253,7 @@ class Normalizer(CachedLeaf):
                     state.scales, state.data = self._scales(state.data), ()
         return state.scales or dict(self.given or ())
 
-    def fit(self, *data: Buffer | Mixture | Storage) -> Normalizer:
+    def fit(self, *data: Any) -> Normalizer:
         """Compute the statistics of some data; returns this object.
 
         They replace those of the dataset that this object was given to, but not those of `statistics`
@@ -314,7 +290,7 @@ class Normalizer(CachedLeaf):
         """
         try:
             eps, found = state_dict["eps"], state_dict["statistics"]
-            scales = {as_key(name): _KINDS[self.by][0](**scale) for name, scale in found.items()}
+            scales = {as_key(name): _KINDS[self.by](**scale) for name, scale in found.items()}
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise UsageError(
                 f"This is not a state of normalize: {type(error).__name__} {error}",
@@ -323,7 +299,7 @@ class Normalizer(CachedLeaf):
         for key, scale in scales.items():
             first, second = scale
             right = bool(first.isfinite().all() and second.isfinite().all())
-            if not right or first.shape != second.shape or bool((scale.affine(0)[1] < 0).any()):
+            if not right or first.shape != second.shape or bool((scale.scaler.spread < 0).any()):
                 raise IntegrityError(
                     f"The state of normalize is damaged: {join_key(key)!r} has the statistics "
                     f"{shown(repr(scale))}; expected finite numbers, and no std below 0"
@@ -351,11 +327,11 @@ class Normalizer(CachedLeaf):
         Raises:
             UsageError: No statistics of the leaf (yet), or another shape.
         """
-        return self._scale_values(as_key(key), values, _subtract_and_divide)
+        return self._scale_values(as_key(key), values, Affine.apply)
 
     def denormalized(self, key: KeyLike, values: Any) -> Any:
         """Invert `normalized`, for example for an action of a policy."""
-        return self._scale_values(as_key(key), values, _multiply_and_add)
+        return self._scale_values(as_key(key), values, Affine.invert)
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
         """Invert the normalization of all leaves of a batch in place."""
@@ -363,13 +339,12 @@ class Normalizer(CachedLeaf):
         for root in self._require_statistics():
             for key in (root, next_of(root)):
                 if key in known:
-                    batch.set(key, self._scale_values(root, batch.get(key), _multiply_and_add))
+                    batch.set(key, self._scale_values(root, batch.get(key), Affine.invert))
         return batch
 
     def _scales(self, storages: Sequence[Storage]) -> dict[Key, Scale]:
         """Compute joint statistics in one pass over all rows, with bounded memory."""
-        moments: dict[Key, Moments] = {}
-        sketches: dict[Key, QuantileSketch] = {}
+        seen: dict[Key, Measure] = {}
         shapes: dict[Key, Any] = {}
         for storage in storages:
             row = storage.gather(torch.arange(min(1, len(storage))))
@@ -385,24 +360,18 @@ class Normalizer(CachedLeaf):
             for begin in range(0, every.count, step):
                 numbers = torch.arange(begin, min(begin + step, every.count))
                 rows = stored.gather(every.at(numbers))
-                for key, shape in shapes.items():
+                for key in shapes:
                     values = rows.get(key).cpu().double().numpy()
-                    if self.by == "quantile":
-                        sketch = sketches.setdefault(key, QuantileSketch(math.prod(shape)))
-                        sketch.add(values.reshape(len(values), -1).T)
-                    else:
-                        found = item_moments(values)
-                        moments[key] = moments.get(key, Moments()).merge(found)
-        for key in shapes:
-            if not np.all((sketches.get(key) or moments.get(key, Moments())).count):
+                    seen[key] = measure(self.by, values, seen=seen.get(key))
+        scales = {}
+        for key, shape in shapes.items():
+            if key not in seen or not np.all(seen[key].count):
                 raise UsageError(
                     f"{join_key(key)!r} has no finite value",
                     hint="normalize(…, statistics={key: (mean, std)}) sets them",
                 )
-        scales = {key: Scale(own.mean, own.std, own.count) for key, own in moments.items()}
-        for key, sketch in sketches.items():
-            parts = (*sketch.quantiles([LEVELS["q01"], LEVELS["q99"]]).T, sketch.count)
-            scales[key] = QuantileScale(*(part.reshape(shapes[key]) for part in parts))
+            found = Scaler.of(seen[key], shape)
+            scales[key] = _KINDS[self.by](found.first, found.second, found.count)
         return scales
 
     def _roots(self, batch: TensorDict) -> list[Key]:
@@ -415,8 +384,7 @@ class Normalizer(CachedLeaf):
         check_rows("normalize", batch)
         roots = self._roots(batch)
         for key in roots:
-            for moment in self._of(key):
-                _check_shape(key, moment.shape, batch.get(key).shape[1:])
+            self._of(key, batch.get(key).shape[1:])
         after = set(map(next_of, roots)) & set(leaf_keys(batch))
         return [*roots, *sorted(after)]
 
@@ -429,54 +397,53 @@ class Normalizer(CachedLeaf):
             )
         return known
 
-    def _of(self, name: Key) -> Scale:
+    def _of(self, name: Key, shape: Sequence[int]) -> Scale:
+        """Return the statistics of a leaf of such values."""
         known = self._require_statistics()
         if name not in known:
             there = ", ".join(map(join_key, known))
             raise UsageError(f"No statistics of {join_key(name)!r}; available: {there}")
+        for part in known[name]:
+            pairs = zip(reversed(part.shape), reversed(shape), strict=False)
+            if len(part.shape) > len(shape) or any(size not in {1, of} for size, of in pairs):
+                raise UsageError(
+                    f"Statistics of {join_key(name)!r} have shape {list(part.shape)}, which does not "
+                    f"match {list(shape)}"
+                )
         return known[name]
 
-    def _scale_values(self, name: Key, values: Any, how: _Scaling) -> Any:
+    def _scale_values(self, name: Key, values: Any, how: _Operation) -> Any:
         """Scale the values of a leaf, or of all leaves below a key that have statistics."""
-        if name not in (known := self._require_statistics()) and any(
-            key[: len(name)] == name for key in known
-        ):
-            return self._parts(name, values, how)
-        found = self._of(name)
+        known = self._require_statistics()
+        if name not in known and (below := [k for k in known if k[: len(name)] == name]):
+            return self._parts(name, values, how, below)
         if not isinstance(values, Tensor):
             values = np.asarray(values)
-        for moment in found:
-            _check_shape(name, moment.shape, values.shape)
-        center, spread, eps, shift = found.affine(self.eps)
-        if isinstance(values, Tensor):
-            dtype = torch.float64 if values.dtype in _WIDE else torch.float32
-            first, second = center.to(values.device, dtype), spread.to(values.device, dtype)
-            return how(values, first, second + eps, shift).float()
-        wide = np.float64 if values.dtype in (np.float64, np.int64) else np.float32
-        low, width = center.numpy().astype(wide), spread.numpy().astype(wide)
-        return how(values, low, width + wide(eps), shift).astype(np.float32)
+        scaler = self._of(name, values.shape).scaler
+        affine = scaler.affine(self.eps, np.float64 if str(values.dtype) in _WIDE else np.float32)
+        if not isinstance(values, Tensor):
+            return how(affine, values).astype(np.float32)
+        center, spread = (torch.as_tensor(part, device=values.device) for part in affine[:2])
+        return how(Affine(center, spread, affine.shift), values).float()
 
-    def _parts(self, name: Key, values: Any, how: _Scaling) -> Any:
-        known = self._require_statistics()
-
-        def part(below: str, value: Any) -> Any:
-            key = (*name, *below.split("/"))  # as the leaves of such a part are called
-            below_it = any(leaf[: len(key)] == key for leaf in known)
-            return self._scale_values(key, value, how) if below_it else value
+    def _parts(self, name: Key, values: Any, how: _Operation, below: list[Key]) -> Any:
+        def part(names: str, value: Any) -> Any:
+            key = (*name, *names.split("/"))  # as the leaves of such a part are called
+            there = any(leaf[: len(key)] == key for leaf in below)
+            return self._scale_values(key, value, how) if there else value
 
         if isinstance(values, TensorDictBase):
             made = values.copy()
-            for below, value in values.items():
-                made.set(below, part(below, value))
+            for names, value in values.items():
+                made.set(names, part(names, value))
             return made
         if isinstance(values, Mapping):
-            return {below: part(below, value) for below, value in values.items()}
+            return {names: part(names, value) for names, value in values.items()}
         if isinstance(values, tuple):
             return tuple(part(str(number), value) for number, value in enumerate(values))
-        leaves = ", ".join(join_key(key) for key in known if key[: len(name)] == name)
         raise UsageError(
-            f"{join_key(name)!r} has the leaves {leaves}; found {type(values).__name__}, expected a "
-            "dict, tuple or TensorDict of them"
+            f"{join_key(name)!r} has the leaves {', '.join(map(join_key, below))}; found "
+            f"{type(values).__name__}, expected a dict, tuple or TensorDict of them"
         )
 
 
@@ -489,30 +456,3 @@ def _storages(data: Any) -> list[Any]:
     if not all(hasattr(part, "gather") for part in found):
         raise UsageError(f"A {type(data).__name__} has no rows to compute statistics from")
     return list(found)
-
-
-_WIDE = {torch.float64, torch.int64}
-
-
-def _subtract_and_divide(values: Any, mean: Any, scale: Any, shift: float) -> Any:
-    scaled = (values - mean) / scale
-    return scaled - shift if shift else scaled
-
-
-def _multiply_and_add(values: Any, mean: Any, scale: Any, shift: float) -> Any:
-    return (values + shift if shift else values) * scale + mean
-
-
-_KINDS: dict[str, tuple[type[Scale], float]] = {
-    "std": (Scale, 1e-3),
-    "quantile": (QuantileScale, 1e-6),
-}
-"""Statistics, and the default of `eps`, by the name of a normalization."""
-
-
-def _check_shape(key: Key, found: torch.Size, values: torch.Size) -> None:
-    pairs = zip(reversed(found), reversed(values), strict=False)
-    if len(found) > len(values) or any(size not in {1, of} for size, of in pairs):
-        raise UsageError(
-            f"Statistics of {join_key(key)!r} have shape {list(found)}, which does not match {list(values)}"
-        )

@@ -164,7 +164,6 @@ class Relabel(CachedLeaf):
     seed: int
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Relabel the batch; see `Derived`."""
         self._memory.recall(storage, "checked", lambda: self._check(batch, rows, storage))
         relabel_draw, which_draw, row_draw = random_numbers(self.seed, rows, 3)
         spans = episode_bounds(storage, rows)

@@ -59,7 +59,6 @@ class ReturnsToGo(CachedLeaf):
     key: Key
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Add the leaf to the batch; see `Derived`."""
         check_rows("return_to_go", batch)
         memory = self._memory
         returns = memory.recall(storage, "returns", lambda: self._all(storage), storage.runs)

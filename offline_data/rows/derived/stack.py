@@ -15,6 +15,7 @@ from offline_data.episode.fields import Key, join_key, next_of
 from offline_data.rows.derived.base import (
     STEPS,
     CachedLeaf,
+    Memory,
     Pad,
     check_rows,
     check_stored,
@@ -32,39 +33,25 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-@dataclass(frozen=True)
-class _Window(CachedLeaf):
-    """Replaces each leaf by its values in `k` rows of the episode."""
-
-    k: int
-    keys: tuple[Key, ...]
-    pad: Pad
-
-    def _gather(
-        self, storage: Storage, keys: tuple[Key, ...], rows: Tensor, offsets: Tensor
-    ) -> tuple[dict[Key, Tensor], Tensor]:
-        """Return leaves `[B, k, *shape]` at `k` offsets, and whether each is in the episode."""
-        only = self._memory.only(storage, keys)
-        leaves, inside = gather_around(only, storage, keys, rows, offsets)
-        if self.pad == "zero":
-            for leaf in leaves.values():
-                leaf.masked_fill_(~widen(inside, leaf), 0)
-        return leaves, inside
-
-
 def gather_around(
-    only: Storage, storage: Storage, keys: Iterable[Key], rows: Tensor, offsets: Tensor
+    memory: Memory,
+    storage: Storage,
+    keys: tuple[Key, ...],
+    rows: Tensor,
+    offsets: Tensor,
+    pad: Pad = "repeat",
 ) -> tuple[dict[Key, Tensor], Tensor]:
-    """Return leaves `[B, k, *shape]` at `k` offsets, and whether each is in the episode.
-
-    `only` is the storage with these leaves only. Beyond the episode its nearest row is repeated.
-    """
+    """Return leaves `[B, k, *shape]` at `k` offsets, and whether each is in the episode."""
     bounds = episode_bounds(storage, rows)
     wanted = rows[:, None] + offsets
     nearest = wanted.clamp(bounds.first[:, None], bounds.last[:, None])
-    gathered = only.gather(nearest.reshape(-1))
+    gathered = memory.only(storage, keys).gather(nearest.reshape(-1))
     leaves = {key: gathered.get(key).unflatten(0, wanted.shape) for key in keys}
-    return leaves, wanted == nearest
+    inside = wanted == nearest
+    if pad == "zero":
+        for leaf in leaves.values():
+            leaf.masked_fill_(~widen(inside, leaf), 0)
+    return leaves, inside
 
 
 def frame_stack(
@@ -109,21 +96,23 @@ def frame_stack(
 
 
 @dataclass(frozen=True)
-class FrameStack(_Window):
+class FrameStack(CachedLeaf):
     """Result of `frame_stack`, which documents the fields."""
 
+    k: int
+    keys: tuple[Key, ...]
+    pad: Pad
     cat_dim: int | None
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Stack the frames of the batch; see `Derived`."""
         keys, after = self._memory.recall(
             storage, "leaves", lambda: self._check(batch, rows, storage)
         )
         past = torch.arange(1 - self.k, 1)
-        frames, _ = self._gather(storage, keys, rows, past)
+        frames, _ = gather_around(self._memory, storage, keys, rows, past, self.pad)
         ahead, before = _last_rows(batch, rows), frames
         if after and ahead is not rows:
-            before, _ = self._gather(storage, after, ahead, past)
+            before, _ = gather_around(self._memory, storage, after, ahead, past, self.pad)
         for key in keys:
             if key in after:
                 following = batch.get(next_of(key))[:, None]
@@ -206,15 +195,18 @@ def action_chunk(
 
 
 @dataclass(frozen=True)
-class ActionChunk(_Window):
+class ActionChunk(CachedLeaf):
     """Result of `action_chunk`, which documents the fields."""
 
+    k: int
+    keys: tuple[Key, ...]
+    pad: Pad
     mask_key: Key
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Replace the actions of the batch; see `Derived`."""
         keys = self._memory.recall(storage, "leaves", lambda: self._check(batch, rows, storage))
-        chunks, inside = self._gather(storage, keys, rows, torch.arange(self.k))
+        steps = torch.arange(self.k)
+        chunks, inside = gather_around(self._memory, storage, keys, rows, steps, self.pad)
         for key in keys:
             batch.set(key, chunks[key])
         batch.set(self.mask_key, inside.to(chunks[keys[0]].device))

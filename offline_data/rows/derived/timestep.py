@@ -40,7 +40,6 @@ class Timestep(CachedLeaf):
     key: Key
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Add the leaf to the batch; see `Derived`."""
         check_rows("timestep", batch)
         batch.set(self.key, (rows - episode_bounds(storage, rows).first).to(batch.device))
         return batch

@@ -184,7 +184,7 @@ def test_a_fork_while_a_thread_computes(sets: Any, episode: Any) -> None:
 
     def hold() -> None:
         with contextlib.suppress(EOFError):
-            normalize().fit(Slow())  # type: ignore[arg-type]
+            normalize().fit(Slow())
 
     thread = threading.Thread(target=hold)
     thread.start()

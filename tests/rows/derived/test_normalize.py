@@ -12,12 +12,12 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from offline_data.base.errors import UsageError
+from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.episode.fields import next_of
-from offline_data.rows.derived import Derived, frame_stack, normalize
+from offline_data.rows.derived import frame_stack, normalize
 from offline_data.rows.storage import LazyTensorStorage
 from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
@@ -31,21 +31,32 @@ def roots(of: Any, key: Any = STATE) -> Any:
     return np.stack([of.state(*place, key) for place in of.place]).astype(np.float64)
 
 
-@pytest.mark.parametrize(("eps", "layout"), [(1e-3, "ted"), (0.5, "compact")])
-def test_it_is_the_sets_mean_and_spread(sets: Any, eps: float, layout: Any) -> None:
+@pytest.mark.parametrize(
+    ("eps", "by", "layout"),
+    [(None, "std", "ted"), (0.5, "std", "compact"), (None, "quantile", "ted"), (0.5, "quantile", "compact")],
+)  # fmt: skip
+def test_it_is_the_sets_mean_and_spread(sets: Any, eps: Any, by: str, layout: Any) -> None:
     of = sets.write(layout=layout)
     batch, index = of.gather(of.shuffled())
     before = batch.clone()
-    found = normalize(["observation", "image"], eps=eps)(batch, index, of.storage)
+    scale = normalize(["observation", "image"], eps=eps, by=by)
+    found = scale(batch, index, of.storage)
     for key in (STATE, ("observation", "achieved_goal"), ("image",)):
         column = roots(of, key)
-        mean, spread = column.mean(0), column.std(0)
+        if by == "std":
+            low, spread, shift = column.mean(0), column.std(0) + (1e-3 if eps is None else eps), 0
+        else:
+            low, high = np.quantile(column, [0.01, 0.99], axis=0)
+            spread, shift = (high - low + (1e-6 if eps is None else eps)) / 2, 1
+            np.testing.assert_allclose([*scale.statistics["/".join(key)]], [low, high], rtol=1e-12)
         for name in (key, next_of(key)):
-            want = (before[name].numpy() - mean) / (spread + eps)
+            want = (before[name].numpy() - low) / spread - shift
             assert found[name].dtype == torch.float32
             np.testing.assert_allclose(found[name].numpy(), want, rtol=1e-3, atol=1e-3)
     assert found["info", "code"].equal(before["info", "code"])
     assert found["action"].equal(before["action"])
+    for name, leaf in scale.denormalize(found).items(True, True):
+        np.testing.assert_allclose(leaf, before[name], rtol=1e-3, atol=1e-2)
 
 
 def test_a_parent_stands_for_floating_numbers(sets: Any, episode: Any) -> None:
@@ -56,19 +67,6 @@ def test_a_parent_stands_for_floating_numbers(sets: Any, episode: Any) -> None:
     assert found["info", "code"].dtype == torch.float32
     assert abs(float(found["info", "code"].mean())) < 1e-6
     assert float(found["info", "code"].std(unbiased=False)) == pytest.approx(1)
-
-
-def test_the_inverse(sets: Any, episode: Any) -> None:
-    of, scaled = sets.write([episode(5), episode(3)]), normalize(["observation", "action"])
-    batch, rows = of.gather()
-    before = batch.clone()
-    found = scaled(batch, rows, of.storage)
-    assert not found[STATE].equal(before[STATE])
-    back = scaled.denormalize(found)
-    for key in (STATE, next_of(STATE), "action"):
-        torch.testing.assert_close(back[key], before[key], rtol=1e-5, atol=1e-2)
-    one = scaled.denormalized("action", scaled.normalized("action", before["action"][0]))
-    torch.testing.assert_close(one, before["action"][0], rtol=1e-5, atol=1e-2)
 
 
 def test_statistics_stay_with_the_object(sets: Any, episode: Any) -> None:
@@ -119,25 +117,33 @@ def test_statistics_that_are_given(grown: Any, sets: Any, episode: Any) -> None:
     assert single(storage.gather(rows), rows, storage)[STATE][:, 0].tolist() == [0.5, 1]
 
 
-def test_invalid_arguments(sets: Any, episode: Any) -> None:
-    with pytest.raises(UsageError, match="eps is -1"):
-        normalize(eps=-1)
-    with pytest.raises(UsageError, match="no leaf 'observation'"):
-        normalize(["observation"], {"action": (0, 1)})
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: normalize(eps=-1), "eps is -1"),
+        (lambda: normalize(by="mean"), "by is \"'mean'\"; expected 'std' or 'quantile'"),
+        (lambda: normalize(["observation"], {"action": (0, 1)}), "no leaf 'observation'"),
+        (lambda: normalize("action", {"action": 3}), r"of 'action' are .*expected \(mean, std\)"),  # type: ignore[dict-item]
+        (lambda: normalize("action", {"action": (1, 2, 3)}), "The statistics of 'action' are"),  # type: ignore[dict-item]
+        (lambda: normalize("action", {"action": ("a", "b")}), "The statistics of 'action' are"),
+        (lambda: normalize("action", normalize("action", {"action": (0, 1)}).statistics, by="quantile"),
+         r"expected \(q01, q99\): of another by="),
+        (lambda: normalize().fit((1, 2)), "A tuple has no rows"),
+        (lambda: normalize().fit(), "fit needs a buffer"),
+        # on the first batch
+        (lambda: normalize(["observatio"]), "no leaf 'observatio'"),
+        (lambda: normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"have shape \[2\], which does not match \[3\]"),
+        (lambda: normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"have shape \[3, 1\], which does not match"),
+        (lambda: normalize([STATE], {STATE: (1, [[1], [1], [1]])}), r"have shape \[3, 1\], which does not match"),
+        (lambda: normalize(["observation"], {STATE: (0, 1)}), "No statistics of 'observation/achieved_goal'"),
+        (lambda: [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])],
+         r"have shape \[2, 3, 4\], which does not match \[4, 3, 4\]"),
+    ],
+)  # fmt: skip
+def test_invalid_arguments(sets: Any, episode: Any, make: Any, message: str) -> None:
     of = sets.write([episode(3)])
-    for one, message in [
-        (normalize(["observatio"]), "no leaf 'observatio'"),
-        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"have shape \[2\], which does not match \[3\]"),
-        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"have shape \[3, 1\], which does not match"),
-        (normalize(["observation"], {STATE: (0, 1)}), "No statistics of 'observation/achieved_goal'"),
-    ]:  # fmt: skip
-        with pytest.raises(UsageError, match=message):
-            of.derive(one)
-    derived: list[Derived] = [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])]
-    with pytest.raises(
-        UsageError, match=r"have shape \[2, 3, 4\], which does not match \[4, 3, 4\]"
-    ):
-        BaseDatasetExperienceReplay(of.path, 2, derived=derived).sample()
+    with pytest.raises(UsageError, match=message):
+        BaseDatasetExperienceReplay(of.path, 2, derived=make()).sample()
 
 
 def test_statistics_in_the_open(sets: Any, episode: Any) -> None:
@@ -160,10 +166,6 @@ def test_statistics_in_the_open(sets: Any, episode: Any) -> None:
     assert again.statistics == scaled.statistics
     mean, _ = view.statistics["observation/state"]
     assert mean.equal(view.statistics["observation/state"].mean)
-    with pytest.raises(UsageError, match="A tuple has no rows"):
-        normalize("observation").fit((1, 2))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="needs a buffer"):
-        normalize("observation").fit()
     whole = repr(scaled)
     assert "observation/state" in whole
     assert str(state.mean.numpy()) in whole
@@ -318,34 +320,44 @@ def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Pat
     ):
         with pytest.raises(UsageError, match="This is not a state of normalize"):
             normalize("observation").load_state_dict(wrong)
+    for mean, std in (
+        ([1.0, np.inf], [1.0, 1]),
+        ([1.0, 1], [np.nan, 1]),
+        ([1.0, 1], [0, -1e-9]),
+        ([1.0], 1.0),
+    ):
+        damaged = {"eps": 1e-3, "statistics": {"observation": {"mean": mean, "std": std}}}
+        with pytest.raises(IntegrityError, match="'observation' has the statistics"):
+            normalize("observation").load_state_dict(damaged)
     given = normalize(["action"], {"action": (1, 2)})
     given.load_state_dict(given.state_dict())
     assert given.statistics["action"].count is None
 
 
-KINDS = {
-    "float32": np.float32,
-    "float64": np.float64,
-    "int64": np.int64,
-    "uint8": np.uint8,
-}
-
-
-@pytest.mark.parametrize("dtype", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("by", ["std", "quantile"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "i8", "u1"])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3), (0, 3)])
-def test_arrays_are_as_tensors(shape: tuple[int, ...], dtype: Any) -> None:
-    mean, std = np.array([1.0, 2.0, 3.0]), np.array([0.5, 4.0, 0.0])
-    scaled = normalize("observation", {"observation": (mean, std)}, eps=0.25)
+def test_arrays_are_as_tensors(shape: tuple[int, ...], dtype: str, by: str) -> None:
+    """Every bit, with the operations in their order."""
+    first, second = np.array([1.0, 2.0, 3.3]), np.array([1.5, 4.0, 3.3])
+    scaled = normalize("observation", {"observation": (first, second)}, eps=0.3, by=by)
     values = (np.arange(np.prod(shape)) % 250).reshape(shape).astype(dtype)[..., ::-1]
+    wide = np.float64 if dtype in {"f8", "i8"} else np.float32
+    if by == "std":
+        divisor, shift = second.astype(wide) + wide(0.3), 0
+    else:
+        divisor, shift = ((second - first) / 2).astype(wide) + wide(0.15), 1
+    want = ((values - first.astype(wide)) / divisor - shift).astype(np.float32)
     found = scaled.normalized("observation", values)
     assert isinstance(found, np.ndarray)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, (values - mean) / (std + 0.25), rtol=1e-6)
+    np.testing.assert_array_equal(found, want)
     tensor = scaled.normalized("observation", torch.tensor(values.copy()))
     assert tensor.numpy().tobytes() == found.tobytes()
     back = scaled.denormalized("observation", found)
     assert isinstance(back, np.ndarray)
-    np.testing.assert_allclose(back, values, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(back, values, rtol=1e-5, atol=1e-4)
+    assert scaled.denormalized("observation", tensor).numpy().tobytes() == back.tobytes()
 
 
 def test_one_observation_of_an_environment(sets: Any, episode: Any) -> None:
@@ -378,9 +390,3 @@ def test_one_observation_of_an_environment(sets: Any, episode: Any) -> None:
         pair.normalized("action", np.zeros(3))
     with pytest.raises(UsageError, match="does not match"):
         scaled.normalized(STATE, np.zeros(4))
-
-
-def test_statistics_that_are_no_pair() -> None:
-    for given in (3, (1, 2, 3), ("a", "b")):
-        with pytest.raises(UsageError, match="The statistics of 'action' are"):
-            normalize("action", {"action": given})  # type: ignore[dict-item]

@@ -138,11 +138,6 @@ class Step:
         """Return sentences for the manifest about applied rules, once the step is settled."""
         return ()
 
-    def _expect(self, name: str, expected: str, *, fits: bool) -> None:
-        """Raise `UsageError` unless a parameter is valid (`fits`)."""
-        if not fits:
-            raise usage_error(type(self), f"has {name}={getattr(self, name)}; expected {expected}")
-
 
 class MeasuredStep(Step):
     """A step that needs a first pass over all data, for example for a mean."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from math import inf, prod
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +26,12 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     stored_column,
     without_overflow,
 )
-from offline_data.pipeline.preprocess.steps.parse import is_finite
+from offline_data.pipeline.preprocess.steps.parse import FLAG, Check, number, one_of
 from offline_data.store.chunk import EpisodeChunk
-from offline_data.store.quantiles import LEVELS, QuantileSketch
-from offline_data.store.statistics import item_moments
+from offline_data.store.scaler import EPS, FIGURES, Affine, Scaler, measure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_EPS = {"std": 1e-3, "quantile": 1e-6}
 
 _SKETCH = 4096
 """Values that a sketch keeps of each element and level."""
@@ -96,15 +93,17 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         [-1.0, 1.0, 3.0]
     """
 
-    keys: tuple[str, ...] = field(default=("observation",), metadata={"many": True})
+    keys: Annotated[tuple[str, ...], Check("some leaves", bool)] = field(
+        default=("observation",), metadata={"many": True}
+    )
     """Leaves. A name of one leaf selects it; a name of several selects those of floating-point
     numbers."""
-    eps: float | None = None
+    eps: Annotated[float | None, number("a finite number, 0 or more", lambda eps: eps >= 0)] = None
     """Added to the divisor. null: 1e-3 by standard deviation, as in CORL and d3rlpy, where a constant
     element becomes 0; 1e-6 by quantiles, as in openpi, where it becomes -1."""
-    std: bool = True
+    std: Annotated[bool, FLAG] = True
     """Whether to divide; else only the mean is subtracted."""
-    by: str = "std"
+    by: Annotated[str, one_of(tuple(FIGURES))] = "std"
     """`std`, or `quantile`."""
     learnt: Mapping[str, Any] | None = field(
         default=None, hash=False, repr=False, metadata={"state": True}
@@ -113,40 +112,30 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     and the number of ignored values; by quantiles `q01`, `q99` and their `rank_error` instead."""
 
     def __post_init__(self) -> None:
-        self._expect("keys", "some leaves", fits=bool(self.keys))
-        self._expect("by", "std or quantile", fits=self.by in {"std", "quantile"})
         if self.eps is None:
-            object.__setattr__(self, "eps", _EPS[self.by])
-        fits = is_finite(self.eps) and self.eps is not None and self.eps >= 0
-        self._expect("eps", "a finite number, 0 or more", fits=fits)
-        self._expect("std", "true or false", fits=isinstance(self.std, bool))
-        self._expect("std", "true, since quantiles divide", fits=self.std or self.by == "std")
+            object.__setattr__(self, "eps", EPS.get(self.by))
+        super().__post_init__()
+
+    def _problems(self) -> Iterator[str]:
+        if not self.std and self.by == "quantile":
+            yield f"has std={self.std}; expected true, since quantiles divide"
 
     def settled(self, probe: EpisodeChunk) -> Self:
         self._meant(probe)
         return self
 
     def measure(self, chunk: EpisodeChunk) -> dict[Key, Any]:
-        """Return moments by leaf; by quantiles the shape of a row and a sketch."""
-        batch = chunk.batch
+        """Return by leaf the shape of a row, and moments or a sketch."""
+        batch, found = chunk.batch, {}
         seen = np.zeros(batch.transitions + len(batch.lengths), bool)
         seen[batch.root_rows] = True
-        counted = {key: seen if key in batch.observations else None for key in self._meant(chunk)}
-        if self.by == "std":
-            return {key: item_moments(column(chunk, key), mask) for key, mask in counted.items()}
-        sketches = {}
-        for key, mask in counted.items():
-            values = column(chunk, key) if mask is None else column(chunk, key)[mask]
-            sketch = QuantileSketch(prod(values.shape[1:]), _SKETCH)
-            if len(values):
-                sketch.add(values.reshape(len(values), -1).T)
-            sketches[key] = values.shape[1:], sketch
-        return sketches
+        for key in self._meant(chunk):
+            values, counted = column(chunk, key), seen if key in batch.observations else None
+            found[key] = values.shape[1:], measure(self.by, values, counted, size=_SKETCH)
+        return found
 
     def condense(self, measures: Sequence[Mapping[Key, Any]]) -> list[Mapping[Key, Any]]:
-        def merge(one: Mapping[Key, Any], other: Mapping[Key, Any]) -> dict[Key, Any]:
-            if self.by == "std":
-                return {key: moments.merge(other[key]) for key, moments in one.items()}
+        def merge(one: Mapping[Key, Any], other: Mapping[Key, Any]) -> Mapping[Key, Any]:
             return {key: (shape, own.merge(other[key][1])) for key, (shape, own) in one.items()}
 
         return [reduce(merge, measures)]
@@ -155,22 +144,14 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         if not measures:
             raise StepError("Step 'normalize' has no episode to take statistics of")
         learnt: dict[str, Any] = {}
-        for key, found in self.condense(measures)[0].items():
-            figures: dict[str, Any]
-            where = f"Step 'normalize': {join_key(key)!r}"
+        for key, (shape, seen) in self.condense(measures)[0].items():
+            found = Scaler.of(seen, shape)
+            self._check(f"Step 'normalize': {join_key(key)!r}", found)
+            pair = found.first.tolist(), found.second.tolist()
+            figures: dict[str, Any] = dict(zip(FIGURES[self.by], pair, strict=True))
             if self.by == "quantile":
-                shape, seen = found
-                low, high = seen.quantiles([LEVELS["q01"], LEVELS["q99"]]).T.reshape(2, *shape)
-                with np.errstate(over="ignore", invalid="ignore"):
-                    self._check(where, seen.count, high - low)
-                figures = {"q01": low.tolist(), "q99": high.tolist()}
-                missing = seen.rows * len(seen.count) - int(seen.count.sum())
-                figures |= {"rank_error": seen.rank_error}
-            else:
-                self._check(where, found.count, found.std)
-                figures = {"mean": found.mean.tolist(), "std": found.std.tolist()}
-                missing = found.not_finite
-            learnt[join_key(key)] = {**figures, "not_finite": missing}
+                figures["rank_error"] = seen.rank_error
+            learnt[join_key(key)] = {**figures, "not_finite": seen.not_finite}
         return replace(self, learnt={"leaves": learnt})
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
@@ -213,8 +194,9 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
                 )
         return [key for key in leaves(chunk) if key in wanted]
 
-    def _check(self, leaf: str, count: NDArray[Any], spread: NDArray[Any]) -> None:
+    def _check(self, leaf: str, found: Scaler) -> None:
         """Raise `StepError` if values cannot be normalized with these statistics."""
+        count, spread = np.asarray(found.count), found.spread
         if not count.all():
             raise StepError(
                 f"{leaf} has no finite value in {int((count == 0).sum())} of "
@@ -235,23 +217,21 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             )
 
     def _scale(self, chunk: EpisodeChunk, key: Key, learnt: Mapping[str, Any]) -> NDArray[Any]:
-        values = column(chunk, key)
+        values, eps = column(chunk, key), self.eps or 0.0
         wide = np.result_type(values.dtype, np.float32)
-        names = ("mean", "std") if self.by == "std" else ("q01", "q99")
-        first, second = (np.asarray(learnt[name], "f8") for name in names)
-        dtype, eps = values.dtype if values.dtype.kind == "f" else np.float32, self.eps or 0.0
-        center = first.astype(wide)
-        if self.by == "std":
-            spread = second.astype(wide) + wide.type(eps)
-        else:
-            spread = ((second - first + eps) / 2).astype(wide)
+        dtype = values.dtype if values.dtype.kind == "f" else np.float32
+        first, second = (np.asarray(learnt[name], "f8") for name in FIGURES[self.by])
+        if not self.std:
+            second, eps = np.ones_like(first), 0.0
+        # Datasets that were made by quantiles have `eps` added before the sum is rounded.
+        exact = np.dtype(np.float64) if self.by == "quantile" else wide
+        center, spread, shift = Scaler(first, second, self.by).affine(eps, exact)
+        # Not of no dimension: before numpy 2 such a one does not widen float16.
+        center, spread = (np.atleast_1d(part).astype(wide) for part in (center, spread))
+        affine = Affine(center, spread, shift)
 
         def scale(values: NDArray[Any]) -> NDArray[Any]:
-            result: NDArray[Any] = np.subtract(values, center, dtype=wide)
-            if self.std:
-                result /= spread
-            if self.by == "quantile":
-                result -= 1
+            result: NDArray[Any] = affine.apply(values)
             return result.astype(dtype, copy=False)
 
         return without_overflow(chunk, key, values, scale, self.name)
@@ -283,16 +263,12 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
         [1.0, 1001.0]
     """
 
-    scale: float = 1000.0
+    scale: Annotated[float, number("a finite number above 0", lambda scale: scale > 0)] = 1000.0
     """Range of returns (maximum minus minimum) afterwards."""
     learnt: Mapping[str, Any] | None = field(
         default=None, hash=False, repr=False, metadata={"state": True}
     )
     """`minimum` and `maximum` of the finite returns, and the number of `not_finite` ones."""
-
-    def __post_init__(self) -> None:
-        fits = is_finite(self.scale) and self.scale > 0
-        self._expect("scale", "a finite number above 0", fits=fits)
 
     def settled(self, probe: EpisodeChunk) -> Self:
         return self

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,46 +50,95 @@ def normalized(values: Any, text: str = "normalize:observation.x,eps=0") -> Any:
 def test_values_row_by_row(eps: float) -> None:
     chunk = toy_chunk([3, 1, 4], unknown_final=[1])
     step = prepare_step(Normalize(("observation", "action"), eps=eps), chunk)
-    result = step.apply(chunk)
-    assert step.notes() == ()
-    for table in ("observations", "steps"):
-        for key, values in getattr(chunk.batch, table).items():
-            found, told = (
-                getattr(result.batch, table)[key],
-                step.state()["leaves"].get("/".join(key)),
-            )
-            if key[0] not in {"observation", "action"}:
-                assert found is values
-                assert told is None
-                continue
-            assert (found.dtype, found.shape) == (values.dtype, values.shape)
-            known = values[chunk.batch.root_rows] if table == "observations" else values
-            for item in np.ndindex(*values.shape[1:]):
-                place = (slice(None), *item)
-                mean, std = mean_and_std(known[place])
-                assert np.asarray(told["mean"])[item] == pytest.approx(mean, rel=1e-14)
-                assert np.asarray(told["std"])[item] == pytest.approx(std, rel=1e-14)
-                want = [(float(x) - mean) / (std + eps) for x in values[place]]
-                np.testing.assert_allclose(found[place], want, rtol=1e-5, atol=1e-6)
+    before, after = chunk.batch, step.apply(chunk).batch
+    leaves = {**before.observations, **before.steps}
+    found = {**after.observations, **after.steps}
+    named = {key for key in leaves if key[0] in {"observation", "action"}}
+    assert set(step.state()["leaves"]) == {*map("/".join, named)}
+    for key, values in leaves.items():
+        if key not in named:
+            assert found[key] is values
+            continue
+        assert (found[key].dtype, found[key].shape) == (values.dtype, values.shape)
+        known = values[before.root_rows] if key in before.observations else values
+        for item in np.ndindex(*values.shape[1:]):
+            place = (slice(None), *item)
+            mean, std = mean_and_std(known[place])
+            want = [(float(x) - mean) / (std + eps) for x in values[place]]
+            np.testing.assert_allclose(found[key][place], want, rtol=1e-5, atol=1e-6)
+
+
+NAN, INF = math.nan, math.inf
+ODD = np.array([[1.5, NAN], [INF, 4.0], [2.5, -INF], [9.0, 5.5], [NAN, 9.0]])
+OPTIONS = {"": 1e-3, ",eps=0": 0, ",std=false": 1e-3, ",by=quantile": 1e-6, ",by=quantile,eps=0.7": 0.7}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[3], [7], [20], [50]], "f2"),
+        np.array([3, 7, 20, 50], "f2"),
+        np.array([3, 7, 20, 50], "u1"),
+        np.array([3, 7, 20, 50], "i8"),
+        1e6 + np.arange(1, 5)[:, None] * 1e-6,  # not rounded to float32
+        2**30 + np.arange(4, dtype=np.int32),  # nor these
+        np.random.default_rng(0).normal(7, 30, (90, 2, 3)).astype("f4"),
+        ODD,
+        ODD.astype("f4"),
+    ],
+    ids=lambda values: f"{values.dtype} {[*values.shape]}",
+)
+def test_values_and_types(values: Any, options: str) -> None:
+    """Every bit, with the operations in their order: with float32, quantiles differ from a batch's."""
+    found, step = normalized(values, f"normalize:observation.x{options}")
+    told, eps = step.state()["leaves"]["observation/x"], OPTIONS[options]
+    seen = np.where(np.isfinite(values), values, NAN)[:-1].astype("f8")
+    wide = np.result_type(values.dtype, "f4").type
+    if "quantile" in options:
+        first, second = np.array(told["q01"]), np.array(told["q99"])
+        known, shift = np.nanquantile(seen, [0.01, 0.99], axis=0), 1
+        divisor = ((second - first + eps) / 2).astype(wide)
+        assert told["rank_error"] == 0
+    else:
+        first, second = np.array(told["mean"]), np.array(told["std"])
+        known, shift = np.array([np.nanmean(seen, 0), np.nanstd(seen, 0)]), 0
+        divisor = wide(1) if "std" in options else second.astype(wide) + wide(eps)
+    np.testing.assert_allclose([first, second], known, rtol=1e-9)
+    becomes = values.dtype if values.dtype.kind == "f" else np.dtype("f4")
+    want = ((values.astype(wide) - first.astype(wide)) / divisor - wide(shift)).astype(becomes)
+    assert (found.dtype, found.shape) == (becomes, values.shape)
+    np.testing.assert_array_equal(found, want)
+    missing = 3 if values.shape == ODD.shape else 0
+    assert told["not_finite"] == missing
+    said = f"normalize: 'observation/x' has {missing} values that are NaN or infinite; "
+    assert [note.startswith(said) for note in step.notes()] == [True] * bool(missing)
+
+
+SAME, NONE = np.full((4, 1), 7.5, np.float32), np.array([[NAN, 1], [INF, 2], [NAN, 3]])
+WIDE = np.array([1.7e308, -1.7e308, 1e308])
 
 
 @pytest.mark.parametrize(
-    ("values", "becomes"),
+    ("values", "options", "outcome"),
     [
-        (np.array([[3], [7], [20], [50]], "f2"), "f2"),
-        (np.array([3, 7, 20, 50], "f4"), "f4"),
-        (1e6 + np.arange(1, 5)[:, None] * 1e-6, "f8"),  # not rounded to float32
-        (np.array([3, 7, 20, 50], "u1"), "f4"),
-        (2**30 + np.arange(4, dtype=np.int32), "f4"),  # nor these
-        (np.array([3, 7, 20, 50], "i8"), "f4"),
+        (SAME, "", 0),
+        (SAME, "by=quantile", -1),
+        (SAME, "eps=0,std=false", 0),
+        (SAME, "eps=0", "'observation/x' never changes in 1 of 1 feature, and eps=0"),
+        (SAME, "eps=0,by=quantile", "has equal quantiles in 1 of 1 feature, and eps=0"),
+        (NONE, "", "'observation/x' has no finite value in 1 of 2 features"),
+        (NONE, "by=quantile", "has no finite value in 1 of 2 features"),
+        (WIDE, "", "too large for a standard deviation or range"),
+        (WIDE, "by=quantile", "too large for a standard deviation or range"),
     ],
 )
-def test_types(values: Any, becomes: str) -> None:
-    found, _ = normalized(values)
-    mean, std = mean_and_std(np.ravel(values)[:-1])
-    assert (found.dtype, found.shape) == (np.dtype(becomes), values.shape)
-    want = [(float(x) - mean) / std for x in np.ravel(values)]
-    np.testing.assert_allclose(np.ravel(found), want, rtol=1e-3)
+def test_values_without_a_spread(values: Any, options: str, outcome: Any) -> None:
+    expected = (
+        pytest.raises(StepError, match=outcome) if isinstance(outcome, str) else nullcontext()
+    )
+    with expected:
+        assert (normalized(values, f"normalize:observation.x,{options}")[0] == outcome).all()
 
 
 def test_a_parent_takes_floats_and_a_leaf_is_taken_as_it_is() -> None:
@@ -113,30 +163,6 @@ def test_next_of_another_shape_is_not_scaled_by_its_root() -> None:
     own = prepare_step(parse_step("normalize:next.seen,eps=0"), chunk).apply(chunk).batch.steps
     assert own["seen", "x"].tolist() == steps["seen.x"].tolist()
     assert own["next", "seen", "x"][:, 0] == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
-
-
-def test_without_the_standard_deviation() -> None:
-    found, _ = normalized(np.array([1.0, 2, 6, 9]), "normalize:observation.x,std=false")
-    np.testing.assert_allclose(found, [-2, -1, 3, 6])
-
-
-def test_a_number_that_never_changes_becomes_zero() -> None:
-    values = np.full((4, 1), 7.5, np.float32)
-    assert normalized(values, "normalize:observation.x")[0].tolist() == [[0]] * 4
-    with pytest.raises(StepError, match=r"'observation/x' never changes in 1 of 1 feature,"):
-        normalized(values)
-
-
-def test_nan_and_infinite_values_do_not_count_and_stay() -> None:
-    values = np.array([[1.5, np.nan], [np.inf, 4.0], [2.5, -np.inf], [9.0, 5.5], [np.nan, 9.0]])
-    found, step = normalized(values)
-    for item in range(2):
-        mean, std = mean_and_std(values[:-1, item])
-        for new, old in zip(found[:, item], values[:, item], strict=True):
-            want = (old - mean) / std if math.isfinite(old) else old
-            assert new == pytest.approx(want, nan_ok=True)
-    said = "normalize: 'observation/x' has 3 values that are NaN or infinite; "
-    assert step.notes()[0].startswith(said)
 
 
 def test_statistics_go_through_json_exactly() -> None:
@@ -170,10 +196,6 @@ def test_values_without_statistics() -> None:
         parse_step("normalize").apply(toy_chunk([2]))
     with pytest.raises(StepError, match="no episode to take statistics of"):
         Normalize().fitted([])
-    with pytest.raises(StepError, match=r"'observation/x' has no finite value in 1 of 2 features"):
-        normalized(np.array([[np.nan, 1.0], [np.inf, 2.0], [np.nan, 3.0]]))
-    with pytest.raises(StepError, match="too large"):
-        normalized(np.array([1e308, -1e308, 1e308]))
 
 
 def test_data_that_the_statistics_do_not_fit() -> None:
