@@ -422,6 +422,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
         self._check_single_rows()
         batches = EpochBatches(
             self,
+            self._storage.rows(valid_only=True),
             self._size(None) if batch_size is None else batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -429,7 +430,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffe
             rank=rank,
             world=world,
         )
-        return DatasetLoader(self, batches, num_workers=num_workers, **options)
+        return DatasetLoader(batches, num_workers=num_workers, **options)
 
     def _check_single_rows(self, whose: str = "") -> None:
         if self._sampler.keeps_together:

@@ -227,7 +227,7 @@ class SubsetStorage:
 
     @cached_property
     def _every(self) -> ValidRows:
-        return ValidRows(len(self), np.zeros(0, np.int64))
+        return ValidRows(len(self))
 
     @cached_property
     def _valid(self) -> ValidRows:

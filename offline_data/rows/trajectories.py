@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +52,7 @@ class TrajectoryStorage:
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - all episodes are valid
         """Return all episodes."""
-        return ValidRows(len(self), np.zeros(0, np.int64))
+        return ValidRows(len(self))
 
     def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
         """Return the same episodes with only some leaves; see `Storage`."""

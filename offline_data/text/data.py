@@ -157,29 +157,6 @@ def create_infinite_iterator(iterator: Iterable[Any]) -> Iterator[Any]:
             yield one
 
 
-class _BatchRows:
-    """Rows of a tensorclass for a `DatasetLoader`."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-        self.storage = self
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def rows(self, *, valid_only: bool = True) -> ValidRows:
-        import numpy as np
-
-        del valid_only
-        return ValidRows(len(self._data), np.zeros(0, np.int64))
-
-    def _prepare(self) -> None:
-        """Do nothing: no statistics are computed before workers start."""
-
-    def __getitem__(self, rows: Any) -> Any:
-        return self._data[torch.as_tensor(rows)]
-
-
 def get_dataloader(
     batch_size: int,
     block_size: int,
@@ -228,8 +205,9 @@ def get_dataloader(
         num_workers=num_workers,
         **options,
     )
-    rows = _BatchRows(data)
-    batches = EpochBatches(rows, batch_size, seed=seed, drop_last=True, rank=rank, world=world)
+    batches = EpochBatches(
+        data, ValidRows(len(data)), batch_size, seed=seed, drop_last=True, rank=rank, world=world
+    )
     ahead: dict[str, Any] = {"num_workers": 1, "prefetch_factor": prefetch} if prefetch else {}
-    loader = DatasetLoader(rows, batches, device=device, **ahead)
+    loader = DatasetLoader(batches, device=device, **ahead)
     return create_infinite_iterator(loader) if infinite else loader

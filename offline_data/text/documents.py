@@ -107,16 +107,6 @@ class Documents:
         found = self._reader.lengths[self.numbers]
         return found if self.max_length is None else np.minimum(found, self.max_length)
 
-    @property
-    def storage(self) -> Documents:
-        """Itself, whose `rows` a loader draws from."""
-        return self
-
-    def rows(self, *, valid_only: bool = True) -> ValidRows:
-        """Return all numbers of documents."""
-        del valid_only
-        return ValidRows(len(self), np.zeros(0, np.int64))
-
     def __getitem__(self, index: Any) -> TensorDict:
         """Return one document, `[T]`, or a batch of some: a slice, or ints `[B]`."""
         if not isinstance(index, slice):
@@ -141,6 +131,7 @@ class Documents:
         """Return a loader of batches of documents, each once per epoch; see `ds.dataloader`."""
         batches = EpochBatches(
             self,
+            ValidRows(len(self)),
             batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -148,7 +139,7 @@ class Documents:
             rank=rank,
             world=world,
         )
-        return DatasetLoader(self, batches, num_workers=num_workers, **options)
+        return DatasetLoader(batches, num_workers=num_workers, **options)
 
     def _documents_of(self, dataset: BaseDatasetExperienceReplay) -> NDArray[np.int64]:
         """Return the numbers of all documents, or of those of a view, which must be whole."""

@@ -73,12 +73,15 @@ def epoch(loader: Any) -> list[list[int]]:
     ]
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_an_epoch_has_each_document_once(dataset: Any) -> None:
     loader = Documents(dataset).dataloader(4, seed=3)
     first, second = epoch(loader), epoch(loader)
     assert sorted(first) == sorted(second) == sorted(TEXTS)
     assert first != second
-    assert epoch(Documents(dataset).dataloader(4, seed=3)) == first
+    workers: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
+    for options in ({}, workers):
+        assert epoch(Documents(dataset).dataloader(4, seed=3, **options)) == first
     assert epoch(Documents(dataset).dataloader(4, shuffle=False)) == TEXTS
 
 

@@ -143,6 +143,7 @@ class EpochBatches(DistributedSampler[Any]):
     def __init__(
         self,
         buffer: Any,
+        rows: ValidRows,
         batch_size: int,
         *,
         shuffle: bool = True,
@@ -163,7 +164,7 @@ class EpochBatches(DistributedSampler[Any]):
             seed=seed,
             drop_last=drop_last,
         )
-        self._rows: ValidRows = buffer.storage.rows(valid_only=True)
+        self._rows = rows
         self.position = (0, 0)
         """Epoch, and number of batches before the next iteration."""
         self.reached = (0, 0)
@@ -314,14 +315,12 @@ class DatasetLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        buffer: Any,
         batches: EpochBatches,
         *,
         collate_fn: Callable[[Any], Any] | None = None,
         device: torch.device | str | int | None = None,
         **options: Any,
     ) -> None:
-        self._buffer = buffer
         self.device = None if device is None else as_device(device)
         if taken := {"batch_sampler", "sampler"} & options.keys():
             raise UsageError(
@@ -329,7 +328,7 @@ class DatasetLoader(DataLoader[Any]):
                 hint="torch.utils.data.DataLoader(ds, …) takes one",
             )
         super().__init__(
-            WholeBatches(buffer),  # type: ignore[arg-type]  # has the interface of a map-style dataset
+            WholeBatches(batches.dataset),  # type: ignore[arg-type]  # has the interface of a map-style dataset
             batch_size=None,
             sampler=batches,
             collate_fn=collate_fn or Unchanged(),
@@ -348,8 +347,8 @@ class DatasetLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch's own iterator class
         """Yield the batches of the next epoch."""
-        if self.num_workers:
-            self._buffer._prepare()
+        if self.num_workers and hasattr(self.batches.dataset, "_prepare"):
+            self.batches.dataset._prepare()
         batches, count = self.batches, len(self)
         epoch, begin = batches.reached = batches.position
         for number, batch in enumerate(super().__iter__(), begin + 1):

@@ -21,6 +21,7 @@ from offline_data.buffers.specs import Spaces, Specs, check_torchrl, spaces_of, 
 from offline_data.buffers.views.episode import Episode, read_episode
 from offline_data.rows.keys import KeyLike
 from offline_data.rows.samplers import Sampler
+from offline_data.rows.samplers.base import ValidRows
 from offline_data.store.arrays import Style
 
 if TYPE_CHECKING:
@@ -107,9 +108,16 @@ class DatasetMixture(RowMixture):
         size = self.batch_size if batch_size is None else batch_size
         rows = MixtureRows(self, sources)
         batches = MixtureBatches(
-            rows, size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank, world=world
+            rows,
+            ValidRows(len(rows)),
+            size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            rank=rank,
+            world=world,
         )
-        return DatasetLoader(rows, batches, num_workers=num_workers, **options)
+        return DatasetLoader(batches, num_workers=num_workers, **options)
 
     @property
     def episodes(self) -> MixtureEpisodes:

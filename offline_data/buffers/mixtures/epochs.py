@@ -13,7 +13,7 @@ from offline_data.base.pickles import pickled_by_name
 from offline_data.buffers.bridges.loader import EpochBatches
 from offline_data.buffers.mixtures.allocation import draw_members
 from offline_data.episode.permutation import EpochOrder
-from offline_data.rows.samplers.base import ValidRows, nothing_to_draw
+from offline_data.rows.samplers.base import nothing_to_draw
 
 
 @pickled_by_name
@@ -21,21 +21,16 @@ class MixtureRows:
     """The rows of a mixture's sources by source and number, as the map-style dataset of a loader."""
 
     def __init__(self, mixture: Any, sources: Sequence[Any]) -> None:
-        self.mixture, self.storage = mixture, self
+        self.mixture = mixture
         self.valid = [source.storage.rows(valid_only=True) for source in sources]
         self.shares = mixture.source_shares()
         for source, share, rows in zip(sources, self.shares, self.valid, strict=True):
             if share and not rows.count:
                 raise nothing_to_draw(source.storage)
 
-    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - others are never drawn
-        """Return as many rows as all sources with a share have."""
-        counts = (rows.count for rows, share in zip(self.valid, self.shares, strict=True) if share)
-        return ValidRows(sum(counts), np.zeros(0, np.int64))
-
     def __len__(self) -> int:
-        """Return the number of rows of an epoch."""
-        return self.rows(valid_only=True).count
+        """Return the number of rows of an epoch: as many as all sources with a share have."""
+        return sum(own.count for own, share in zip(self.valid, self.shares, strict=True) if share)
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Any:
         """Return the batch of sources and their rows, int64 `[2, B]`."""

@@ -209,7 +209,7 @@ class Window:
         self._runs = EpisodeIndex(starts, lengths, final)
         last = batch.last_rows
         lost = last[~batch.final_observation & ~batch.steps[TERMINATED][last, 0]]
-        self._valid, self._every = (ValidRows(len(self), rows) for rows in (lost, lost[:0]))
+        self._valid, self._every = ValidRows(len(self), lost), ValidRows(len(self))
 
     @property
     def left(self) -> int:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,6 @@ from offline_data.rows.state import Saves
 from offline_data.rows.transforms import spread
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from tensordict import TensorDict
 
@@ -29,18 +29,17 @@ OWN, GLOBAL = "generator", "global_generator"
 
 @pickled_by_name
 class ValidRows:
-    """The rows `[0, total)` except `left_out`, `[k]` ascending; `count` of them.
+    """The rows `[0, total)` except `left_out`, `[k]` ascending, None: no others; `count` of them.
 
     Example:
-        >>> import numpy as np
         >>> rows = ValidRows(6, np.array([2, 3]))
         >>> rows.count, rows.at(torch.arange(4)).tolist()
         (4, [0, 1, 4, 5])
     """
 
-    def __init__(self, total: int, left_out: NDArray[np.int64]) -> None:
+    def __init__(self, total: int, left_out: NDArray[np.int64] | None = None) -> None:
+        self.left_out = left_out = np.zeros(0, np.int64) if left_out is None else left_out
         self.count = total - len(left_out)
-        self.left_out = left_out
         # A row is its number plus the number of rows left out before it.
         skips = torch.as_tensor(left_out, dtype=torch.int64)
         self._from = (skips - torch.arange(len(skips))) if len(skips) else None
