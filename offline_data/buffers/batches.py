@@ -455,8 +455,12 @@ class BatchSource(Saves, Generic[Batch]):
         return self._tensorclass.from_tensordict(batch.select(*fields, strict=False))
 
     def _drop_drawn(self) -> None:
-        self._ahead.restore((), self._make)
+        self._restore(())
         self._ended = False
+
+    def _restore(self, draws: Iterable[Draw]) -> None:
+        """Replace the draws whose batches were not returned yet."""
+        self._ahead.restore(draws, self._make)
 
     @property
     def _grows(self) -> bool:

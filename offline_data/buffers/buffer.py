@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase, is_tensorclass
@@ -21,7 +21,7 @@ from offline_data.buffers.arguments import (
     either,
 )
 from offline_data.buffers.batches import Batch, BatchSource
-from offline_data.buffers.prefetch import Draw, check_draw
+from offline_data.buffers.prefetch import DRAWS, Draw, draw_of
 from offline_data.buffers.torchrl_dumps import read_torchrl_dump
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
@@ -30,12 +30,12 @@ from offline_data.buffers.writers import (
     immutable,
 )
 from offline_data.raw.tensordict_memmap import is_torchrl_dump
+from offline_data.rows import fields
 from offline_data.rows.derived.base import Derived
-from offline_data.rows.fields import StateFields, check_plain
 from offline_data.rows.indexing import Index
 from offline_data.rows.keys import KeyLike, path_of
 from offline_data.rows.samplers import Sampler
-from offline_data.rows.state import check_part, load_tree, owned_state, save_tree
+from offline_data.rows.state import PART, load_tree, save_tree
 from offline_data.rows.storage import GrowingStorage, Storage, TensorStorage
 from offline_data.rows.storage.rows import across
 from offline_data.rows.transforms import Transform
@@ -107,6 +107,15 @@ class ReplayBuffer(BatchSource[Batch]):
         (tensor(9.), torch.Size([2]))
     """
 
+    STATE: ClassVar = {
+        "transforms": PART.at("_chain"),
+        "sampler": PART.at("_sampler"),
+        "storage": PART.at("_storage"),
+        "writer": PART.at("_writer"),
+        "batch_size": fields.ANY.at("_batch_size"),
+        "ended": fields.FLAG.at("_ended"),
+        "draws": DRAWS,
+    }
     _default_writer: Callable[[], Writer] = RoundRobinWriter
 
     def __init__(
@@ -347,69 +356,33 @@ class ReplayBuffer(BatchSource[Batch]):
         It includes the random state: of the sampler's own generator, or if the sampler has no seed and
         the buffer no `generator`, of torch's global one (on the CPU), which `load_state_dict` then
         sets. For a dataset it has the id and no rows; rows of a growing storage are not copied.
+
+        Load it after everything else that draws random numbers, such as making a model, if the
+        sampler has no seed.
         """
         with self._lock:
-            storage = self._storage
-            return {
-                "kinds": self._kinds(),
-                "storage": storage.state_dict() if isinstance(storage, GrowingStorage) else {},
-                "sampler": self._sampler.state_dict(),
-                "writer": self._writer.state_dict(),
-                "transforms": self._chain.state_dict(),
-                "batch_size": self._batch_size,
-                "draws": [draw._asdict() for draw in self._ahead.drawn()],
-                "ended": self._ended,
-            }
+            return {"kinds": self._kinds(), **super().state_dict()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state returned by `state_dict`.
+    def check_state(self, state: Any, above: Any = None) -> None:
+        """See `Saves`; a state of other sampler, writer, dataset or transforms is a `UsageError`."""
+        kinds = fields.check(state, type(self).__name__, {"kinds": fields.TABLE})["kinds"]
+        if repr(kinds) != repr(self._kinds()):  # a tensor in it would not compare
+            raise UsageError(f"The state is of {kinds}; this buffer has {self._kinds()}")
+        super().check_state(state, above)
 
-        Everything is checked before anything is changed. Load it after everything else that draws
-        random numbers, such as making a model, if the sampler has no seed; see `state_dict`.
+    def _rules(self, state: Any, above: Any) -> Iterator[fields.Rule]:  # noqa: ARG002
+        size = fields.integer(1, max(_LARGEST_BATCH, self._batch_size or 1))
+        size = size if self._prefetch else fields.or_none(size)
+        yield "batch_size", size.holds(state["batch_size"]), size.expected
 
-        Raises:
-            UsageError: Other sampler, writer, dataset or transforms; rows that do not match.
-            IntegrityError: Damaged.
-        """
-        self.check_state(state_dict)
+    def _draw_of(self, draw: Any, state: Any) -> Draw:
+        """Return a draw in a state, whose rows the storage has after loading."""
+        return draw_of(draw, state["storage"]["count"] if self._grows else len(self._storage))
+
+    def _set_state(self, state: dict[str, Any]) -> None:
         with self._lock:
-            self._chain.load_state_dict(state_dict["transforms"])
-            self._drop_drawn()
-            if isinstance(self._storage, GrowingStorage):
-                self._storage.load_state_dict(state_dict["storage"])
-            self._writer.load_state_dict(state_dict["writer"])
-            self._sampler.load_state_dict(state_dict["sampler"])
-            self._batch_size, self._ended = state_dict["batch_size"], state_dict["ended"]
-            draws = [
-                Draw(old["rows"].clone(), old["info"], old["last"]) for old in state_dict["draws"]
-            ]
-            self._ahead.restore(draws, self._make)
-
-    def check_state(self, state: Any) -> None:
-        """Raise unless `load_state_dict` takes a state; see there."""
-        fields = StateFields(state, type(self).__name__)
-        kinds, own = fields.mapping("kinds"), self._kinds()
-        check_plain(kinds, "kinds")
-        if kinds != own:
-            raise UsageError(f"The state is of {kinds}; this buffer has {own}")
-        self._chain.check_state(fields.get("transforms"))
-        check_part(self._sampler, fields.get("sampler"))
-        steps = None
-        if isinstance(self._storage, GrowingStorage):
-            check_part(self._storage, fields.get("storage"))
-            steps = self._storage.steps_in(fields.get("storage"))
-        check_part(self._writer, fields.get("writer"), steps)
-        if fields.get("batch_size") is not None:
-            fields.integer("batch_size", max(_LARGEST_BATCH, self._batch_size or 1), low=1)
-        fields.check("batch_size", not self._prefetch or state["batch_size"], "a number")
-        fields.flag("ended")
-        for draw in fields.items("draws"):
-            self._check_draw(draw, state)
-
-    def _check_draw(self, draw: Any, state: Any) -> None:
-        """Raise `IntegrityError` unless a draw has rows that the storage has after loading."""
-        grows = isinstance(self._storage, GrowingStorage)
-        check_draw(draw, state["storage"]["count"] if grows else len(self._storage))
+            self._restore(())
+            super()._set_state(state)
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder atomically, as JSON and raw tensor bytes.
@@ -443,10 +416,10 @@ class ReplayBuffer(BatchSource[Batch]):
             self.load_state_dict(read_torchrl_dump(folder, self))
             return
         state = load_tree(folder)
-        fields = StateFields(state, type(self).__name__)
         if isinstance(self._storage, GrowingStorage):
-            state["storage"] = self._storage.state_of_saved(fields.get("storage"))
-        self.load_state_dict(owned_state(state))
+            fields.check(state, type(self).__name__, {"storage": fields.ANY})
+            state["storage"] = self._storage.state_of_saved(state["storage"])
+        self.load_state_dict(state)
 
     def register_save_hook(self, hook: Callable[..., Any]) -> None:
         """Register a hook on the storage; see `GrowingStorage.register_save_hook`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offline_data.base.pickles import pickled_by_name
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 
 
 @pickled_by_name
@@ -23,19 +23,45 @@ class Draw(NamedTuple):
     info: dict[Any, Tensor]
     last: bool
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for `draw_of`."""
+        return self._asdict()
 
-def check_draw(draw: Any, count: int) -> None:
-    """Raise `IntegrityError` unless a draw in a state has rows below `count`, and leaves of them."""
-    fields = StateFields(draw, "a prefetched batch")
-    fields.only("rows", "info", "last")
-    rows = fields.rows("rows", count)
-    fields.check("rows", len(rows), "one row or more")
-    for key, leaf in fields.mapping("info").items():
+
+def draw_of(state: Any, count: int) -> Draw:
+    """Return the draw in a state, a copy; raises `IntegrityError` unless its rows are below `count`."""
+    expected = {"rows": fields.row_numbers(count), "info": fields.TABLE, "last": fields.FLAG}
+    fields.check(state, "a prefetched batch", expected, _rules(state))
+    info = {key: leaf.clone() for key, leaf in state["info"].items()}
+    return Draw(state["rows"].clone(), info, state["last"])
+
+
+def _rules(state: Any) -> Iterator[fields.Rule]:
+    rows = state["rows"]
+    yield "rows", len(rows), "one row or more"
+    for key, leaf in state["info"].items():
         names = key if isinstance(key, tuple) else (key,)
         fits = names and all(isinstance(name, str) for name in names)
         fits = fits and isinstance(leaf, torch.Tensor) and leaf.shape[:1] == rows.shape
-        fields.check("info", fits, f"leaves of {len(rows)} rows")
-    fields.flag("last")
+        yield "info", fits, f"leaves of {len(rows)} rows"
+
+
+class _Draws(fields.StateField):
+    """The draws whose batches were not returned yet, of an object that draws ahead."""
+
+    def get(self, own: Any, name: str) -> Any:  # noqa: ARG002
+        return [draw.state_dict() for draw in own._ahead.drawn()]
+
+    def check(self, own: Any, name: str, state: Any, where: str) -> None:
+        super().check(own, name, state, where)
+        for draw in state[name]:
+            own._draw_of(draw, state)
+
+    def put(self, own: Any, name: str, state: Any) -> None:
+        own._restore([own._draw_of(draw, state) for draw in state[name]])
+
+
+DRAWS = _Draws("a list", fields.LIST.holds)
 
 
 Make: TypeAlias = "Callable[[Draw], Any]"

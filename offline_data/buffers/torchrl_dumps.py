@@ -16,6 +16,7 @@ import math
 import os
 import stat
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,29 @@ from offline_data.raw.tensordict_memmap import (
     read_fields,
     read_tensordict,
 )
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
+from offline_data.rows.fields import GLOBAL, OWN
 from offline_data.rows.gather.mmap import map_file
 from offline_data.rows.keys import as_key
 from offline_data.rows.samplers import PrioritizedSampler, SamplerWithoutReplacement
-from offline_data.rows.samplers.base import GLOBAL, OWN
 from offline_data.rows.storage import LazyTensorStorage, TensorStorage
 
 _SINGLE = "_-single-tensor-_"
 _NEVER = -1.0
+_NULL = fields.StateField("null: rows are not consumed", lambda value: value is None)
+_FILES: dict[str, dict[str, fields.StateField]] = {
+    BUFFER_METADATA: {
+        "batch_size": fields.ANY,
+        "consume_after_n_samples": fields.optional(_NULL),
+    },
+    "storage_metadata.json": {"len": fields.COUNT, "is_pytree": fields.FLAG},
+    "metadata.json": {},  # a writer checks its state
+    "sampler_metadata.json": {
+        **dict.fromkeys(("_alpha", "_beta", "_eps", "_max_capacity"), fields.NUMBER),
+        "_schema_version": fields.optional(fields.integer(high=1)),
+        "_max_priority": fields.LIST,
+    },
+}
 _HINT = (
     "TorchRL's own loads reads it, and buffer.extend(theirs[:]) writes its rows here: LazyTensorStorage "
     "and LazyMemmapStorage of TensorDicts or tensors, without transforms, can be read"
@@ -85,9 +100,6 @@ def _refusal(folder: Path, reason: str) -> IntegrityError:
 
 def _state(folder: Path, buffer: Any) -> dict[str, Any]:
     metadata = _read(folder / BUFFER_METADATA)
-    if metadata.has("consume_after_n_samples"):
-        never = metadata.get("consume_after_n_samples") is None
-        metadata.check("consume_after_n_samples", never, "null: rows are not consumed")
     if os.path.lexists(folder / "transform.t"):
         raise IntegrityError("transform.t, the state of its transforms, is a pickle")
     state = {**buffer.state_dict(), "draws": [], "ended": False}
@@ -95,8 +107,8 @@ def _state(folder: Path, buffer: Any) -> dict[str, Any]:
     state["writer"] = _writer(folder / "writer", buffer.writer, rows, width)
     state["storage"] = _storage(rows, buffer.storage.ndim, state["writer"].get("cursor"))
     state["sampler"] = _sampler(folder, buffer.sampler, len(rows) * width)
-    if metadata.get("batch_size") is not None:
-        state["batch_size"] = metadata.get("batch_size")
+    if metadata["batch_size"] is not None:
+        state["batch_size"] = metadata["batch_size"]
     return state
 
 
@@ -108,18 +120,18 @@ def _rows(folder: Path, storage: Any) -> tuple[Any, int]:
             "LazyTensorStorage or a LazyMemmapStorage"
         )
     metadata = _read(folder / "storage_metadata.json")
-    count = metadata.integer("len")
     rows: Any
-    if metadata.flag("is_pytree"):
-        leaves = metadata.mapping("metadata")
-        metadata.check("metadata", leaves.keys() == {_SINGLE}, "one tensor, no dict or tuple")
-        leaf = StateFields(leaves, _SINGLE).mapping(_SINGLE)
+    count = metadata["len"]
+    if metadata["is_pytree"]:
+        if {*metadata["metadata"]} != {_SINGLE}:
+            raise IntegrityError("its rows are a dict or tuple; expected one tensor")
+        leaf = metadata["metadata"][_SINGLE]
         rows = _map_tensor(describe_tensor(folder / f"{_SINGLE}.memmap", leaf))
     else:
         rows = storage.after_load_hooks(_collection(folder))
     width = math.prod(rows.shape[1 : storage.ndim])
-    fits = width and count % width == 0 and count <= rows.shape[: storage.ndim].numel()
-    metadata.check("len", fits, f"whole steps of {width} within rows {list(rows.shape)}")
+    if not (width and count % width == 0 and count <= rows.shape[: storage.ndim].numel()):
+        raise IntegrityError(f"{count} rows are not whole steps of {width} in {list(rows.shape)}")
     if count > -(-storage.max_size // width) * width:
         raise UsageError(
             f"{folder} has {plural(count, 'row')}; this storage has space for {storage.max_size}"
@@ -149,18 +161,18 @@ def _storage(rows: Any, ndim: int, cursor: int | None) -> dict[str, Any]:
 
 def _writer(folder: Path, writer: Any, rows: Any, width: int) -> dict[str, Any]:
     metadata = _read(folder / "metadata.json")
-    best = metadata.has("rank_key")
+    best = "rank_key" in metadata
     kind: Any = TensorDictMaxValueWriter if best else RoundRobinWriter
     if not isinstance(writer, kind):
         raise _other(folder, f"a {kind.__name__}", writer)
-    known = metadata.has("write_count") and metadata.get("write_count") is not None
-    count = metadata.integer("write_count") if known else len(rows)
+    known = metadata.get("write_count")
+    count = len(rows) if known is None else known
     if not best:  # TorchRL counts steps
-        return {"write_count": count * width, "cursor": metadata.integer("cursor")}
-    key = metadata.get("rank_key")
+        return {"write_count": count * width, "cursor": metadata["cursor"]}
+    key = metadata["rank_key"]
     if as_key(tuple(key) if isinstance(key, list) else key) != writer.rank_key:
         raise UsageError(f"{folder} ranks rows by {key}; this buffer by {writer.rank_key}")
-    said = {name: metadata.get(name) for name in ("shape", "dtype")}
+    said = {name: metadata[name] for name in ("shape", "dtype")}
     ranks = _map_tensor(describe_tensor(folder / "current_top_values.memmap", said)).reshape(-1, 2)
     return {"write_count": count, "ranks": ranks[:, 0].double(), "rows": ranks[:, 1].long()}
 
@@ -204,19 +216,16 @@ def _epoch(folder: Path, sampler: SamplerWithoutReplacement) -> dict[str, Any]:
 def _priorities(folder: Path, sampler: PrioritizedSampler, count: int) -> dict[str, Any]:
     """Return priorities from TorchRL's weights, `(priority + eps) ** alpha`."""
     metadata = _read(folder / "sampler_metadata.json")
-    versioned = metadata.has("_schema_version") and metadata.integer("_schema_version", 1)
     alpha, beta, eps, size = (
-        metadata.number(name) for name in ("_alpha", "_beta", "_eps", "_max_capacity")
+        metadata[name] for name in ("_alpha", "_beta", "_eps", "_max_capacity")
     )
-    metadata.check(
-        "_max_capacity", size >= count and size % 1 == 0, f"{plural(count, 'row')} or more"
-    )
-    highest = StateFields({"it": metadata.items("_max_priority", 2)[0]}, "_max_priority").number(
-        "it"
-    )
+    if size < count or size % 1:
+        raise IntegrityError(f"_max_capacity is {size}; expected {plural(count, 'row')} or more")
     tree = {"shape": [int(size)], "dtype": "torch.float64"}
     weights = _map_tensor(describe_tensor(folder / "sumtree.memmap", tree))[:count]
-    metadata.check("_alpha", (weights >= 0).all(), "that of weights, which are numbers from 0 on")
+    if not (weights >= 0).all():
+        raise IntegrityError("its weights are not numbers from 0 on")
+    highest = metadata["_max_priority"][0]
     known = weights.pow(1 / alpha).sub(eps).clamp(min=0) if alpha else weights * 0 + highest
     capacity = max(count, sampler.max_capacity)
     priorities = torch.full((capacity,), _NEVER, dtype=sampler.dtype)
@@ -229,7 +238,8 @@ def _priorities(folder: Path, sampler: PrioritizedSampler, count: int) -> dict[s
         "priorities": priorities,
         "weights": none.to(sampler.dtype),
         "allowed": none,
-        "highest": highest if versioned else None,  # earlier, it was a weight in some cases
+        # Earlier, it was a weight in some cases.
+        "highest": highest if "_schema_version" in metadata else None,
     }
 
 
@@ -266,5 +276,5 @@ def _map_tensor(found: MappedTensor) -> Tensor:
     return data.view(dtype).reshape(found.shape)
 
 
-def _read(path: Path) -> StateFields:
-    return StateFields(read_fields(path), str(path))
+def _read(path: Path) -> Mapping[str, Any]:
+    return fields.check(read_fields(path), str(path), _FILES[path.name])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import heapq
 import sys
 from abc import abstractmethod
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
 from offline_data.base.errors import BufferUsageError, ImmutableError, UsageError
+from offline_data.base.plurals import plural
 from offline_data.episode.fields import REWARD, join_key
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.samplers.reduce import check_reduction, reduce_values
 from offline_data.rows.state import Saves
@@ -29,6 +31,7 @@ class Writer(Saves):
     rows since overwritten.
     """
 
+    STATE: ClassVar = {"write_count": fields.COUNT}
     indexes = False
     """Whether TensorDicts that are read from the storage have the leaf `index`."""
 
@@ -61,28 +64,14 @@ class Writer(Saves):
         if empty_write_count:
             self.write_count = 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from."""
-        return {"write_count": self.write_count}
-
-    def check_state(self, state: Any, steps: tuple[int, int] | None = None) -> None:  # noqa: ARG002
-        """Raise `IntegrityError` unless `load_state_dict` takes a state.
-
-        `steps`: number in the storage then, and its capacity; None: those of the storage now.
-        """
-        StateFields(state, type(self).__name__).integer("write_count")
-
-    def _steps(self) -> tuple[int, int]:
-        """Return the steps in the storage, and its capacity; no storage has any number."""
+    def _steps(self, above: Any) -> tuple[int, int]:
+        """Return the steps in the storage, or in that of a state, and its capacity."""
         storage = self._storage
-        if storage is None:
+        if storage is None:  # of any size
             return sys.maxsize, sys.maxsize
+        if above is not None:
+            return storage.steps_in(above["storage"])
         return len(storage) // storage.width, storage.steps
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; the storage must be in the same state."""
-        self.check_state(state_dict)
-        self.write_count = state_dict["write_count"]
 
     @property
     def storage(self) -> GrowingStorage:
@@ -104,6 +93,8 @@ class RoundRobinWriter(Writer):
     A failed write does not move the cursor. If more rows are written than fit, the last ones are
     kept. `**torchrl`: `compilable` and `track_generations`; only the defaults are accepted.
     """
+
+    STATE: ClassVar = {**Writer.STATE, "cursor": fields.COUNT}
 
     def __init__(self, **torchrl: Any) -> None:
         refuse(type(self).__name__, torchrl, "compilable track_generations")
@@ -138,20 +129,10 @@ class RoundRobinWriter(Writer):
         super().empty(empty_write_count)
         self.cursor = 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the cursor and the count."""
-        return {**super().state_dict(), "cursor": self.cursor}
-
-    def check_state(self, state: Any, steps: tuple[int, int] | None = None) -> None:
-        """See `Writer`."""
-        super().check_state(state, steps)
-        known, size = steps or self._steps()
-        StateFields(state, type(self).__name__).integer("cursor", min(known, size - 1))
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; see `Writer`."""
-        super().load_state_dict(state_dict)
-        self.cursor = state_dict["cursor"]
+    def _rules(self, state: Any, above: Any) -> Iterator[fields.Rule]:
+        known, size = self._steps(above)
+        last = fields.integer(high=min(known, size - 1))
+        yield "cursor", last.holds(state["cursor"]), last.expected
 
     def _advance(self, count: int) -> None:
         self.cursor = (self.cursor + count) % self.storage.steps
@@ -179,6 +160,11 @@ class TensorDictMaxValueWriter(Writer):
         **torchrl: `compilable`; only the default is accepted.
     """
 
+    STATE: ClassVar = {
+        **Writer.STATE,
+        "ranks": fields.tensor(torch.float64, None).at(None),
+        "rows": fields.tensor(torch.int64, None).at(None),
+    }
     indexes = True
 
     def __init__(
@@ -236,6 +222,18 @@ class TensorDictMaxValueWriter(Writer):
         rows = torch.tensor([row for _, row in self._heap], dtype=torch.int64)
         return {**super().state_dict(), "ranks": ranks, "rows": rows}
 
+    def _rules(self, state: Any, above: Any) -> Iterator[fields.Rule]:
+        ranks, known = state["ranks"], fields.row_numbers(self._steps(above)[0])
+        yield "rows", known.holds(state["rows"]), known.expected
+        rows = state["rows"].tolist()
+        yield "rows", len({*rows}) == len(rows), "every row once"
+        fits = len(ranks) == len(rows) and not bool(ranks.isnan().any())
+        yield "ranks", fits, f"numbers of {plural(len(rows), 'row')}"
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        super()._set_state(state)
+        self._heap = list(zip(state["ranks"].tolist(), state["rows"].tolist(), strict=True))
+
     def register_storage(self, storage: GrowingStorage) -> None:
         """Set the storage; raises `UsageError` if it has more than one dimension."""
         if storage.ndim > 1:
@@ -245,22 +243,6 @@ class TensorDictMaxValueWriter(Writer):
                 hint="a storage with ndim=1 takes trajectories [B, T] as rows",
             )
         super().register_storage(storage)
-
-    def check_state(self, state: Any, steps: tuple[int, int] | None = None) -> None:
-        """See `Writer`."""
-        super().check_state(state, steps)
-        fields = StateFields(state, type(self).__name__)
-        rows = fields.rows("rows", (steps or self._steps())[0])
-        fields.check("rows", len({*rows.tolist()}) == len(rows), "every row once")
-        ranks = fields.tensor("ranks", torch.float64, (len(rows),))
-        fields.check("ranks", not bool(ranks.isnan().any()), "numbers")
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; see `Writer`."""
-        super().load_state_dict(state_dict)
-        self._heap = list(
-            zip(state_dict["ranks"].tolist(), state_dict["rows"].tolist(), strict=True)
-        )
 
     def _ranks(self, data: Any) -> Tensor:
         if not is_tensor_collection(data):

@@ -9,9 +9,11 @@ import os
 import secrets
 import shutil
 import warnings
-from abc import ABC, abstractmethod
+from abc import ABC
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,12 +24,15 @@ from offline_data.base.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.base.files import disk_errors, read_head
 from offline_data.base.json import check_depth, parse_json, read_whole
 from offline_data.base.pickles import pickled_by_name
-from offline_data.rows.fields import StateFields
+from offline_data.base.plurals import plural
+from offline_data.rows import fields
+from offline_data.rows.fields import Rule, StateField, wrong
 from offline_data.rows.gather.mmap import map_file
 from offline_data.store.publish import REPLACED, publish
+from offline_data.store.writer import HashedFile
 
 FORMAT = "offline-data state"
-VERSION = 2
+VERSION = 3
 _NO_DIGESTS = 1
 """The last version without digests."""
 
@@ -39,23 +44,71 @@ _SEAL = slice(-66, -2)
 """Key of the digest of `state.json` in itself."""
 _HINT = "resume from an earlier state"
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_COPIED = 1 << 20
+"""Bytes up to which a tensor is copied from the file, not mapped."""
+
+_CONTENT = {
+    "format": StateField(repr(FORMAT), lambda name: name == FORMAT),
+    "version": replace(
+        fields.integer(high=VERSION),
+        expected=f"up to {VERSION}, which this version of offline-data reads",
+    ),
+    "tree": fields.ANY,
+}
+_NODES: dict[str, dict[str, StateField]] = {
+    "tuple": {"tuple": fields.LIST},
+    "plain": {},
+    "dict": {"dict": fields.LIST},
+    "tensordict": {"batch_size": fields.each(fields.COUNT)},
+    "tensor": {
+        "shape": fields.each(fields.COUNT),
+        "dtype": StateField(
+            "a dtype of torch", lambda name: isinstance(name, str) and name in _DTYPES
+        ),
+    },
+}
 
 
 @pickled_by_name
-class Saves(ABC):
-    """Base class of objects whose `state_dict` can be saved to a folder without pickle."""
+class Saves(ABC):  # noqa: B024 - subclasses have abstract methods
+    """Base class of objects whose `state_dict` can be saved to a folder without pickle.
 
-    @abstractmethod
+    A class lists the fields of its state once, in `STATE`, or has a `state_dict` and a
+    `load_state_dict` of its own, which then checks what it loads.
+    """
+
+    STATE: ClassVar[Mapping[str, StateField]] = {}
+    """The fields of a state, in the order in which they are checked and loaded."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from."""
+        saved = {name: field for name, field in self.STATE.items() if field.attribute is not None}
+        found = {name: field.get(self, name) for name, field in saved.items()}
+        return {n: v for n, v in found.items() if not (v is None and saved[n].optional)}
 
-    @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state returned by `state_dict`; changes nothing if `check_state` raises."""
+        """Resume from a state returned by `state_dict`; everything is checked before anything changes.
 
-    def check_state(self, state: Any) -> None:
-        """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
-        StateFields(state, type(self).__name__)
+        Raises:
+            IntegrityError: A damaged state.
+            UsageError: The state of another object, or of one with other options.
+        """
+        self.check_state(state_dict)
+        self._set_state(state_dict)
+
+    def check_state(self, state: Any, above: Any = None) -> None:
+        """Raise like `load_state_dict`; `above` is the state that this one is a part of, if any."""
+        fields.check(state, type(self).__name__, self.STATE, self._rules(state, above), self)
+
+    def _rules(self, state: Any, above: Any) -> Iterable[Rule]:  # noqa: ARG002
+        """Return what holds between fields, once each is right; may raise `UsageError`."""
+        return ()
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        """Load a state that was checked."""
+        for name, field in self.STATE.items():
+            if name in state and field.attribute is not None:
+                field.put(self, name, state)
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder; raises like `save_tree`."""
@@ -63,7 +116,7 @@ class Saves(ABC):
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Resume from a folder written by `dumps`; raises like `load_tree` and `load_state_dict`."""
-        self.load_state_dict(owned_state(load_tree(Path(path))))
+        self.load_state_dict(load_tree(Path(path)))
 
     def save(self, path: str | os.PathLike[str]) -> Any:
         """Write to a folder; alias of `dumps`."""
@@ -78,15 +131,49 @@ class Saves(ABC):
         self.loads(path)
 
 
-def check_part(part: Saves, state: Any, *options: Any) -> None:
-    """Call `check_state`, unless a subclass has a `load_state_dict` of its own that knows more."""
-    kinds = type(part).__mro__
-    loads, checks = (
-        next(kind for kind in kinds if name in vars(kind))
-        for name in ("load_state_dict", "check_state")
-    )
-    if issubclass(checks, loads):
-        part.check_state(state, *options)
+def part_state(part: Any) -> Any:
+    """Return the state of an object, or of a list of them; the storage of a dataset has none."""
+    if isinstance(part, list | tuple):
+        return [*map(part_state, part)]
+    return part.state_dict() if isinstance(part, Saves) else {}
+
+
+def check_part(part: Any, state: Any, above: Any = None) -> None:
+    """Check a state of `part_state`, unless a class loads states in its own way."""
+    if isinstance(part, list | tuple):
+        if not isinstance(state, list | tuple):
+            raise IntegrityError("The state is damaged: members is not a list of states")
+        if len(state) != len(part):
+            found = plural(len(state), "member")
+            raise UsageError(f"The state has {found}; this mixture has {len(part)}")
+        for one, its_own in zip(part, state, strict=True):
+            check_part(one, its_own)
+    elif isinstance(part, Saves) and type(part).load_state_dict is Saves.load_state_dict:
+        part.check_state(state, above)
+
+
+def load_part(part: Any, state: Any) -> None:
+    """Load a state of `part_state`."""
+    if isinstance(part, list | tuple):
+        for one, its_own in zip(part, state, strict=True):
+            load_part(one, its_own)
+    elif isinstance(part, Saves):
+        part.load_state_dict(state)
+
+
+class _Part(StateField):
+    def get(self, own: Any, name: str) -> Any:
+        return part_state(super().get(own, name))
+
+    def check(self, own: Any, name: str, state: Any, where: str) -> None:  # noqa: ARG002
+        check_part(super().get(own, name), state[name], state)
+
+    def put(self, own: Any, name: str, state: Any) -> None:
+        load_part(super().get(own, name), state[name])
+
+
+PART = _Part("a state", lambda _: True)
+"""The state of an object that is an attribute, or of a list of them."""
 
 
 def save_tree(tree: Any, folder: Path) -> None:
@@ -108,16 +195,14 @@ def save_tree(tree: Any, folder: Path) -> None:
                 raise UsageError(
                     f"{folder} has files that are not a saved state and would be replaced"
                 )
-            draft.mkdir(parents=True)
-            with (draft / _BYTES).open("wb") as file:
-                data = _Digesting(file)
+            data, text = HashedFile(draft / _BYTES), HashedFile(draft / _TREE)
+            with data.handle, text.handle:
                 coded = _encode(tree, data)
-                _to_disk(file)
-            files = {_BYTES: {"size": data.size, "sha256": data.sha256.hexdigest()}}
-            content = {"format": FORMAT, "version": VERSION, "files": files, "tree": coded}
-            with (draft / _TREE).open("wb") as file:
-                file.write(_seal_text(content))
-                _to_disk(file)
+                files = {_BYTES: {"size": data.size, "sha256": data.digest.sha256}}
+                content = {"format": FORMAT, "version": VERSION, "files": files, "tree": coded}
+                text.append(memoryview(_seal_text(content)))
+                data.sync()
+                text.sync()
         publish(draft, folder, own=lambda _: [_TREE, _BYTES])
         for earlier in _set_aside(folder):
             shutil.rmtree(earlier, ignore_errors=True)
@@ -126,7 +211,7 @@ def save_tree(tree: Any, folder: Path) -> None:
 
 
 def load_tree(folder: Path) -> Any:
-    """Read a tree written by `save_tree`; tensors are copy-on-write maps of the file.
+    """Read a tree written by `save_tree`; large tensors are copy-on-write maps of the file.
 
     All bytes are compared with the digests first. A state of an earlier version, which has none, is
     read with a warning.
@@ -144,11 +229,8 @@ def load_tree(folder: Path) -> Any:
     except NotFoundError as error:
         raise NotFoundError(f"No saved state in {folder}: {_TREE} is missing") from error
     try:
-        content = StateFields(parse_json(data, _TREE), _TREE)
-        content.check("format", content.get("format") == FORMAT, repr(FORMAT))
-        newest = f"up to {VERSION}, which this version of offline-data reads"
-        content.check("version", content.integer("version") <= VERSION, newest)
-        return _decode(content.get("tree"), _bytes_of(folder / _BYTES, _read_seal(content, data)))
+        content = fields.check(parse_json(data, _TREE), _TREE, _CONTENT)
+        return _decode(content["tree"], _bytes_of(folder / _BYTES, _read_seal(content, data)))
     except (IntegrityError, NotFoundError) as error:
         raise IntegrityError(
             f"{folder} is not a saved state, or is damaged: {error.message}", hint=_HINT
@@ -177,23 +259,6 @@ def _set_aside(folder: Path) -> list[Path]:
     return [old for old in others if old.name.startswith(prefix) and old.name.endswith(REPLACED)]
 
 
-class _Digesting:
-    """A file to write to whose digest is computed meanwhile."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.size, self.sha256 = file, 0, hashlib.sha256()
-
-    def write(self, data: Any) -> None:
-        """Write bytes or a buffer of bytes."""
-        self.size += self._file.write(data)
-        self.sha256.update(data)
-
-
-def _to_disk(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
 def _seal_text(content: dict[str, Any]) -> bytes:
     """Return the text of `state.json`; its last field is the digest of it, with zeros instead."""
     try:
@@ -209,18 +274,19 @@ def _seal_text(content: dict[str, Any]) -> bytes:
     return data[: _SEAL.start] + hashlib.sha256(data).hexdigest().encode() + data[_SEAL.stop :]
 
 
-def _read_seal(content: StateFields, data: bytes) -> tuple[int, str] | None:
+def _read_seal(content: Mapping[str, Any], data: bytes) -> tuple[int, str] | None:
     """Return the size and digest of the bytes; None: of a version that wrote none.
 
     Raises `IntegrityError` unless the text has its own digest.
     """
-    if content.integer("version") == _NO_DIGESTS:
+    if content["version"] == _NO_DIGESTS:
         return None
     text = data[: _SEAL.start] + _ZEROS.encode() + data[_SEAL.stop :]
     if hashlib.sha256(text).hexdigest().encode() != data[_SEAL]:
         raise IntegrityError(f"{_TREE} was changed since it was written: its digest is another")
-    file = StateFields(StateFields(content.get("files"), "files").get(_BYTES), _BYTES)
-    return file.integer("size"), str(file.get("sha256"))
+    files = fields.check(content.get("files"), "files", {_BYTES: fields.TABLE})
+    file = fields.check(files[_BYTES], _BYTES, {"size": fields.COUNT, "sha256": fields.ANY})
+    return file["size"], str(file["sha256"])
 
 
 def _bytes_of(path: Path, stated: tuple[int, str] | None) -> Tensor:
@@ -242,30 +308,7 @@ def _bytes_of(path: Path, stated: tuple[int, str] | None) -> Tensor:
     return words
 
 
-def copy_mapped(tree: Any) -> Any:
-    """Return a tree with copied tensors that no longer map the file they were read from."""
-    # For one, `Generator.set_state` crashes on tensors that start within another tensor's storage.
-    if isinstance(tree, torch.Tensor | TensorDictBase):
-        return tree.clone()
-    if isinstance(tree, dict):
-        return {key: copy_mapped(item) for key, item in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(copy_mapped(item) for item in tree)
-    return tree
-
-
-def owned_state(state: Any) -> Any:
-    """Return `owned(state)` except the rows of storages, which loading copies."""
-    if not isinstance(state, dict):
-        return state  # damaged, as loading says
-    kept = ("storage", "members")
-    found = {key: item if key in kept else copy_mapped(item) for key, item in state.items()}
-    if isinstance(members := state.get("members"), list):
-        found["members"] = [*map(owned_state, members)]
-    return found
-
-
-def _encode(value: Any, file: _Digesting) -> Any:
+def _encode(value: Any, file: HashedFile) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -285,8 +328,8 @@ def _encode(value: Any, file: _Digesting) -> Any:
     if isinstance(value, torch.Tensor):
         flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
         start = file.size
-        file.write(flat.view(torch.uint8).numpy().data)
-        file.write(b"\0" * (-file.size % _ALIGN))
+        file.append(flat.view(torch.uint8).numpy().data)
+        file.append(memoryview(bytes(-file.size % _ALIGN)))
         return {"tensor": start, "dtype": str(value.dtype), "shape": list(value.shape)}
     raise UsageError(
         f"A {type(value).__name__} cannot be saved without pickle, which would run code when loaded",
@@ -299,28 +342,30 @@ def _decode(coded: Any, memory: Tensor) -> Any:
         return [_decode(item, memory) for item in coded]
     if not isinstance(coded, dict):
         return coded
-    fields = StateFields(coded, _TREE)
-    if "tuple" in coded:
-        return tuple(_decode(fields.items("tuple"), memory))
-    if "plain" in coded:
+    kind = next((kind for kind in _NODES if kind in coded), "tensor")
+    fields.check(coded, _TREE, _NODES[kind])
+    if kind == "tuple":
+        return tuple(_decode(coded["tuple"], memory))
+    if kind == "plain":
         return NonTensorData(_decode(coded["plain"], memory))
-    if "dict" in coded:
-        pairs = _decode(fields.items("dict"), memory)
+    if kind == "dict":
+        pairs = _decode(coded["dict"], memory)
         by_key = {_key(key): item for key, item in pairs}
-        fields.check("dict", len(by_key) == len(pairs), "a key once")
+        if len(by_key) < len(pairs):
+            raise wrong(coded, _TREE, "dict", "a key once")
         return by_key
-    if "tensordict" in coded:
-        content = _decode(coded["tensordict"], memory)
-        return TensorDict(content, fields.integers("batch_size"))
-    shape, name = fields.integers("shape"), fields.get("dtype")
-    fields.check("dtype", isinstance(name, str) and name in _DTYPES, "a dtype of torch")
-    dtype = _DTYPES[name]
+    if kind == "tensordict":
+        return TensorDict(_decode(coded["tensordict"], memory), coded["batch_size"])
+    shape, dtype = coded["shape"], _DTYPES[coded["dtype"]]
     size = math.prod(shape) * dtype.itemsize
-    start = fields.integer("tensor", len(memory) - size)
-    fields.check("tensor", start % _ALIGN == 0, f"a multiple of {_ALIGN}")
-    found = memory[start : start + size]
+    place = fields.check(coded, _TREE, {"tensor": fields.integer(0, len(memory) - size)})["tensor"]
+    if place % _ALIGN:
+        raise wrong(coded, _TREE, "tensor", f"a multiple of {_ALIGN}")
+    found = memory[place : place + size]
     if dtype is torch.bool and size and int(found.max()) > 1:
-        raise fields.wrong("tensor", "bytes of bools, 0 or 1")
+        raise wrong(coded, _TREE, "tensor", "bytes of bools, 0 or 1")
+    # For one, `Generator.set_state` crashes on tensors that start within another tensor's storage.
+    found = found.clone() if size <= _COPIED else found
     return found.view(dtype).reshape(shape)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
+from offline_data.rows.state import Saves
 
 Transform: TypeAlias = "Callable[[Any], Any]"
 """A callable that takes and returns a batch, such as TorchRL's `Transform`."""
@@ -35,7 +36,7 @@ class Link(NamedTuple):
 
 @pickled_by_name
 @dataclass(frozen=True)
-class Chain:
+class Chain(Saves):
     """Transforms in the order of application to batches; reversed for written rows."""
 
     links: tuple[Link, ...] = ()
@@ -62,29 +63,26 @@ class Chain:
             transform.eval()  # TorchRL's are modules; some update statistics in training mode
         return Chain((*self.links[:index], Link(transform, invert), *self.links[index:]))
 
-    def state_dict(self) -> list[dict[str, Any]]:
+    def state_dict(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Return the state of every transform that has one."""
         return [dict(getattr(link.transform, "state_dict", dict)()) for link in self.links]
 
-    def check_state(self, states: Any) -> None:
+    def check_state(self, state: Any, above: Any = None) -> None:  # noqa: ARG002
         """Raise `UsageError` unless the transforms take their states, which it tries and undoes.
 
         Raises `IntegrityError` for what is not the result of `state_dict`.
         """
-        if not isinstance(states, list | tuple) or not all(isinstance(s, dict) for s in states):
+        if not isinstance(state, list | tuple) or not all(isinstance(s, dict) for s in state):
             raise IntegrityError("The state is damaged: transforms is not a list of dicts")
-        if len(states) != len(self.links):
+        if len(state) != len(self.links):
             raise UsageError(
-                f"The state has {plural(len(states), 'transform')}; this buffer has {len(self.links)}"
+                f"The state has {plural(len(state), 'transform')}; this buffer has {len(self.links)}"
             )
-        for link, state in zip(self.links, states, strict=True):
-            if not state:
-                continue
-            transform: Any = link.transform
+        for transform, its_own in self._with_states(state):
             try:
                 before = deepcopy(dict(transform.state_dict()))
                 try:
-                    transform.load_state_dict(state)
+                    transform.load_state_dict(its_own)
                 finally:
                     transform.load_state_dict(before)
             except _REFUSED as error:
@@ -92,12 +90,13 @@ class Chain:
                     f"{type(transform).__name__} does not take the state of a transform: {error}"
                 ) from error
 
-    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Load the result of `state_dict`; see `check_state`."""
-        self.check_state(states)
-        for link, state in zip(self.links, states, strict=True):
-            if state:
-                link.transform.load_state_dict(state)  # type: ignore[attr-defined]
+    def _set_state(self, state: Any) -> None:
+        for transform, its_own in self._with_states(state):
+            transform.load_state_dict(its_own)
+
+    def _with_states(self, states: Any) -> list[tuple[Any, dict[str, Any]]]:
+        pairs = zip(self.links, states, strict=True)
+        return [(link.transform, its_own) for link, its_own in pairs if its_own]
 
 
 def _steps(links: Sequence[Link], *, invert: bool) -> tuple[Transform, ...]:

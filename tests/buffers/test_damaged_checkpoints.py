@@ -11,9 +11,10 @@ import random
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.writers import TensorDictMaxValueWriter
 from offline_data.rows.derived import normalize
+from offline_data.rows.fields import StateField
 from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -33,6 +35,7 @@ from offline_data.rows.samplers import (
     SamplerWithoutReplacement,
     SliceSamplerWithoutReplacement,
 )
+from offline_data.rows.state import Saves
 from offline_data.rows.storage import LazyTensorStorage
 from offline_data.testing.toy import toy_batch, write_toy
 
@@ -131,40 +134,83 @@ def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *below] if path else below
 
 
-def spoil(tree: Any, chance: random.Random) -> None:
-    """Remove one value of a tree, or replace it by another."""
-    *above, last = chance.choice(places(tree))
-    for key in above:
+MISSING = "missing"
+
+
+def wrong_values(value: Any) -> list[Any]:
+    """Return what a value is replaced by: another type, another size, out of range."""
+    if not (isinstance(value, torch.Tensor) and value.numel()):
+        return [MISSING, *VALUES]
+    found = [MISSING, None, "x", value[None], value.double(), value.reshape(-1)[:-1]]
+    if value.dtype is torch.uint8:  # a generator's
+        found += [torch.zeros_like(value), torch.zeros(16, dtype=torch.uint8)]
+    for number in (float("nan"), -5.0) if value.is_floating_point() else (101,):
+        spoiled = value.clone()
+        spoiled.view(-1)[-1] = number
+        found.append(spoiled)
+    return found
+
+
+def at(tree: Any, place: tuple[Any, ...]) -> Any:
+    for key in place:
         tree = tree[key]
-    value = tree[last]
-    if isinstance(value, torch.Tensor) and value.numel() and chance.random() < 0.7:
-        spoiled = value.reshape(-1).clone()
-        number = chance.randrange(len(spoiled))
-        spoiled[number] = float("nan") if spoiled.is_floating_point() else 101
-        tree[last] = chance.choice([value[None], value.double(), spoiled.reshape(value.shape)])
-    elif chance.random() < 0.3:
-        del tree[last]
-    else:
-        tree[last] = chance.choice(VALUES)
+    return tree
 
 
-def check_refused_or_loaded(kind: str, load: Callable[[Any], Any], where: object) -> bool:
-    """Load into a buffer with other rows; returns False if it was refused and is as it was."""
-    target, untouched = filled(kind, 12, 100), filled(kind, 12, 100)
-    try:
-        load(target)
-    except (IntegrityError, UsageError):
-        assert content(target) == content(untouched), where
-        assert batches(target) == batches(untouched), where
-        return False
-    with suppress(UsageError):  # of another batch size
-        batches(target)
-    return True
+def replaced(tree: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """Return a copy of a tree with another value."""
+    tree = copy.deepcopy(tree)
+    above = at(tree, place[:-1])
+    above[place[-1]] = value
+    if isinstance(value, str) and value == MISSING:
+        del above[place[-1]]
+    return tree
+
+
+def spoiled(tree: Any, chance: random.Random) -> Any:
+    """Return a copy of a tree with another value, or without one."""
+    place = chance.choice(places(tree))
+    return replaced(tree, place, chance.choice(wrong_values(at(tree, place))))
+
+
+def declared(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], StateField]]:
+    """Yield the fields of the state of a buffer and its parts, and their places."""
+    for name, field in part.STATE.items():
+        yield (*path, name), field
+        value = getattr(part, field.attribute or name, None)
+        of = enumerate(value) if isinstance(value, list | tuple) else [(None, value)]
+        for number, one in of:
+            if field.attribute is not None and isinstance(one, Saves):
+                yield from declared(one, (*path, name) if number is None else (*path, name, number))
+
+
+class Pair:
+    """A buffer that damaged states are loaded into, and one that it stays equal to meanwhile."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.renew()
+
+    def renew(self) -> None:
+        self.target, self.untouched = (filled(self.kind, 12, 100) for _ in range(2))
+
+    def refuses(self, load: Callable[[Any], Any], where: object) -> str:
+        """Return the error of a state, after which nothing has changed; empty: it was loaded."""
+        try:
+            load(self.target)
+        except (IntegrityError, UsageError) as error:
+            assert content(self.target) == content(self.untouched), where
+            assert batches(self.target) == batches(self.untouched), where
+            return error.message
+        with suppress(UsageError):  # of another batch size
+            batches(self.target)
+        self.renew()
+        return ""
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_a_changed_bit_is_noticed_wherever_it_is(kind: str, tmp_path: Path) -> None:
-    chance, state = seeded(kind), tmp_path / "state"
+    chance, state, pair = seeded(kind), tmp_path / "state", Pair(kind)
     filled(kind, 18, 0).dumps(state)
     for name in ("state.json", "state.bin"):
         right = (state / name).read_bytes()
@@ -172,11 +218,10 @@ def test_a_changed_bit_is_noticed_wherever_it_is(kind: str, tmp_path: Path) -> N
             data, place = bytearray(right), chance.randrange(len(right))
             data[place] ^= 1 << chance.randrange(8)
             (state / name).write_bytes(data)
-            loaded = check_refused_or_loaded(kind, lambda b: b.loads(state), (name, place))
-            assert not loaded, (name, place)
+            assert pair.refuses(lambda b: b.loads(state), (name, place)), (name, place)
         for cut in (right[:-64], right + bytes(64)):
             (state / name).write_bytes(cut)
-            assert not check_refused_or_loaded(kind, lambda b: b.loads(state), len(cut))
+            assert pair.refuses(lambda b: b.loads(state), len(cut))
         (state / name).write_bytes(right)
     right_one = BUFFERS[kind]()
     right_one.loads(state)
@@ -187,43 +232,36 @@ def test_a_changed_bit_is_noticed_wherever_it_is(kind: str, tmp_path: Path) -> N
 def test_values_that_cannot_be_are_refused_even_with_the_right_digest(
     kind: str, tmp_path: Path
 ) -> None:
-    chance, state = seeded(kind), tmp_path / "state"
+    chance, state, pair = seeded(kind), tmp_path / "state", Pair(kind)
     filled(kind, 18, 0).dumps(state)
     file, refused = state / "state.json", 0
-    right = file.read_text()
+    right = json.loads(file.read_text())
     for number in range(18):
-        spoiled = json.loads(right)
-        spoil(spoiled["tree"], chance)
-        file.write_bytes(sealed(spoiled))
-        refused += not check_refused_or_loaded(kind, lambda b: b.loads(state), (kind, number))
+        file.write_bytes(sealed({**right, "tree": spoiled(right["tree"], chance)}))
+        refused += bool(pair.refuses(lambda b: b.loads(state), (kind, number)))
     assert refused > 9
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
-def test_spoiled_state_dicts_are_refused(kind: str) -> None:
-    chance, refused = seeded(kind), 0
-    right = filled(kind, 18, 0).state_dict()
-    for number in range(18):
-        state = copy.deepcopy(right)
-        spoil(state, chance)
-        load = lambda b, state=state: b.load_state_dict(state)
-        refused += not check_refused_or_loaded(kind, load, (kind, number))
-    assert refused > 6
-
-
-@pytest.mark.parametrize("kind", BUFFERS)
-def test_every_value_missing_or_null(kind: str) -> None:
-    right = filled(kind, 18, 0).state_dict()
-    for *above, last in places(right):
-        for value in ("missing", None):
-            node = state = copy.deepcopy(right)
-            for key in above:
-                node = node[key]
-            node[last] = value
-            if value == "missing":
-                del node[last]
-            load = lambda b, state=state: b.load_state_dict(state)
-            check_refused_or_loaded(kind, load, (*above, last, value))
+def test_every_value_missing_or_wrong(kind: str) -> None:
+    """What is declared of a field is checked; any other damage is refused or does no harm."""
+    buffer, pair = filled(kind, 18, 0), Pair(kind)
+    right, fields = copy.deepcopy(buffer.state_dict()), dict(declared(buffer))
+    found = {place for place in places(right) if place in fields}
+    assert {place[-1] for place in found} >= buffer.STATE.keys() & right.keys()
+    for place in places(right):
+        for value in wrong_values(at(right, place)):
+            state = replaced(right, place, value)
+            refused = pair.refuses(methodcaller("load_state_dict", state), (place, value))
+            if place not in fields:
+                continue
+            if isinstance(value, str) and value == MISSING:
+                assert fields[place].optional or f"{place[-1]} is missing" in refused, place
+            elif not fields[place].holds(value):
+                assert refused, (place, value)
+                assert type(fields[place]) is not StateField or f"{place[-1]} is " in refused, (
+                    refused
+                )
 
 
 @pytest.mark.parametrize("kind", ["ensemble", "ensemble of datasets"])
@@ -234,35 +272,7 @@ def test_draws_of_an_ensemble(kind: str, value: Any, field: str) -> None:
     numeric = isinstance(value, int | list)
     fields = {**state["draws"][0]["rows"], field: torch.tensor(value) if numeric else value}
     state["draws"][0]["rows"] = TensorDict(fields)
-    assert not check_refused_or_loaded(kind, lambda b: b.load_state_dict(state), value)
-
-
-@pytest.mark.parametrize(
-    ("sampler", "field", "value"),
-    [
-        ("epochs", "epoch", -1),
-        ("epochs", "position", "3"),
-        ("epochs", "seed", 10**300),
-        ("random", "generator", torch.zeros(5056, dtype=torch.uint8)),
-        ("random", "generator", torch.zeros(16, dtype=torch.uint8)),
-        ("random", "generator", None),
-        ("prioritized", "alpha", -0.5),
-        ("prioritized", "highest", float("inf")),
-        ("prioritized", "allowed", torch.ones(19, dtype=torch.bool)),
-        ("prioritized", "priorities", torch.full((20,), float("nan"))),
-        ("prioritized", "priorities", torch.full((20,), -2.0)),
-        ("prioritized", "weights", torch.full((20,), 7.0)),
-    ],
-)
-def test_a_sampler_keeps_its_state_if_the_new_one_is_damaged(
-    sampler: str, field: str, value: Any
-) -> None:
-    buffer = filled(sampler, 18, 0)
-    own = buffer.sampler
-    before = repr(own.state_dict())
-    with pytest.raises(IntegrityError, match=f"damaged: {field} is"):
-        own.load_state_dict({**own.state_dict(), field: value})
-    assert repr(own.state_dict()) == before
+    assert Pair(kind).refuses(lambda b: b.load_state_dict(state), value)
 
 
 def test_a_generator_whose_position_is_beyond_its_words_is_refused() -> None:

@@ -1,7 +1,7 @@
 """States of samplers, buffers, mixtures, loaders and streams, saved by an earlier version, and what follows.
 
-`python -m tests.frozen.states FOLDER` writes datasets and states of the present version: a folder
-`formatN` of its own when formats change, beside those of earlier versions, which stay as they are.
+`python -m tests.frozen.states FOLDER` writes datasets and states of the present version: what changes of
+them gets a folder `formatN`, beside those of earlier versions, which stay as they are.
 """
 
 from __future__ import annotations

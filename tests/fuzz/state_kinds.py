@@ -79,7 +79,7 @@ def _formed(random: Random, value: dict[str, Any]) -> bytes:
 
 def run_sampler(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Give a buffer a changed state of its sampler, or of any other part."""
-    from tests.buffers.test_damaged_checkpoints import BUFFERS, filled, spoil
+    from tests.buffers.test_damaged_checkpoints import BUFFERS, filled, spoiled
 
     one_thread()
     random = generator("sampler", int(line[0]))
@@ -87,7 +87,7 @@ def run_sampler(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     state = copy.deepcopy(filled(kind, 18, 0).state_dict())
     changes = random.choice((0, 1, 1, 1, 2, 3))
     for _ in range(changes):
-        spoil(state, random)
+        state = spoiled(state, random)
     return _load(random, kind, "" if changes else "load", lambda b: b.load_state_dict(state))
 
 

@@ -20,10 +20,16 @@ from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.episode.permutation import EpochOrder
+from offline_data.rows import fields
 from offline_data.rows.devices import as_device
-from offline_data.rows.fields import StateFields
 from offline_data.rows.indexing import positive
 from offline_data.rows.samplers.base import ValidRows
+
+_POSITION = {
+    **dict.fromkeys(("batches", "batch_size", "ranks"), fields.integer(1)),
+    **dict.fromkeys(("epoch", "batch", "seed"), fields.COUNT),
+    "shuffle": fields.FLAG,
+}
 
 
 class RowBatch(TensorDict):  # type: ignore[misc]
@@ -243,17 +249,15 @@ class EpochBatches(DistributedSampler[Any]):
             UsageError: The state of other rows, or a position inside a batch.
             IntegrityError: A damaged state.
         """
-        own, fields = self.identity(), StateFields(state, "a loader")
-        if {name: state.get(name) for name in own} != own or not fields.has("epoch"):
+        own, state = self.identity(), fields.check(state, "a loader", {})
+        if {name: state.get(name) for name in own} != own or "epoch" not in state:
             raise UsageError(
                 f"The state is of another loader: {dict(state)}; this one has {own}",
                 hint="create it over the same rows",
             )
-        batches, size, ranks = (
-            fields.integer(name, low=1) for name in ("batches", "batch_size", "ranks")
-        )
-        epoch, batch = fields.integer("epoch"), fields.integer("batch", batches)
-        seed, shuffle = fields.integer("seed"), fields.flag("shuffle")
+        fields.check(state, "a loader", _POSITION)
+        batches, size, ranks, epoch, batch, seed, shuffle = (state[name] for name in _POSITION)
+        fields.check(state, "a loader", {"batch": fields.integer(0, batches)})
         here, done = len(self), batch * size * ranks
         together = self.batch_size * self.num_replicas
         if (

@@ -21,7 +21,7 @@ from offline_data.base.json import read_json
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.episode.fields import DONE, Key, join_key
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.indexing import rows_of
 from offline_data.rows.keys import NestedKey, path_of
 from offline_data.rows.samplers import EpisodeIndex, Sampler
@@ -153,7 +153,7 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check the number of rows; raises `UsageError` if it differs, `IntegrityError` if damaged."""
-        rows = StateFields(state_dict, type(self).__name__).integer("rows")
+        rows = fields.check(state_dict, type(self).__name__, {"rows": fields.COUNT})["rows"]
         if rows != len(self):
             raise UsageError(f"The state has {plural(rows, 'row')}; expected {len(self)}")
 

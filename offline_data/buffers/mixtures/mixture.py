@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -40,22 +41,16 @@ from offline_data.buffers.mixtures.members import (
     put,
     update_priorities,
 )
-from offline_data.buffers.prefetch import Draw, Prefetcher
+from offline_data.buffers.prefetch import DRAWS, Draw, Prefetcher
 from offline_data.episode import Key
+from offline_data.rows import fields
 from offline_data.rows.derived.base import Derived
 from offline_data.rows.derived.normalize import Normalizer
-from offline_data.rows.fields import StateFields
+from offline_data.rows.fields import GENERATOR, GLOBAL, OWN
 from offline_data.rows.indexing import positive
 from offline_data.rows.keys import KeyLike, as_keys
-from offline_data.rows.samplers.base import (
-    GLOBAL,
-    OWN,
-    check_random_state,
-    load_random_state,
-    make_generator,
-    random_state,
-)
-from offline_data.rows.state import Saves, check_part
+from offline_data.rows.samplers.base import make_generator
+from offline_data.rows.state import PART, Saves
 from offline_data.rows.transforms import LABELS, Chain, Transform, apply_transforms
 
 if TYPE_CHECKING:
@@ -76,10 +71,23 @@ class MixtureDraw(NamedTuple):
     draws: tuple[tuple[int, Any], ...]
     by_number: bool = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for `RowMixture._draw_of`."""
+        parts = [{"member": member, "draw": draw.state_dict()} for member, draw in self.draws]
+        return {"source": self.source, "parts": parts}
+
 
 class RowMixture(Saves):
     """Batches mixed row by row from several buffers; see `DatasetMixture`."""
 
+    STATE: ClassVar = {
+        "members": PART,
+        "dealing": fields.TABLE.at(None),
+        OWN: replace(fields.or_none(GENERATOR), optional=False),
+        GLOBAL: GENERATOR,
+        "transforms": PART.at("_chain"),
+        "draws": DRAWS,
+    }
     _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
     """Members have their own locks if they need them."""
 
@@ -242,70 +250,47 @@ class RowMixture(Saves):
         The same batches follow after `load_state_dict`; without seeds, torch's global generator is
         saved and set, see `ReplayBuffer.state_dict`.
         """
-        return {
-            "members": [member.state_dict() for member in self.members],
-            "dealing": {} if self._owed is None else {"owed": [*self._owed]},
-            OWN: None,
-            **random_state(self._generator),
-            "transforms": self._chain.state_dict(),
-            "draws": [_draw_state(draw) for draw in self._ahead.drawn()],
-        }
+        dealing = {} if self._owed is None else {"owed": [*self._owed]}
+        return {**super().state_dict(), "dealing": dealing}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; raises `UsageError` for a different mixture."""
-        self.check_state(state_dict)
-        for member, its_own in zip(self.members, state_dict["members"], strict=True):
-            member.load_state_dict(its_own)
-        if self._owed is not None:
-            self._owed = [*state_dict["dealing"]["owed"]]
-        load_random_state(_random_part(state_dict), self._generator)
-        self._chain.load_state_dict(state_dict["transforms"])
-        if state_dict["draws"]:
-            self._agree_again()
-        self._ahead.restore([_draw_of(draw) for draw in state_dict["draws"]], self._make)
-
-    def check_state(self, state: Any) -> None:
-        """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
-        fields = StateFields(state, "a mixture")
-        members = fields.items("members")
-        if len(members) != len(self.members):
-            raise UsageError(
-                f"The state has {plural(len(members), 'member')}; this mixture has "
-                f"{len(self.members)}"
-            )
-        if (fields.get("generator") is None) != (self._generator is None):
+    def _rules(self, state: Any, above: Any) -> Iterator[fields.Rule]:  # noqa: ARG002
+        if (state[OWN] is None) != (self._generator is None):
             raise UsageError(
                 "The state is of a mixture with a seed and this has none, or vice versa"
             )
-        dealing = fields.mapping("dealing")
-        if self._owed is not None and "owed" not in dealing:
-            raise UsageError("The state is of a mixture whose proportions were not exact")
         if self._owed is not None:
-            owed = dealing["owed"]
-            fits = isinstance(owed, list) and len(owed) in (0, len(members))
+            if "owed" not in state["dealing"]:
+                raise UsageError("The state is of a mixture whose proportions were not exact")
+            owed = state["dealing"]["owed"]
+            fits = isinstance(owed, list) and len(owed) in (0, len(self.members))
             fits = fits and all(isinstance(rows, float) and abs(rows) < 2**31 for rows in owed)
-            fields.check("dealing", fits, "rows owed to each member")
-        check_random_state(_random_part(state), self._generator)
-        self._chain.check_state(fields.get("transforms"))
-        for member, its_own in zip(self.members, members, strict=True):
-            check_part(member, its_own)
-        for draw in fields.items("draws"):
-            self._check_draw(draw, state)
+            yield "dealing", fits, "rows owed to each member"
 
-    def _check_draw(self, draw: Any, state: Any) -> None:
-        """Raise `IntegrityError` unless a draw has rows that its members have after loading."""
-        fields = StateFields(draw, "a prefetched batch")
-        fields.only("source", "parts")
-        source = fields.rows("source", len(self.members))
-        counts = [0] * len(self.members)
-        for part in fields.items("parts"):
-            one = StateFields(part, "a prefetched batch")
-            number = one.integer("member", len(self.members) - 1)
-            self.members[number]._check_draw(one.get("draw"), state["members"][number])
-            nested = isinstance(self.members[number], RowMixture)
-            counts[number] += len(part["draw"]["source" if nested else "rows"])
-        expected = torch.bincount(source, minlength=len(counts)).tolist()
-        fields.check("parts", counts == expected, f"{expected} rows of the members")
+    def _draw_of(self, draw: Any, state: Any) -> MixtureDraw:
+        """Return a draw in a state, whose rows the members have after loading."""
+        whose, count = "a prefetched batch", len(self.members)
+        fields.check(draw, whose, {"source": fields.row_numbers(count), "parts": fields.LIST})
+        draws = []
+        for part in draw["parts"]:
+            fields.check(part, whose, {"member": fields.integer(0, count - 1), "draw": fields.ANY})
+            number = part["member"]
+            its_own = self.members[number]._draw_of(part["draw"], state["members"][number])
+            draws.append((number, its_own))
+        counts = [sum(len(its_own[0]) for of, its_own in draws if of == n) for n in range(count)]
+        expected = torch.bincount(draw["source"], minlength=count).tolist()
+        if counts != expected:
+            raise fields.wrong(draw, whose, "parts", f"{expected} rows of the members")
+        return MixtureDraw(draw["source"].clone(), tuple(draws))
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        if self._owed is not None:
+            self._owed = [*state["dealing"]["owed"]]
+        super()._set_state(state)
+
+    def _restore(self, draws: list[MixtureDraw]) -> None:
+        if draws:
+            self._agree_again()
+        self._ahead.restore(draws, self._make)
 
     def __repr__(self) -> str:
         members = ", ".join(type(member).__name__ for member in self.members)
@@ -526,23 +511,3 @@ def _copy_with_own_sampler(member: Any) -> Any:
     other = copy(member)
     other._sampler = deepcopy(member.sampler)
     return other
-
-
-def _draw_state(draw: Draw | MixtureDraw) -> dict[str, Any]:
-    if isinstance(draw, Draw):
-        return draw._asdict()
-    parts = [{"member": member, "draw": _draw_state(part)} for member, part in draw.draws]
-    return {"source": draw.source, "parts": parts}
-
-
-def _random_part(state: dict[str, Any]) -> StateFields:
-    """Return the random state in that of a mixture; without a seed its `generator` is None."""
-    names = (name for name in (OWN, GLOBAL) if state.get(name) is not None)
-    return StateFields({name: state[name] for name in names}, "a mixture")
-
-
-def _draw_of(state: dict[str, Any]) -> Any:
-    if "parts" not in state:
-        return Draw(state["rows"].clone(), state["info"], state["last"])
-    parts = tuple((part["member"], _draw_of(part["draw"])) for part in state["parts"])
-    return MixtureDraw(state["source"].clone(), parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -14,17 +14,13 @@ from torch import Tensor
 from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
-from offline_data.rows.fields import StateFields
+from offline_data.rows.fields import RANDOM_STATE
 from offline_data.rows.state import Saves
 from offline_data.rows.transforms import spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tensordict import TensorDict
-
-
-OWN, GLOBAL = "generator", "global_generator"
-"""StateFields of a state with a sampler's own random state, or torch's."""
 
 
 @pickled_by_name
@@ -164,8 +160,11 @@ class Sampler(Saves):
     """Base class: draws the rows of batches; one instance belongs to one buffer.
 
     Subclasses implement `sample`, which is called by one thread at a time, in the order of the
-    batches, even if batches are prefetched.
+    batches, even if batches are prefetched. Their state is that of the generator, torch's global one
+    included, and what else they list in `STATE`.
     """
+
+    STATE: ClassVar = RANDOM_STATE
 
     keeps_together: bool = False
     """Whether to redraw a prefetched batch if some of its rows are overwritten."""
@@ -280,63 +279,18 @@ class Sampler(Saves):
     def mark_update(self, index: Tensor | int, *, storage: Any = None) -> None:
         """Handle that the values of rows have changed, as TorchRL's buffers report it."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from: that of the generator, torch's global one included."""
-        return random_state(self._generator)
-
-    def check_state(self, state: Any) -> None:
-        """Raise `IntegrityError` for a damaged state, `UsageError` for one of another sampler."""
-        fields = StateFields(state, type(self).__name__)
-        if unknown := sorted(map(str, state.keys() - {OWN, GLOBAL})):
+    def check_state(self, state: Any, above: Any = None) -> None:
+        """Refuse the state of another sampler, too, if this one has none of its own."""
+        super().check_state(state, above)
+        if self.STATE is RANDOM_STATE and (
+            unknown := sorted(map(str, state.keys() - RANDOM_STATE))
+        ):
             raise UsageError(f"{type(self).__name__} has no state; found {unknown}")
-        check_random_state(fields, self._generator)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; see `check_state`.
-
-        If this sampler and that of the state have no generator of their own, sets torch's global one.
-        """
-        self.check_state(state_dict)
-        self._load_generator(state_dict)
-
-    def _load_generator(self, state: dict[str, Any]) -> None:
-        self._generator = load_random_state(
-            StateFields(state, type(self).__name__), self._generator
-        )
 
 
 def make_generator(seed: int | None) -> torch.Generator | None:
     """Return a generator with this seed, or None for torch's global one."""
     return None if seed is None else torch.Generator().manual_seed(seed)
-
-
-def random_state(generator: torch.Generator | None) -> dict[str, Any]:
-    """Return the part of a state that is the random state; None: of torch's global generator."""
-    return {GLOBAL: torch.get_rng_state()} if generator is None else {OWN: generator.get_state()}
-
-
-def check_random_state(state: StateFields, generator: torch.Generator | None) -> None:
-    """Raise `IntegrityError` unless `load_random_state` takes the state."""
-    for name in (OWN, GLOBAL):
-        if state.has(name):
-            state.generator(name, generator or torch.default_generator)
-
-
-def load_random_state(
-    state: StateFields, generator: torch.Generator | None
-) -> torch.Generator | None:
-    """Set the state of `generator`, or of torch's global one for None, and return the generator.
-
-    A new generator if the state is not that of the global one. States of earlier versions may
-    lack both.
-    """
-    if state.has(OWN):
-        generator = generator or torch.Generator()
-        generator.set_state(state.generator(OWN, generator))
-    elif state.has(GLOBAL):
-        used = generator or torch.default_generator
-        used.set_state(state.generator(GLOBAL, used))
-    return generator
 
 
 def nothing_to_draw(storage: Sampleable) -> UsageError:

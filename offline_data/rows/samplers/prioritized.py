@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 import torch
@@ -11,12 +12,11 @@ from torch import Tensor
 
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.samplers import sum_tree
 from offline_data.rows.samplers.base import (
     Sampleable,
     Sampler,
-    check_random_state,
     make_generator,
     nothing_to_draw,
 )
@@ -71,6 +71,16 @@ class PrioritizedSampler(Sampler):
         PrioritizedSampler(max_capacity=1000, alpha=0.7, beta=0.5, eps=1e-08, reduction='max')
     """
 
+    STATE: ClassVar = {
+        "alpha": fields.NUMBER.at("_alpha"),
+        "beta": fields.NUMBER.at("_beta"),
+        "eps": fields.NUMBER.at("_eps"),
+        "priorities": fields.tensor(_FLOATS, None).at(None),
+        "allowed": fields.tensor(torch.bool, None).at(None),
+        "weights": fields.tensor(_FLOATS, None).at(None),
+        "highest": fields.or_none(fields.NUMBER).at("_highest"),
+        **fields.RANDOM_STATE,
+    }
     _computed: tuple[str, ...] = ("_followed",)
     _followed: Any = None  # storage state at the last update of drawable rows
 
@@ -229,57 +239,41 @@ class PrioritizedSampler(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         """Return priorities, exponents and the random state."""
-        return {
-            "beta": self._beta,
-            "alpha": self._alpha,
-            "eps": self._eps,
-            "priorities": self._stored.to(self.dtype, copy=True),
-            "weights": self._tree.weights.to(self.dtype, copy=True),
-            "allowed": self._drawable.clone(),
-            "highest": self._highest,
-            **super().state_dict(),
-        }
+        priorities, weights = (
+            values.to(self.dtype, copy=True) for values in (self._stored, self._tree.weights)
+        )
+        allowed = self._drawable.clone()
+        own = {"priorities": priorities, "weights": weights, "allowed": allowed}
+        return {**super().state_dict(), **own}
 
-    def check_state(self, state: Any) -> None:
-        """Raise `IntegrityError` for a damaged state, `UsageError` for another capacity."""
-        fields = StateFields(state, type(self).__name__)
-        alpha, _, eps = (fields.number(name) for name in ("alpha", "beta", "eps"))
-        priorities = fields.get("priorities")
-        floats = isinstance(priorities, torch.Tensor) and priorities.dtype in _FLOATS
-        fields.check("priorities", floats and priorities.ndim == 1, "a tensor of floats")
+    def _rules(self, state: Any, above: Any) -> Iterator[fields.Rule]:  # noqa: ARG002
+        priorities, allowed = state["priorities"], state["allowed"]
         count, dtype = len(priorities), priorities.dtype
         if count != self.max_capacity and not (self._grows and count):
             raise UsageError(
                 f"The state has priorities of {plural(count, 'row')}, but the sampler's "
                 f"max_capacity is {self.max_capacity}"
             )
-        weights = fields.tensor("weights", dtype, (count,))
-        allowed = fields.tensor("allowed", torch.bool, (count,))
-        limit = self._highest_allowed(alpha) * _ROUNDING
+        limit = self._highest_allowed(state["alpha"]) * _ROUNDING
         fits = (priorities >= 0) & (priorities <= limit) | (priorities == _NEVER)
-        fields.check("priorities", fits.all(), f"-1 for none, or 0 to {limit:.3g}")
-        fields.check("allowed", (priorities[allowed] >= 0).all(), "rows that have a priority")
-        right = torch.where(allowed, priorities.add(eps).pow_(alpha), 0.0)
-        same = torch.isclose(weights, right, rtol=_ROUNDING - 1, atol=torch.finfo(dtype).tiny)
-        fields.check("weights", same.all(), "(priority + eps) ** alpha")
-        if fields.get("highest") is not None:
-            fields.check("highest", fields.number("highest") <= limit, f"at most {limit:.3g}")
-        check_random_state(fields, self._generator)
+        yield "priorities", fits.all(), f"-1 for none, or 0 to {limit:.3g}"
+        fits = allowed.shape == priorities.shape and (priorities[allowed] >= 0).all()
+        yield "allowed", fits, "rows that have a priority"
+        right = torch.where(allowed, priorities.add(state["eps"]).pow_(state["alpha"]), 0.0)
+        fits = state["weights"].dtype is dtype and state["weights"].shape == right.shape
+        atol = torch.finfo(dtype).tiny
+        fits = fits and torch.isclose(state["weights"], right, _ROUNDING - 1, atol).all()
+        yield "weights", fits, "(priority + eps) ** alpha"
+        yield "highest", (state["highest"] or 0) <= limit, f"at most {limit:.3g}"
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; see `check_state`."""
-        self.check_state(state_dict)
-        self._alpha, self._beta, self._eps = (
-            float(state_dict[n]) for n in ("alpha", "beta", "eps")
-        )
-        self._allocate(len(state_dict["priorities"]))
-        self._stored.copy_(state_dict["priorities"])
-        self._drawable.copy_(state_dict["allowed"])
-        highest = state_dict["highest"]
-        self._highest = None if highest is None else float(highest)
-        self._tree.set(torch.arange(self.max_capacity), state_dict["weights"].double())
+    def _set_state(self, state: dict[str, Any]) -> None:
+        super()._set_state(state)
+        self._allocate(len(state["priorities"]))
+        self._stored.copy_(state["priorities"])
+        self._drawable.copy_(state["allowed"])
+        # Not computed from priorities: powers of the extension and of torch differ by rounding.
+        self._tree.set(torch.arange(self.max_capacity), state["weights"].double())
         self._filled, self._followed = 0, None
-        self._load_generator(state_dict)
 
     def __repr__(self) -> str:
         return (

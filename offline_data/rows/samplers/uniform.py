@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,15 +12,12 @@ from torch import Tensor
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
 from offline_data.episode.permutation import EpochOrder, Numbers
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.samplers.base import (
     Sampleable,
     Sampler,
-    check_random_state,
-    load_random_state,
     make_generator,
     nothing_to_draw,
-    random_state,
 )
 
 _LARGEST_SEED = 2**128
@@ -99,6 +96,12 @@ class SamplerWithoutReplacement(Sampler):
         SamplerWithoutReplacement(seed=0, epoch=0, position=0)
     """
 
+    STATE: ClassVar = {
+        "seed": fields.or_none(fields.integer(high=_LARGEST_SEED)),
+        "epoch": fields.COUNT,
+        "position": fields.COUNT,
+        fields.GLOBAL: fields.GENERATOR,
+    }
     _computed: tuple[str, ...] = ("_order", "_lock")
     _order: EpochOrder | None = None
 
@@ -184,30 +187,13 @@ class SamplerWithoutReplacement(Sampler):
         """Draw the seed from `generator` now, unless it was given."""
         self._choose_seed(generator)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return seed, epoch and position; without a seed torch's random state, from which it is drawn."""
-        drawn = random_state(None) if self.seed is None else {}
-        return {"seed": self.seed, "epoch": self.epoch, "position": self.position, **drawn}
+    @property
+    def _unseeded(self) -> bool:
+        return self.seed is None  # it is drawn from torch's global generator
 
-    def check_state(self, state: Any) -> None:
-        """Raise `IntegrityError` for a damaged state."""
-        fields = StateFields(state, type(self).__name__)
-        if fields.get("seed") is not None:
-            fields.integer("seed", _LARGEST_SEED)
-        for name in ("epoch", "position"):
-            fields.integer(name)
-        check_random_state(fields, None)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`."""
-        self.check_state(state_dict)
-        self.seed, self.epoch, self.position = (
-            state_dict["seed"],
-            state_dict["epoch"],
-            state_dict["position"],
-        )
+    def _set_state(self, state: dict[str, Any]) -> None:
+        super()._set_state(state)
         self._order = None
-        load_random_state(StateFields(state_dict, type(self).__name__), None)
 
     def __repr__(self) -> str:
         return (

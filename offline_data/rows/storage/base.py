@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from offline_data.base.errors import BufferUsageError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.episode import Key
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.indexing import Index, cells_of, rows_of
 from offline_data.rows.keys import KeyLike, NestedKey, select_keys
 from offline_data.rows.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
@@ -65,6 +65,7 @@ class GrowingStorage(Saves):
     memory is independent.
     """
 
+    STATE: ClassVar = {"count": fields.COUNT, "content": fields.ANY, "links": fields.ANY}
     ndim = 1
     """Dimensions of the array of rows: time, and parallel environments."""
 
@@ -320,39 +321,32 @@ class GrowingStorage(Saves):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all rows, without copying them, and their links."""
-        links = self._index.state_dict(self._count, self._mark)
+        links = self._index.state_dict(self._count)
         return {"count": self._count, "content": self._content(), "links": links}
 
-    def check_state(self, state: Any) -> None:
-        """Raise unless `load_state_dict` takes a state; see there."""
+    def check_state(self, state: Any, above: Any = None) -> None:
+        """See `Saves`."""
+        super().check_state(state, above)
         self.steps_in(state)
 
     def steps_in(self, state: Any) -> tuple[int, int]:
         """Return the steps in a state of this storage, and the capacity; raises if it is none."""
-        fields = StateFields(state, type(self).__name__)
-        count, content = fields.integer("count"), fields.get("content")
-        width = self._check_content(content, count)
+        count = state["count"]
+        width = self._check_content(state["content"], count)
         if count % width:
-            raise fields.wrong("count", f"a multiple of {width}, the rows of a step")
+            expected = f"a multiple of {width}, the rows of a step"
+            raise fields.wrong(state, type(self).__name__, "count", expected)
         if count > -(-self.max_size // width) * width:
             raise UsageError(
                 f"The state has {plural(count, 'row')}; this storage has space for {self.max_size}"
             )
-        self._index.check_state(fields.get("links"), count, width)
+        self._index.check_state(state["links"], count // width)
         return count // width, -(-self.max_size // width)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a copy of a state returned by `state_dict`; nothing is changed by an error.
-
-        Raises:
-            IntegrityError: It is damaged.
-            UsageError: It has too many rows, or other leaves.
-        """
-        self.check_state(state_dict)
-        count = state_dict["count"]
-        self._restore(state_dict["content"], count)
-        self._index.load_state_dict(state_dict["links"], count)
-        self._count = count
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self._restore(state["content"], state["count"])
+        self._index.load_state_dict(state["links"])
+        self._count = state["count"]
 
     def register_save_hook(self, hook: Callable[..., Any]) -> None:
         """Make `dumps`, of the buffer too, write `hook(rows)` instead of all rows, `[N]`.

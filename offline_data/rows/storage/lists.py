@@ -15,8 +15,8 @@ from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
 from offline_data.episode import Key
 from offline_data.episode.fields import DONE, join_key
+from offline_data.rows import fields
 from offline_data.rows.devices import as_device
-from offline_data.rows.fields import StateFields
 from offline_data.rows.indexing import Index, rows_of
 from offline_data.rows.keys import KeyLike, as_keys
 from offline_data.rows.storage.base import GrowingStorage, SelectedLeaves, Storage
@@ -178,7 +178,10 @@ class ListStorage(GrowingStorage):
         return rows
 
     def _check_content(self, content: Any, count: int) -> int:
-        StateFields({"content": content}, type(self).__name__).items("content", count)
+        rows = fields.StateField(
+            f"a list of {count}", lambda c: isinstance(c, list) and len(c) == count
+        )
+        fields.check({"content": content}, type(self).__name__, {"content": rows})
         return 1
 
     def _restore(self, content: Any, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from offline_data.base.errors import BufferUsageError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import Key, join_key
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.gather.plan import INDEX
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
@@ -69,6 +69,15 @@ class Frame(NamedTuple):
         return pytree.tree_map(lambda number: leaves[number], self.template)
 
 
+_ROWS = {
+    "leaves": fields.TABLE,
+    "shape": fields.each(fields.COUNT),
+    "columns": fields.optional(fields.each(fields.integer(1))),
+    "frame": fields.optional(fields.LIST),
+    "words": fields.optional(fields.TABLE),
+}
+
+
 class StoredRows:
     """The rows in the state of a `TensorStorage`, checked.
 
@@ -89,53 +98,52 @@ class StoredRows:
     """
 
     def __init__(self, content: Any, count: int, ndim: int) -> None:
-        fields = StateFields(content, "storage")
-        self.leaves: Leaves = fields.mapping("leaves")
-        self.shape = fields.integers("shape")
-        self.columns = fields.integers("columns", low=1) if "columns" in content else ()
-        self.width = math.prod(self.columns)
-        fields.check("leaves", self.leaves and _are_keys(self.leaves), "leaves by key")
+        fields.check(content, "storage", _ROWS, self._rules(content, count, ndim))
+
+    def _rules(self, content: Mapping[str, Any], count: int, ndim: int) -> Iterator[fields.Rule]:
+        self.leaves, self.shape = dict(content["leaves"]), tuple(content["shape"])
+        self.columns = tuple(content.get("columns", ()))
+        self.width: int = math.prod(self.columns)
+        yield "leaves", self.leaves and _are_keys(self.leaves), "leaves by key"
         fits = len(self.columns) == ndim - 1 or not (count or self.columns)
-        fields.check("columns", fits, f"{ndim - 1} numbers")
-        self.frame = Frame(*(0 if () in self.leaves else None,))
-        if "frame" in content:
-            self.frame = self._frame_of(fields)
-        tensors = self.frame.template is None
+        yield "columns", fits, f"{ndim - 1} numbers"
+        # That of an earlier version has no names or nested parts, or is missing.
+        first = 0 if () in self.leaves else None
+        found = [*content.get("frame", (first,))]
+        fits = 1 <= len(found) <= len(Frame._fields)
+        self.frame = Frame(*found) if fits else Frame()
+        yield "frame", fits and self._frame_fits(), "the structure of the rows"
+        size = (count, *(self.shape if self.frame.template is None else ()))
         for key, leaf in self.leaves.items():
-            size = (count, *(self.shape if tensors else ()))
             fits = isinstance(leaf, torch.Tensor) and leaf.shape[: len(size)] == size
-            fields.check("leaves", fits, f"tensors {list(size)}, unlike {key}")
-        self.words: dict[Key, list[str]] = fields.mapping("words") if "words" in content else {}
+            yield "leaves", fits, f"tensors {list(size)}, unlike {key}"
+        self.words: dict[Key, list[str]] = dict(content.get("words", {}))
         for key, words in self.words.items():
             fits = isinstance(words, list) and all(type(word) is str for word in words)
             codes = self.leaves.get(key)
             fits = fits and codes is not None and codes.dtype is torch.int32
             if fits and codes is not None and codes.numel():
                 fits = int(codes.min()) >= 0 and int(codes.max()) < len(words)
-            fields.check("words", fits, f"the texts of all codes of {key}")
+            yield "words", fits, f"the texts of all codes of {key}"
 
-    def _frame_of(self, fields: StateFields) -> Frame:
-        """Return the frame of a state: that of an earlier version has no names or nested parts."""
-        found = fields.items("frame")
-        what = "the structure of the rows"
-        fields.check("frame", 1 <= len(found) <= len(Frame._fields), what)
-        template, names, nested = [*found, (), ()][:3]
+    def _frame_fits(self) -> bool:
+        template, names, nested = self.frame
         fits = isinstance(names, tuple) and len(names) in (0, len(self.shape))
         fits = fits and all(name is None or isinstance(name, str) for name in names)
-        fields.check("frame", fits and _are_sizes(nested), what)
+        if not (fits and _are_sizes(nested)):
+            return False
         if template is None:
-            fits = fits and () not in self.leaves
+            fits = () not in self.leaves
         else:
             numbers = pytree.tree_leaves(template)
-            fits = fits and all(type(number) is int for number in numbers)
+            fits = all(type(number) is int for number in numbers)
             fits = fits and numbers == [*range(len(self.leaves))]
         for key, more in nested:
             below = [leaf for path, leaf in self.leaves.items() if path[: len(key)] == key]
             size = (*self.shape, *more)
-            same = (leaf.shape[1 : 1 + len(size)] == size for leaf in below)
+            same = (getattr(leaf, "shape", ())[1 : 1 + len(size)] == size for leaf in below)
             fits = fits and bool(below) and all(same)
-        fields.check("frame", fits, what)
-        return Frame(template, names, nested)
+        return fits
 
 
 def _are_sizes(nested: Any) -> bool:

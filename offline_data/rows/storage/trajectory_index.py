@@ -11,7 +11,7 @@ from torch import Tensor
 from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.samplers.base import Boundaries, EpisodeIndex, RingOrder
 
 TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
@@ -148,38 +148,24 @@ class TrajectoryIndex:
         self._runs[boundaries] = EpisodeIndex(starts, lengths, order=order)
         return self._runs[boundaries]
 
-    def state_dict(self, count: int, leaf: Leaf) -> dict[str, Any]:
-        """Return the state of rows `[0, count)`; `ends` and `trajectory` are for earlier versions."""
-        flags, number = cuts(count, leaf, boundaries_in(leaf))
-        ends = torch.stack(flags).any(0) if flags else torch.full((count,), number is None)
-        return {
-            "after": self._after[: count // self.width].clone(),
-            "ends": ends,
-            "trajectory": None
-            if number is None
-            else number[:, 0].to("cpu", torch.int64, copy=True),
-            "last": self._last,
-            "place": self._origin,
-            "steps": self.steps,
+    def state_dict(self, count: int) -> dict[str, Any]:
+        """Return the state of rows `[0, count)`."""
+        after = self._after[: count // self.width].clone()
+        return {"after": after, "last": self._last, "place": self._origin, "steps": self.steps}
+
+    def check_state(self, state: Any, steps: int) -> None:
+        """Raise `IntegrityError` unless a state is of a number of steps."""
+        expected = {
+            "after": fields.tensor(torch.bool, steps),
+            "last": fields.integer(-1, steps - 1),
+            "place": fields.optional(fields.or_none(fields.tensor(torch.int64, 2))),
+            "steps": fields.optional(fields.COUNT),
         }
+        fields.check(state, "links", expected)
 
-    def check_state(self, state: Any, count: int, width: int) -> None:
-        """Raise `IntegrityError` unless a state is of `count` rows, `width` a step."""
-        fields = StateFields(state, "links")
-        steps = count // width
-        fields.tensor("after", torch.bool, (steps,))
-        fields.tensor("ends", torch.bool, (count,))
-        if fields.get("trajectory") is not None:
-            fields.tensor("trajectory", torch.int64, (count,))
-        fields.integer("last", steps - 1, low=-1)
-        if state.get("place") is not None:
-            fields.tensor("place", torch.int64, (2,))
-        if "steps" in state:
-            fields.integer("steps")
-
-    def load_state_dict(self, state: dict[str, Any], count: int) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of `state_dict` that `check_state` has passed."""
-        steps = count // self.width
+        steps = len(state["after"])
         self.clear()
         self._reserve(steps)
         self._after[:steps] = state["after"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -28,9 +28,9 @@ from offline_data.buffers.mixtures.members import is_plain, members_and_rows, up
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.writers import immutable
 from offline_data.episode import Key
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.samplers import Sampler
-from offline_data.rows.state import check_part
+from offline_data.rows.state import PART, Saves
 from offline_data.rows.storage import GrowingStorage
 from offline_data.rows.transforms import Transform
 from offline_data.rows.unsupported import refuse
@@ -53,6 +53,30 @@ _TORCHRL = (
 def _of_member(method: str) -> Any:
     message = f"{method} is for one member, and this is an ensemble"
     return refusing(UsageError, message, f"ensemble[0].{method}(…)")
+
+
+class _Own(fields.StateField):
+    """The state of samplers, writers or storages without those of each, which the members have."""
+
+    def get(self, own: Any, name: str) -> Any:
+        return Saves.state_dict(super().get(own, name))
+
+    def check(self, own: Any, name: str, state: Any, where: str) -> None:  # noqa: ARG002
+        Saves.check_state(super().get(own, name), state[name])
+
+    def put(self, own: Any, name: str, state: Any) -> None:
+        Saves._set_state(super().get(own, name), state[name])
+
+
+_OWN = _Own("a dict", fields.TABLE.holds)
+_DRAW = {
+    "rows": fields.StateField(
+        f"a TensorDict of {MEMBER} and {INDEX}",
+        lambda rows: isinstance(rows, TensorDictBase) and {*rows.keys()} == {MEMBER, INDEX},
+    ),
+    "info": fields.TABLE,
+    "last": fields.FLAG,
+}
 
 
 class ReplayBufferEnsemble(ReplayBuffer):
@@ -122,6 +146,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
         (torch.Size([2, 5]), tensor([ 2, 99]))
     """
 
+    STATE: ClassVar = {
+        "members": PART,
+        **ReplayBuffer.STATE,
+        **{name: _OWN.at(f"_{name}") for name in ("storage", "sampler", "writer")},
+    }
     storage: StorageEnsemble
     sampler: SamplerEnsemble
     writer: WriterEnsemble
@@ -319,58 +348,25 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """
         update_priorities(self.members, *members_and_rows(index), priority, warn=True)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from, including the members; see `ReplayBuffer`."""
-        states = [member.state_dict() for member in self.members]
-        own = super().state_dict()
-        of_members = {str(number) for number in range(len(self))}
-        for part in ("writer", "sampler"):
-            own[part] = {key: state for key, state in own[part].items() if key not in of_members}
-        return {**own, "members": states}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; see `ReplayBuffer.load_state_dict`."""
-        self.check_state(state_dict)
-        self._drop_drawn()
-        for member, own in zip(self.members, state_dict["members"], strict=True):
-            member.load_state_dict(own)
-        super().load_state_dict(_with_parts(state_dict))
-
-    def check_state(self, state: Any) -> None:
-        """Raise unless `load_state_dict` takes a state; see there."""
-        fields = StateFields(state, type(self).__name__)
-        for member, own in zip(self.members, fields.items("members", len(self)), strict=True):
-            check_part(member, own)
-        for name in ("writer", "sampler"):
-            fields.mapping(name)
-        super().check_state(_with_parts(state))
-
-    def _check_draw(self, draw: Any, state: Any) -> None:
-        fields = StateFields(draw, "a prefetched batch")
-        rows = fields.get("rows")
-        fits = isinstance(rows, TensorDictBase) and {*rows.keys()} == {MEMBER, INDEX}
-        fields.check("rows", fits, f"a TensorDict of {MEMBER} and {INDEX}")
-        own = StateFields({MEMBER: rows[MEMBER]}, "a prefetched batch")
-        numbers = own.rows(MEMBER, len(self)).tolist()
-        fits = getattr(rows[INDEX], "shape", ())[:1] == (len(numbers),)
-        fields.check("rows", fits, f"rows of {len(numbers)} members")
-        info = fields.mapping("info")
-        fields.check("info", info.keys() <= {*range(len(numbers))}, "leaves by sub-batch")
+    def _draw_of(self, draw: Any, state: Any) -> Draw:
+        whose = "a prefetched batch"
+        rows, info = (fields.check(draw, whose, _DRAW)[name] for name in ("rows", "info"))
+        fields.check({MEMBER: rows[MEMBER]}, whose, {MEMBER: fields.row_numbers(len(self))})
+        numbers: list[int] = rows[MEMBER].tolist()
+        leaves: dict[Any, Any] = {}
+        if getattr(rows[INDEX], "shape", ())[:1] != (len(numbers),):
+            raise fields.wrong(draw, whose, "rows", f"rows of {len(numbers)} members")
+        if not info.keys() <= {*range(len(numbers))}:
+            raise fields.wrong(draw, whose, "info", "leaves by sub-batch")
         for part, (number, own) in enumerate(zip(numbers, rows[INDEX], strict=True)):
-            one = {"rows": own, "info": info.get(part, {}), "last": fields.flag("last")}
-            self.members[number]._check_draw(one, state["members"][number])
+            one = {"rows": own, "info": info.get(part, {}), "last": draw["last"]}
+            its_own = self.members[number]._draw_of(one, state["members"][number])
+            leaves |= {part: its_own.info} if part in info else {}
+        return Draw(rows.clone(), leaves, draw["last"])
 
     def _kinds(self) -> dict[str, Any]:
         members = [member._kinds() for member in self.members]
         return {**super()._kinds(), "members": members}
-
-
-def _with_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state of an ensemble with its members' states of writers and samplers."""
-    states = state["members"]
-    writers = {str(number): state["writer"] for number, state in enumerate(states)}
-    samplers = {str(number): state["sampler"] for number, state in enumerate(states)}
-    return {**state, "writer": writers, "sampler": {**samplers, **state["sampler"]}}
 
 
 def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer]:

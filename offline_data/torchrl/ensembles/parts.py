@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ from offline_data.buffers.mixtures.allocation import Probabilities, probabilitie
 from offline_data.buffers.mixtures.leaves import INDEX, INDEX_KEY, MEMBER, stack_parts, with_member
 from offline_data.buffers.mixtures.members import GatherMany
 from offline_data.buffers.writers import Writer
-from offline_data.rows.fields import StateFields
+from offline_data.rows import fields
 from offline_data.rows.gather.assemble import Node, assemble
 from offline_data.rows.indexing import Index, positive, rows_of
 from offline_data.rows.keys import KeyLike
 from offline_data.rows.samplers import Sampler
-from offline_data.rows.samplers.base import Sampleable, check_random_state, random_state
-from offline_data.rows.state import check_part
+from offline_data.rows.samplers.base import Sampleable
+from offline_data.rows.state import Saves, check_part, load_part, part_state
 from offline_data.rows.storage import GrowingStorage, Storage
 from offline_data.rows.transforms import Transform
 
@@ -75,7 +75,7 @@ def member_index(
 
 
 @pickled_by_name
-class Parts:
+class Parts(Saves):
     """One part per member, in order."""
 
     def __init__(self, parts: list[Any]) -> None:
@@ -85,24 +85,24 @@ class Parts:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each part by number; the storage of a dataset has none."""
-        states = (part.state_dict() if _has_state(part) else {} for part in self._parts)
-        return {str(number): state for number, state in enumerate(states)}
+        return {
+            **dict(zip(self._numbers, part_state(self._parts), strict=True)),
+            **super().state_dict(),
+        }
 
-    def check_state(self, state: Any, steps: Any = None) -> None:  # noqa: ARG002 - as of writers
-        """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
-        fields = StateFields(state, type(self).__name__)
-        for number, part in enumerate(self._parts):
-            if isinstance(part, Writer):  # checks itself against its storage, which comes first
-                fields.mapping(str(number))
-            elif _has_state(part):
-                check_part(part, fields.get(str(number)))
+    def check_state(self, state: Any, above: Any = None) -> None:
+        """See `Saves`."""
+        fields.check(state, type(self).__name__, dict.fromkeys(self._numbers, fields.ANY))
+        super().check_state(state, above)
+        check_part(self._parts, [state[number] for number in self._numbers])
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`."""
-        self.check_state(state_dict)
-        for number, part in enumerate(self._parts):
-            if _has_state(part):
-                part.load_state_dict(state_dict[str(number)])
+    def _set_state(self, state: dict[str, Any]) -> None:
+        super()._set_state(state)
+        load_part(self._parts, [state[number] for number in self._numbers])
+
+    @property
+    def _numbers(self) -> list[str]:
+        return [*map(str, range(len(self)))]
 
     def __len__(self) -> int:
         """Return the number of members."""
@@ -120,10 +120,6 @@ class Parts:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._parts))})"
-
-
-def _has_state(part: Any) -> bool:
-    return isinstance(part, Sampler | Writer | GrowingStorage)
 
 
 def refusing(error: type[OfflineDataError], message: str, hint: str) -> Any:
@@ -264,6 +260,8 @@ class SamplerEnsemble(Parts, Sampler):
         (tensor([0.2500, 0.7500]), 2, RandomSampler(seed=None, valid_only=True))
     """
 
+    STATE: ClassVar = {**Sampler.STATE}
+
     def __init__(
         self,
         *samplers: Sampler,
@@ -336,20 +334,6 @@ class SamplerEnsemble(Parts, Sampler):
         for sampler in self.samplers:
             sampler.set_rng(generator)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of each sampler by number, and of the generator."""
-        return {**super().state_dict(), **random_state(self._generator)}
-
-    def check_state(self, state: Any, steps: Any = None) -> None:
-        """Raise `IntegrityError` or `UsageError` unless `load_state_dict` takes a state."""
-        super().check_state(state, steps)
-        check_random_state(StateFields(state, type(self).__name__), self._generator)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`."""
-        super().load_state_dict(state_dict)
-        self._load_generator(state_dict)
-
     def _some(self, numbers: list[int]) -> SamplerEnsemble:
         """Return the ensemble of some samplers; keeps `K` if it was given, `p` and the generator."""
         part = SamplerEnsemble(
@@ -413,6 +397,7 @@ class SamplerEnsemble(Parts, Sampler):
 class WriterEnsemble(Parts, Writer):
     """The writers of a `ReplayBufferEnsemble`'s members, in order."""
 
+    STATE: ClassVar = {}
     add: Any = read_only("add")
     extend: Any = read_only("extend")
 

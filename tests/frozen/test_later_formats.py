@@ -1,4 +1,4 @@
-"""Datasets, a view and states of format 2, of the first release, still open and go on as they did."""
+"""Datasets and a view of format 2, and states of formats 2 and 3, still open and go on as they did."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tests.frozen import states
 from tests.frozen.recorded import compare, compare_names
 from tests.frozen.values import of_batch
 
-WRITTEN = Path(__file__).parent / "format2"
+HERE = Path(__file__).parent
 STORED = ("compact", "ted")
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """Return a copy of what was written."""
-    return Path(shutil.copytree(WRITTEN, tmp_path / "format2"))
+    """Return a folder with a copy of the datasets."""
+    shutil.copytree(HERE / "format2" / "root", tmp_path / "root")
+    return tmp_path
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -33,8 +34,10 @@ def test_a_saved_view(written: Path) -> None:
     compare("format2", "view", of_batch(view[:]))
 
 
+@pytest.mark.parametrize("version", ["format2", "format3"])
 @pytest.mark.parametrize("name", states.KINDS)
-def test_states(name: str, written: Path) -> None:
+def test_states(name: str, version: str, written: Path) -> None:
+    shutil.copytree(HERE / version / "states", written / "states")
     compare("format2", name, states.resume(name, written))
 
 
