@@ -235,7 +235,6 @@ class SubsetStorage:
         return ValidRows(len(self), self.row_map.left_out(left_out).numpy())
 
     def runs(self) -> EpisodeIndex:
-        """Return the runs of adjacent rows; see `Sampleable`."""
         return self._runs
 
     @cached_property
@@ -251,7 +250,6 @@ class SubsetStorage:
         return EpisodeIndex(starts, pieces.lengths, final, episode=run if cut else None)
 
     def only(self, keys: Iterable[KeyLike]) -> SubsetStorage:
-        """Return the same rows with only some leaves; see `Storage`."""
         other = SubsetStorage(self.whole.only(keys), self.row_map)
         other._runs = self._runs
         other.transitions = self.transitions
@@ -259,7 +257,6 @@ class SubsetStorage:
         return other
 
     def to(self, device: torch.device | str | int) -> SubsetStorage:
-        """Return the same rows with batches on a device; see `DatasetStorage`."""
         return SubsetStorage(self.whole.to(device), self.row_map)
 
     @property
@@ -314,7 +311,6 @@ class SubsetStorage:
         return batch
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of a batch by slot; see `DatasetStorage.leaves`."""
         slots = self.steps.slots
         leaves = self.steps.leaves(self.row_map.at(rows))
         of_dataset = leaves[slots[INDEX]]

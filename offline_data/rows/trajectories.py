@@ -55,11 +55,9 @@ class TrajectoryStorage:
         return ValidRows(len(self))
 
     def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
-        """Return the same episodes with only some leaves; see `Storage`."""
         return TrajectoryStorage(self.steps.only(keys), self._texts)
 
     def to(self, device: torch.device | str | int) -> TrajectoryStorage:
-        """Return the same episodes with batches on a device; see `DatasetStorage`."""
         return TrajectoryStorage(self.steps.to(device), self._texts)
 
     def runs(self) -> EpisodeIndex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +16,26 @@ FIGURES = {"std": ("mean", "std"), "quantile": ("q01", "q99")}
 """Names of the two statistics of each kind."""
 
 EPS = {"std": 1e-3, "quantile": 1e-6}
-"""Usual `eps` of each kind: of CORL and d3rlpy, where a constant becomes 0; of openpi, where it becomes -1."""
+"""Usual `eps` of each kind, as `normalize` says."""
 
 Measure: TypeAlias = "Moments | QuantileSketch"
 
 
-class Affine(NamedTuple):
-    """`(x - center) / spread - shift` of arrays or tensors."""
+def normalized(values: Any, center: Any, divisor: Any, shift: float) -> Any:
+    """Return `(values - center) / divisor - shift` of arrays or tensors; see `Scaler.affine`."""
+    scaled = values - center
+    if scaled.dtype == divisor.dtype:  # in place: chunks are large
+        scaled /= divisor
+    else:
+        scaled = scaled / divisor
+    if shift:
+        scaled -= shift
+    return scaled
 
-    center: Any
-    spread: Any
-    shift: float
 
-    def apply(self, values: Any) -> Any:
-        """Return normalized values, new, of the type that the operations give."""
-        scaled = values - self.center
-        if scaled.dtype == self.spread.dtype:  # in place: chunks are large
-            scaled /= self.spread
-        else:
-            scaled = scaled / self.spread
-        if self.shift:
-            scaled -= self.shift
-        return scaled
-
-    def invert(self, values: Any) -> Any:
-        """Return the values that these are when normalized."""
-        return (values + self.shift if self.shift else values) * self.spread + self.center
+def denormalized(values: Any, center: Any, divisor: Any, shift: float) -> Any:
+    """Return the inverse of `normalized`."""
+    return (values + shift if shift else values) * divisor + center
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +45,12 @@ class Scaler:
     `std`: `(x - mean) / (std + eps)`; `quantile`: `2 (x - q01) / (q99 - q01 + eps) - 1`.
 
     Example:
-        >>> scale = Scaler(np.array([1.0, 2.0]), np.array([2.0, 4.0])).affine(eps=0)
-        >>> scale.apply(np.array([3.0, 2.0])).tolist(), scale.invert(np.array([1.0, 0.0])).tolist()
-        ([1.0, 0.0], [3.0, 2.0])
-        >>> Scaler(np.array([1.0]), np.array([5.0]), "quantile").affine(eps=0).apply(np.arange(6.0))
-        array([-1.5, -1. , -0.5,  0. ,  0.5,  1. ])
+        >>> by = Scaler(np.array([1.0]), np.array([5.0]), "quantile").affine(eps=0)
+        >>> (
+        ...     normalized(np.arange(6.0), *by).tolist(),
+        ...     denormalized(np.array([-1.0, 0, 1]), *by).tolist(),
+        ... )
+        ([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0], [1.0, 3.0, 5.0])
     """
 
     first: NDArray[np.float64]
@@ -81,14 +76,14 @@ class Scaler:
         with np.errstate(over="ignore", invalid="ignore"):
             return self.second - self.first
 
-    def affine(self, eps: float, dtype: Any = np.float64) -> Affine:
-        """Return the operation in a type; the statistics are rounded to it before `eps` is added."""
+    def affine(self, eps: float, dtype: Any = np.float64) -> tuple[Any, Any, float]:
+        """Return center, divisor and shift in a type; `eps` is added after rounding to it."""
         spread, shift = self.spread, 0.0
         if self.kind == "quantile":
             spread, eps, shift = spread / 2, eps / 2, 1.0
         with np.errstate(over="ignore"):
             divisor = spread.astype(dtype) + np.dtype(dtype).type(eps)
-            return Affine(self.first.astype(dtype), divisor, shift)
+            return self.first.astype(dtype), divisor, shift
 
 
 def measure(

@@ -16,16 +16,10 @@ from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.base.json import shown
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import Key, join_key, next_of
-from offline_data.rows.derived.base import (
-    CachedLeaf,
-    check_rows,
-    leaf_keys,
-    process_lock,
-    within,
-)
+from offline_data.rows.derived.base import CachedLeaf, check_rows, leaf_keys, process_lock, within
 from offline_data.rows.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.rows.storage import Storage
-from offline_data.store.scaler import EPS, FIGURES, Affine, Measure, Scaler, measure
+from offline_data.store.scaler import EPS, FIGURES, Scaler, denormalized, measure, normalized
 
 CHUNK_ITEMS = 1 << 20
 """Number of values, over all leaves, per chunk when computing statistics."""
@@ -33,7 +27,7 @@ CHUNK_ITEMS = 1 << 20
 _WIDE = {"torch.float64", "torch.int64", "float64", "int64"}
 """Types of values that are computed with in float64; with all others in float32."""
 
-_Operation: TypeAlias = Callable[[Affine, Any], Any]
+_Operation: TypeAlias = Callable[[Any, Any, Any, float], Any]
 
 
 @pickled_by_name
@@ -202,7 +196,7 @@ class Normalizer(CachedLeaf):
         self.bind(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
-            batch.set(key, self._scale_values(root, batch.get(key), Affine.apply))
+            batch.set(key, self._scale_values(root, batch.get(key), normalized))
         return batch
 
     def __repr__(self) -> str:
@@ -327,11 +321,11 @@ class Normalizer(CachedLeaf):
         Raises:
             UsageError: No statistics of the leaf (yet), or another shape.
         """
-        return self._scale_values(as_key(key), values, Affine.apply)
+        return self._scale_values(as_key(key), values, normalized)
 
     def denormalized(self, key: KeyLike, values: Any) -> Any:
         """Invert `normalized`, for example for an action of a policy."""
-        return self._scale_values(as_key(key), values, Affine.invert)
+        return self._scale_values(as_key(key), values, denormalized)
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
         """Invert the normalization of all leaves of a batch in place."""
@@ -339,12 +333,12 @@ class Normalizer(CachedLeaf):
         for root in self._require_statistics():
             for key in (root, next_of(root)):
                 if key in known:
-                    batch.set(key, self._scale_values(root, batch.get(key), Affine.invert))
+                    batch.set(key, self._scale_values(root, batch.get(key), denormalized))
         return batch
 
     def _scales(self, storages: Sequence[Storage]) -> dict[Key, Scale]:
         """Compute joint statistics in one pass over all rows, with bounded memory."""
-        seen: dict[Key, Measure] = {}
+        seen: dict[Key, Any] = {}
         shapes: dict[Key, Any] = {}
         for storage in storages:
             row = storage.gather(torch.arange(min(1, len(storage))))
@@ -420,11 +414,12 @@ class Normalizer(CachedLeaf):
         if not isinstance(values, Tensor):
             values = np.asarray(values)
         scaler = self._of(name, values.shape).scaler
-        affine = scaler.affine(self.eps, np.float64 if str(values.dtype) in _WIDE else np.float32)
+        wide = np.float64 if str(values.dtype) in _WIDE else np.float32
+        center, divisor, shift = scaler.affine(self.eps, wide)
         if not isinstance(values, Tensor):
-            return how(affine, values).astype(np.float32)
-        center, spread = (torch.as_tensor(part, device=values.device) for part in affine[:2])
-        return how(Affine(center, spread, affine.shift), values).float()
+            return how(values, center, divisor, shift).astype(np.float32)
+        first, second = (torch.as_tensor(part, device=values.device) for part in (center, divisor))
+        return how(values, first, second, shift).float()
 
     def _parts(self, name: Key, values: Any, how: _Operation, below: list[Key]) -> Any:
         def part(names: str, value: Any) -> Any:

@@ -230,7 +230,6 @@ class PrioritizedSampler(Sampler):
         self._update(index, torch.full(index.shape, self.default_priority, dtype=self.dtype))
 
     def empty(self) -> None:
-        """Remove all priorities; see `Sampler.empty`."""
         self._tree = SumTree(self.max_capacity)
         self._stored.fill_(_NEVER)
         self._drawable.fill_(False)

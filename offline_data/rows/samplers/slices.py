@@ -357,7 +357,6 @@ class SliceSampler(Sampler):
         return self._traj_key
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
-        """Return the number of rows at which a slice may begin; see `Sampler.sampleable`."""
         _, length = self.slices_of(batch_size)
         try:
             return int(self.starts_in(storage, length).ends[-1]) if len(storage) else 0
@@ -390,7 +389,6 @@ class SliceSampler(Sampler):
         return found
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:
-        """See `Sampler.lookahead`."""
         return self._drawn_by_copy(storage, batch_size)
 
     def __repr__(self) -> str:

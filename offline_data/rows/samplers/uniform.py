@@ -57,14 +57,12 @@ class RandomSampler(Sampler):
         self._generator = make_generator(seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw `batch_size` rows; see `Sampler.sample`."""
         rows = storage.rows(valid_only=self.valid_only)
         if not rows.count:
             raise nothing_to_draw(storage)
         return rows.at(torch.randint(rows.count, (batch_size,), generator=self._generator)), {}
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor:
-        """See `Sampler.lookahead`."""
         return self._drawn_by_copy(storage, batch_size)
 
     def __repr__(self) -> str:
@@ -180,7 +178,6 @@ class SamplerWithoutReplacement(Sampler):
         return self.seed
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:
-        """See `Sampler.lookahead`."""
         return None if self.seed is None else self._drawn_by_copy(storage, batch_size)
 
     def set_rng(self, generator: torch.Generator) -> None:

@@ -105,7 +105,6 @@ class DatasetStorage:
         return self.reader.transitions
 
     def rows(self, *, valid_only: bool) -> ValidRows:
-        """Return the rows that a sampler may draw; see `Sampleable`."""
         if self._closed:
             raise self._deleted_error()
         found = self._rows.get(valid_only)
@@ -116,7 +115,6 @@ class DatasetStorage:
         return found
 
     def only(self, keys: Iterable[KeyLike]) -> DatasetStorage:
-        """Return the same transitions with only some leaves; see `Storage`."""
         other = copy(self)
         other.keys = select_keys(all_keys(self.reader), keys)
         other._leaves_of = other._readahead = None
@@ -137,7 +135,6 @@ class DatasetStorage:
         return other
 
     def runs(self) -> EpisodeIndex:
-        """Return the episodes; see `Sampleable`."""
         return self._runs
 
     @cached_property
@@ -148,7 +145,6 @@ class DatasetStorage:
         return EpisodeIndex(starts, lengths, torch.from_numpy(final))
 
     def gather(self, rows: Tensor) -> TensorDict:
-        """Return the batch of `rows`; see `Storage`."""
         return assemble(self._tree, self.leaves(rows), rows.shape, self.device)
 
     def leaves(self, rows: Tensor) -> list[Tensor]:

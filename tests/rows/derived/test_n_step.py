@@ -106,12 +106,7 @@ def test_a_buffer_with_few_leaves(sets: Any, episode: Any) -> None:
     assert found["steps_to_next_obs"].tolist() == [2, 2, 1]
 
 
-def test_invalid_arguments(sets: Any, episode: Any) -> None:
-    with pytest.raises(UsageError, match="n is 0"):
-        n_step(0)
-    for gamma in (1.1, float("nan")):
-        with pytest.raises(UsageError, match="gamma is"):
-            n_step(2, gamma)
+def test_a_buffer_without_rewards(sets: Any, episode: Any) -> None:
     of = sets.write([episode(3)])
     ds = BaseDatasetExperienceReplay(of.path, 2, derived=[n_step(2)], keys=["action"])
     with pytest.raises(UsageError, match="needs the leaf 'next/reward'"):

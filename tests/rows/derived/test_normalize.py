@@ -17,7 +17,7 @@ from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.episode.fields import next_of
-from offline_data.rows.derived import frame_stack, normalize
+from offline_data.rows.derived import normalize
 from offline_data.rows.storage import LazyTensorStorage
 from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
@@ -115,35 +115,6 @@ def test_statistics_that_are_given(grown: Any, sets: Any, episode: Any) -> None:
     assert storage.gathered == read + 2
     single = normalize([STATE], {"observation.state": (1000, 2)}, eps=0)
     assert single(storage.gather(rows), rows, storage)[STATE][:, 0].tolist() == [0.5, 1]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: normalize(eps=-1), "eps is -1"),
-        (lambda: normalize(by="mean"), "by is \"'mean'\"; expected 'std' or 'quantile'"),
-        (lambda: normalize(["observation"], {"action": (0, 1)}), "no leaf 'observation'"),
-        (lambda: normalize("action", {"action": 3}), r"of 'action' are .*expected \(mean, std\)"),  # type: ignore[dict-item]
-        (lambda: normalize("action", {"action": (1, 2, 3)}), "The statistics of 'action' are"),  # type: ignore[dict-item]
-        (lambda: normalize("action", {"action": ("a", "b")}), "The statistics of 'action' are"),
-        (lambda: normalize("action", normalize("action", {"action": (0, 1)}).statistics, by="quantile"),
-         r"expected \(q01, q99\): of another by="),
-        (lambda: normalize().fit((1, 2)), "A tuple has no rows"),
-        (lambda: normalize().fit(), "fit needs a buffer"),
-        # on the first batch
-        (lambda: normalize(["observatio"]), "no leaf 'observatio'"),
-        (lambda: normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"have shape \[2\], which does not match \[3\]"),
-        (lambda: normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"have shape \[3, 1\], which does not match"),
-        (lambda: normalize([STATE], {STATE: (1, [[1], [1], [1]])}), r"have shape \[3, 1\], which does not match"),
-        (lambda: normalize(["observation"], {STATE: (0, 1)}), "No statistics of 'observation/achieved_goal'"),
-        (lambda: [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])],
-         r"have shape \[2, 3, 4\], which does not match \[4, 3, 4\]"),
-    ],
-)  # fmt: skip
-def test_invalid_arguments(sets: Any, episode: Any, make: Any, message: str) -> None:
-    of = sets.write([episode(3)])
-    with pytest.raises(UsageError, match=message):
-        BaseDatasetExperienceReplay(of.path, 2, derived=make()).sample()
 
 
 def test_statistics_in_the_open(sets: Any, episode: Any) -> None:

@@ -12,7 +12,6 @@ import torch
 
 import offline_data as od
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.episode.fields import next_of
 from offline_data.rows.derived import relabel
 from offline_data.rows.derived.relabel import random_numbers
@@ -251,42 +250,6 @@ def test_rewards_are_like_those_stored(grown: Any, sets: Any, episode: Any) -> N
     wide = relabel("final", 1, reward_fn=lambda a, g: a - g, seed=0)
     with pytest.raises(UsageError, match=r"reward_fn returned \[3, 2\] for 3 transitions"):
         wide(storage.gather(rows), rows, storage)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"strategy": "futur"}, "strategy is 'futur'; expected one of current, final"),
-        ({"strategy": {"current": 0.2, "random": 0.7}}, r"add up to 0\.9"),
-        ({"strategy": {"final": 1.5, "random": -0.5}}, r"probability of 'final' is 1\.5"),
-        ({"p": 1.2}, r"p is 1\.2"),
-        ({"threshold": -1}, "threshold is -1"),
-        ({"gamma": 1}, "expected less than 1"),
-        ({"gamma": 2}, "gamma is 2"),
-        ({"seed": 2**63}, "seed is"),
-    ],
-)
-def test_invalid_arguments(options: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        relabel(**options)
-
-
-@pytest.mark.parametrize(
-    ("derived", "message"),
-    [
-        ([relabel(achieved_key="achieved", seed=0)], "needs the leaf 'achieved'"),
-        ([relabel(goal_key="goal", seed=0)], "needs the leaf 'goal'"),
-        (
-            [relabel(goal_key=STATE, seed=0)],
-            r"'observation/state' is torch\.flo",
-        ),
-    ],
-)
-def test_batches_it_cannot_do(sets: Any, episode: Any, derived: Any, message: str) -> None:
-    of = sets.write([episode(5)])
-    ds = BaseDatasetExperienceReplay(of.path, 5, derived=derived)
-    with pytest.raises(UsageError, match=message):
-        ds[:]
 
 
 def test_rewards_where_there_were_none(tmp_path: Path) -> None:

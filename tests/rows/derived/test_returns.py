@@ -35,9 +35,7 @@ def test_it_is_a_walk_back(
     np.testing.assert_allclose(found[:, 0].numpy(), np.array(want)[rows], rtol=1e-6)
 
 
-def test_invalid_arguments(grown: Any, sets: Any, episode: Any) -> None:
-    with pytest.raises(UsageError, match=r"gamma is 1\.5"):
-        return_to_go(1.5)
+def test_a_storage_without_rewards(grown: Any, sets: Any, episode: Any) -> None:
     storage, rows = grown(sets.write([episode(3)])), torch.arange(3)
     del storage.content["next", "reward"]
     with pytest.raises(UsageError, match="needs the leaf 'next/reward'"):

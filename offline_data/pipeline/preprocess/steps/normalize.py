@@ -28,7 +28,7 @@ from offline_data.pipeline.preprocess.steps.leaves import (
 )
 from offline_data.pipeline.preprocess.steps.parse import FLAG, Check, number, one_of
 from offline_data.store.chunk import EpisodeChunk
-from offline_data.store.scaler import EPS, FIGURES, Affine, Scaler, measure
+from offline_data.store.scaler import EPS, FIGURES, Scaler, measure, normalized
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -225,13 +225,12 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             second, eps = np.ones_like(first), 0.0
         # Datasets that were made by quantiles have `eps` added before the sum is rounded.
         exact = np.dtype(np.float64) if self.by == "quantile" else wide
-        center, spread, shift = Scaler(first, second, self.by).affine(eps, exact)
+        *parts, shift = Scaler(first, second, self.by).affine(eps, exact)
         # Not of no dimension: before numpy 2 such a one does not widen float16.
-        center, spread = (np.atleast_1d(part).astype(wide) for part in (center, spread))
-        affine = Affine(center, spread, shift)
+        center, divisor = (np.atleast_1d(part).astype(wide) for part in parts)
 
         def scale(values: NDArray[Any]) -> NDArray[Any]:
-            result: NDArray[Any] = affine.apply(values)
+            result: NDArray[Any] = normalized(values, center, divisor, shift)
             return result.astype(dtype, copy=False)
 
         return without_overflow(chunk, key, values, scale, self.name)
