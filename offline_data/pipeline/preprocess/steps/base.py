@@ -58,7 +58,7 @@ class Step:
     def __post_init__(self) -> None:
         for name, (_, kinds, check) in parameters(type(self)).items():
             value = getattr(self, name)
-            if check and not check.fits(value) and not (value is None and NoneType in kinds):
+            if check and not check.holds(value) and not (value is None and NoneType in kinds):
                 raise usage_error(type(self), f"has {name}={value}; expected {check.expected}")
         for problem in self._problems():
             raise usage_error(type(self), problem)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.base.decode import Check
 from offline_data.base.errors import StepError
 from offline_data.episode.fields import join_key
 from offline_data.pipeline.preprocess.steps.base import Step
@@ -19,7 +20,7 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     replace_columns,
     stored_column,
 )
-from offline_data.pipeline.preprocess.steps.parse import NAMES, Check, is_whole, one_of
+from offline_data.pipeline.preprocess.steps.parse import NAMES, is_whole, one_of
 from offline_data.raw.images import encode_image
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.analysis.episodes import episode_quality, quality_columns
+from offline_data.base.decode import Check
 from offline_data.base.errors import StepError, UnknownLeafError, UsageError
 from offline_data.base.ids import unknown
 from offline_data.base.plurals import plural
@@ -22,7 +23,6 @@ from offline_data.episode.split import ROUNDING, in_pairs, split_episodes
 from offline_data.pipeline.preprocess.steps.base import Selection, episode_columns
 from offline_data.pipeline.preprocess.steps.expressions import Expression
 from offline_data.pipeline.preprocess.steps.parse import (
-    Check,
     at_least,
     number,
     read_pairs,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _SHARE = number("a number above 0, at most 1", lambda share: 0 < share <= 1)
 _SHARES = Check(
     "NAME=SHARE, each above 0, at most 1",
-    lambda shares: bool(shares) and all(_SHARE.fits(share) for _, share in shares),
+    lambda shares: bool(shares) and all(_SHARE.holds(share) for _, share in shares),
 )
 
 DIGEST: Key = ("digest",)

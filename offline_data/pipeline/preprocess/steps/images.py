@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from offline_data.base.decode import Check
 from offline_data.base.errors import StepError
 from offline_data.episode.fields import Key, join_key
 from offline_data.pipeline.preprocess.steps.base import Step
@@ -27,7 +28,6 @@ from offline_data.pipeline.preprocess.steps.leaves import (
 from offline_data.pipeline.preprocess.steps.parse import (
     FLAG,
     NAMES,
-    Check,
     at_least,
     one_of,
     read_arguments,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.base.decode import Check
 from offline_data.base.errors import StepError
 from offline_data.base.plurals import plural
 from offline_data.episode.fields import REWARD, Key, join_key, next_of, split_key
@@ -26,7 +27,7 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     stored_column,
     without_overflow,
 )
-from offline_data.pipeline.preprocess.steps.parse import FLAG, Check, number, one_of
+from offline_data.pipeline.preprocess.steps.parse import FLAG, number, one_of
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.scaler import EPS, FIGURES, Scaler, measure, normalized
 

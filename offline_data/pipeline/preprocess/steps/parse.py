@@ -1,7 +1,8 @@
 """Parameters of a step: annotated fields, read from `NAME:a,b,k=v`, checked, and put in words.
 
-A field `height: Annotated[int, at_least(1)] = 64` says all that is known of a parameter: which text is
-a value of it, and which values the step takes from anybody. A plain annotation checks the text alone.
+A field `height: Annotated[int, at_least(1)] = 64` says all that is known of a parameter: the text of its
+values, and the `Check` that they meet, also when a program constructs the step. None meets the check
+where the type has it. A plain annotation checks the text alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from offline_data.base.decode import Check
 from offline_data.base.errors import UsageError
 from offline_data.base.ids import did_you_mean
 
@@ -33,15 +35,6 @@ _WORDS: dict[Any, str] = {
 """Annotations in words."""
 _SCALARS = {float, int, bool, str, NoneType}
 _PAIRS = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Check:
-    """What values of an annotated field are, `Annotated[int, Check(…)]`; None passes if its type does."""
-
-    expected: str
-    """For messages: `a finite number`."""
-    fits: Callable[[Any], bool]
 
 
 def is_finite(value: object) -> bool:
@@ -115,11 +108,10 @@ def _parameters(step: type[Any]) -> dict[str, Parameter]:
     found = {}
     for field in (one for one in fields(step) if not one.metadata.get("state")):
         hint = _evaluate(step, field)
-        about = getattr(hint, "__metadata__", ())
+        about, plain = getattr(hint, "__metadata__", ()), _plain(hint)
         check = next((one for one in about if isinstance(one, Check)), None)
-        kinds = get_args(hint)[0] if about else hint
-        union = get_origin(kinds) in {Union, UnionType}
-        found[field.name] = Parameter(field, get_args(kinds) if union else (kinds,), check)
+        kinds = get_args(plain) if get_origin(plain) in {Union, UnionType} else (plain,)
+        found[field.name] = Parameter(field, tuple(map(_plain, kinds)), check)
     return found
 
 
@@ -135,6 +127,10 @@ def _evaluate(step: type[Any], field: Field[Any]) -> Any:
             names = vars(sys.modules[owner.__module__])
             return get_type_hints(alone, names, include_extras=True)[field.name]
     return field.type
+
+
+def _plain(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
 def _is_a(value: Any, kind: type) -> bool:

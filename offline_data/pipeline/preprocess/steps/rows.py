@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, 
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.base.decode import Check
 from offline_data.base.errors import StepError
 from offline_data.base.plurals import plural
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import ACTION_ROOTS, REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.pipeline.preprocess.steps.base import Step
 from offline_data.pipeline.preprocess.steps.leaves import column, matching, numbers, overflow
-from offline_data.pipeline.preprocess.steps.parse import FLAG, Check, at_least, is_whole, number
+from offline_data.pipeline.preprocess.steps.parse import FLAG, at_least, is_whole, number
 from offline_data.store.chunk import EpisodeChunk
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Resample(Step, name="resample", example="resample:10,source_fps=30,action=
         for step in before:
             about = step.update_about(about)
         stated: Any = about.get("fps")
-        if not _RATE.fits(stated):
+        if not _RATE.holds(stated):
             raise StepError(
                 f"Step 'resample' needs the rate of the rows, which {reader.manifest.id} does not state",
                 hint=f"give it: --step 'resample:{self.fps:g},…,source_fps=30'",
