@@ -7,12 +7,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 OBJECT_STORE = 80 << 20
 """Bytes of shared memory a node: about the least that Ray accepts."""
+
+_ONE_PROCESS = FileLock(Path(tempfile.gettempdir(), "offline-data-ray.lock"))
+"""Held by the process that has clusters: those of several at once answer each other's clients."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +60,19 @@ def two_nodes(cpus: int = 1) -> Iterator[RayCluster]:
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    # Sockets lie in there: their names must be shorter than pytest's own folders are.
-    folder = tempfile.mkdtemp(prefix="ray-")
-    head = {"include_dashboard": False, "temp_dir": folder, **_size(cpus)}
-    cluster = Cluster()
-    try:
-        _add_node(cluster, **head)
-        _add_node(cluster, **_size(cpus))
-        nodes = tuple(node.node_id for node in cluster.list_all_nodes())
-        yield RayCluster(cluster.address, nodes, cluster)
-    finally:
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with _ONE_PROCESS:
+        # Sockets lie in there: their names must be shorter than pytest's own folders are.
+        folder = tempfile.mkdtemp(prefix="ray-")
+        head = {"include_dashboard": False, "temp_dir": folder, **_size(cpus)}
+        cluster = Cluster()
+        try:
+            _add_node(cluster, **head)
+            _add_node(cluster, **_size(cpus))
+            nodes = tuple(node.node_id for node in cluster.list_all_nodes())
+            yield RayCluster(cluster.address, nodes, cluster)
+        finally:
+            cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _add_node(cluster: Any, **options: Any) -> Any:
