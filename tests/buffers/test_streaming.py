@@ -27,6 +27,7 @@ from offline_data.base.errors import FormatError, NotFoundError, OfflineError, U
 from offline_data.base.ids import parse_id
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.streaming import StreamingDataset
+from offline_data.buffers.streaming.windows import Window
 from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.pipeline.ingest.stream import ShardReader
 from offline_data.pipeline.jobs.executors.local import InProcess
@@ -452,6 +453,19 @@ def test_derived_leaves_resume_and_go_to_workers(stream: Stream) -> None:
         assert_same(batch, other)
         assert batch["index"].tolist() == other["index"].tolist()
     assert len(pickle.dumps(one)) < 100_000
+
+
+def windows_in_memory() -> int:
+    gc.collect()
+    return sum(type(one) is Window for one in gc.get_objects())
+
+
+@here
+def test_windows_are_freed_after_use(stream: Stream) -> None:
+    """Also by functions that remember what they know of a storage."""
+    derived, before = n_step(2, 0.5), windows_in_memory()
+    assert len(list(stream(4, derived=derived))) > 3
+    assert windows_in_memory() == before
 
 
 @here
