@@ -75,7 +75,6 @@ def to_tensordict(data: Any, dtype: torch.dtype | None = torch.float32) -> Tenso
 
 
 def _either(data: Any, dtype: torch.dtype | None) -> Any:
-    """Convert an observation to a tensor, or to a TensorDict if it is nested."""
     parts = isinstance(data, (TensorDictBase, Mapping, tuple))
     return to_tensordict(data, dtype) if parts else to_torch_tensor(data, dtype)
 

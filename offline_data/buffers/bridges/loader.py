@@ -210,7 +210,6 @@ class EpochBatches(DistributedSampler[Any]):
         self.reached = (epoch + 1, 0)
 
     def _rows_of(self, epoch: int, begin: int, sizes: list[int]) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of the batches of an epoch from number `begin` on."""
         count, world, rank = self._rows.count, self.num_replicas, self.rank
         order = EpochOrder(count, self.seed, epoch) if self.shuffle else None
         for number, size in enumerate(sizes[begin:], begin):
@@ -223,7 +222,6 @@ class EpochBatches(DistributedSampler[Any]):
             yield self._rows.at(torch.from_numpy(numbers)).numpy()
 
     def _sizes(self) -> list[int]:
-        """Return the numbers of rows in the batches of an epoch, the same for all ranks."""
         batches, size = len(self), self.batch_size
         share = -(-self._rows.count // self.num_replicas)
         last = size if self.drop_last else share - (batches - 1) * size
@@ -288,7 +286,6 @@ class WholeBatches:
         self._buffer = buffer
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self._buffer)
 
     def __getitem__(self, rows: Any) -> Any:
@@ -399,7 +396,6 @@ class Unchanged:
 
 
 def _move(batch: Any, device: torch.device) -> Any:
-    """Return a batch, or what a `collate_fn` made of it, on a device."""
     if isinstance(batch, dict):
         return {key: _move(value, device) for key, value in batch.items()}
     if type(batch) in {list, tuple}:

@@ -58,7 +58,6 @@ def fixed_weights(weights: Weights, members: Sequence[Any]) -> tuple[float, ...]
 
 
 def _by_member(weights: Mapping[Any, float], members: Sequence[Any]) -> list[float]:
-    """Return the weights of members given by number or by dataset id."""
     left, found = dict(weights), []
     for number, member in enumerate(members):
         manifest = getattr(member, "manifest", None)

@@ -42,12 +42,10 @@ class MixtureEpisodes(EpisodeTable):
         self.first = torch.cat([ends.new_zeros(1), ends[:-1]])
 
     def __len__(self) -> int:
-        """Return `E`."""
         return sum(map(len, self._tables))
 
     @property
     def columns(self) -> list[Key]:
-        """Keys of all columns, as tuples."""
         first, *others = self._tables
         return [*(key for key in first.columns if all(key in table for table in others)), SOURCE]
 

@@ -89,7 +89,6 @@ class MixtureBatches(EpochBatches):
             taken = [before + more for before, more in zip(taken, drawn, strict=True)]
 
     def identity(self) -> dict[str, Any]:
-        """Return the properties of the rows that a position depends on."""
         of: Any = self.dataset
         own = {
             "shares": list(of.shares),

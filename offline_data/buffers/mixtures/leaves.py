@@ -224,7 +224,6 @@ def _common(used: Mapping[int, Sequence[Key]]) -> list[Key]:
 def _row_of(
     key: Key, column: Mapping[int, Tensor], *, cast: bool
 ) -> tuple[torch.Size, torch.dtype]:
-    """Return shape and dtype of a leaf's rows; raises `UsageError` if members differ."""
     shapes = {f"member {m} {tuple(leaf.shape[1:])}": leaf.shape[1:] for m, leaf in column.items()}
     if len({*shapes.values()}) > 1:
         raise UsageError(
@@ -263,24 +262,18 @@ def cast_exactly(key: Key, leaf: Tensor, dtype: torch.dtype, member: int) -> Ten
     return cast
 
 
-def words_of(member: Any, rename: Rename | None, number: int) -> dict[Key, list[str]]:
-    """Return the known vocabularies of a member's text leaves, by the mixture's keys."""
-    words = getattr(member, "_words", {})
-    return dict(zip(rename_keys(words, rename, number), words.values(), strict=True))
-
-
-def differing_texts(
+def vocabularies(
     members: Sequence[Any], renames: Sequence[Rename | None]
-) -> dict[Key, tuple[int, int]]:
-    """Return text leaves whose vocabularies differ, each with two such members."""
-    known: dict[Key, tuple[int, list[str]]] = {}
-    found: dict[Key, tuple[int, int]] = {}
+) -> tuple[dict[Key, list[str]], dict[Key, tuple[int, int]]]:
+    """Return the vocabularies of text leaves by the mixture's keys, and two members that differ in one."""
+    found, first, differing = dict[Key, list[str]](), dict[Key, int](), dict[Key, tuple[int, int]]()
     for number, (member, rename) in enumerate(zip(members, renames, strict=True)):
-        for key, words in words_of(member, rename, number).items():
-            first, before = known.setdefault(key, (number, words))
-            if words != before:
-                found.setdefault(key, (first, number))
-    return found
+        words = getattr(member, "_words", {})
+        for key, own in zip(rename_keys(words, rename, number), words.values(), strict=True):
+            first.setdefault(key, number)
+            if own != found.setdefault(key, own):
+                differing.setdefault(key, (first[key], number))
+    return found, differing
 
 
 def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) -> None:

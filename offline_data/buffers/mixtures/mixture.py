@@ -31,8 +31,7 @@ from offline_data.buffers.mixtures.leaves import (
     Agreement,
     Rename,
     check_texts,
-    differing_texts,
-    words_of,
+    vocabularies,
 )
 from offline_data.buffers.mixtures.members import (
     GatherMany,
@@ -196,14 +195,14 @@ class RowMixture(Saves):
                 of prefetched batches.
         """
         size = self._batch_size if batch_size is None else positive(batch_size, "batch_size")
-        draw, future = None, None
         if size == self._batch_size:
             draw, future = self._ahead.take(lambda: self._draw(size), self._make)
         elif self._prefetch:
             raise UsageError(
                 f"Batch size is {size}, but batches of {self._batch_size} are prefetched"
             )
-        draw = draw or self._draw(size)
+        else:
+            draw, future = self._draw(size), None
         batch = self._make(draw) if future is None else future.result()
         return (batch, {"source": draw.source}) if return_info else batch
 
@@ -227,7 +226,6 @@ class RowMixture(Saves):
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch."""
         return self.sample()
 
     def append_transform(self, transform: Transform) -> Self:
@@ -301,11 +299,7 @@ class RowMixture(Saves):
 
     @property
     def _words(self) -> dict[Key, list[str]]:
-        """The vocabularies of text leaves, by key; see `words_of`."""
-        found: dict[Key, list[str]] = {}
-        for number, (member, rename) in enumerate(zip(self.members, self._renames, strict=True)):
-            found |= words_of(member, rename, number)
-        return found
+        return vocabularies(self.members, self._renames)[0]
 
     def _with(self, members: Iterable[Any]) -> Self:
         """Return the same mixture of other members, which has drawn nothing yet."""
@@ -346,7 +340,6 @@ class RowMixture(Saves):
         self.members = tuple(members)
 
     def _functions(self) -> list[tuple[str, Derived]]:
-        """Return the derived functions of the mixture and its members, with whose they are."""
         found = [("the mixture", function) for function in self._derived]
         for number, member in enumerate(self.members):
             nested = isinstance(member, RowMixture)
@@ -426,11 +419,10 @@ class RowMixture(Saves):
             nested=frozenset(m for m in probes if isinstance(self.members[m], RowMixture)),
             cast=self._cast,
         )
-        check_texts(differing_texts(self.members, self._renames), agreement.keys)
+        check_texts(vocabularies(self.members, self._renames)[1], agreement.keys)
         self._agreements[by_number] = agreement
 
     def _draw_rows(self, source: Tensor, index: Tensor) -> MixtureDraw:
-        """Return the draw of rows chosen by number; see `batch_at`."""
         self._agree([m for m, member in enumerate(self.members) if len(member)], by_number=True)
         firsts = torch.tensor(self._firsts())
         members = torch.searchsorted(firsts, source, right=True) - 1

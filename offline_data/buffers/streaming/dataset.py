@@ -337,7 +337,6 @@ class StreamingDataset(IterableDataset[Any]):
         self.close()
 
     def _identity(self) -> dict[str, Any]:
-        """Return the properties that a position depends on."""
         (rank, world), (worker, workers) = self._ranks.now(), _worker()
         reader = [rank * workers + worker, world * workers]
         form = [*self._form.size, self._form.transitions, self.drop_last]
@@ -444,6 +443,5 @@ def _check_derived(function: Derived) -> None:
 
 
 def _worker() -> tuple[int, int]:
-    """Return the number of this worker of a `DataLoader`, and how many there are."""
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)

@@ -228,19 +228,15 @@ class Window:
         return replace(self._begin, taken=self._taken, batches=0) if self.left else self._end
 
     def __len__(self) -> int:
-        """Return the number of rows, including those without a known next observation."""
         return self._batch.transitions
 
     def rows(self, *, valid_only: bool) -> ValidRows:
-        """See `Sampleable`."""
         return self._valid if valid_only else self._every
 
     def runs(self) -> EpisodeIndex:
-        """See `Sampleable`."""
         return self._runs
 
     def only(self, keys: Iterable[KeyLike]) -> Window:
-        """See `Storage`."""
         other = copy(self)
         other.keys = self._select(keys)
         return other

@@ -20,9 +20,9 @@ from offline_data.buffers.mixtures.leaves import (
     INDEX,
     MEMBER,
     check_texts,
-    differing_texts,
     label_member,
     stack_parts,
+    vocabularies,
 )
 from offline_data.buffers.mixtures.members import is_plain, members_and_rows, update_priorities
 from offline_data.buffers.prefetch import Draw, Prefetcher
@@ -295,8 +295,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     @cached_property
     def _texts(self) -> dict[Key, tuple[int, int]]:
-        """Text leaves whose codes differ between members; see `differing_texts`."""
-        return differing_texts(self.members, [None] * len(self))
+        """Text leaves whose codes differ between members; see `vocabularies`."""
+        return vocabularies(self.members, [None] * len(self))[1]
 
     def _collate_parts(self, parts: list[Any], numbers: Tensor) -> Any:
         """Collate sub-batches and stack them, unless the ensemble has a `collate_fn`."""
