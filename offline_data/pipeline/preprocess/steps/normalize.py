@@ -30,6 +30,7 @@ from offline_data.pipeline.preprocess.steps.leaves import (
 from offline_data.pipeline.preprocess.steps.parse import FLAG, number, one_of
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.scaler import EPS, FIGURES, Scaler, measure, normalized
+from offline_data.store.statistics import Moments, moments_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -273,25 +274,22 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
     def settled(self, probe: EpisodeChunk) -> Self:
         return self
 
-    def measure(self, chunk: EpisodeChunk) -> tuple[float, float, int, int]:
-        """Return the minimum and maximum finite return of episodes, and counts of (non-)finite ones."""
+    def measure(self, chunk: EpisodeChunk) -> Moments:
         rewards(chunk, self.name)  # raises where there are none
-        returns = chunk.batch.returns
-        finite = returns[np.isfinite(returns)]
-        low, high = float(finite.min(initial=inf)), float(finite.max(initial=-inf))
-        return low, high, len(finite), len(returns) - len(finite)
+        return moments_of(chunk.batch.returns)
 
-    def fitted(self, measures: Sequence[tuple[float, float, int, int]]) -> Self:
-        lows, highs, *counts = zip(*measures, strict=True) if measures else ((), (), (), ())
-        low, high = min(lows, default=inf), max(highs, default=-inf)
-        finite, missing = map(sum, counts)
-        if not 0 < high - low < inf:
-            found = f"all {finite} finite returns are {low}" if finite else "no return is finite"
+    def fitted(self, measures: Sequence[Moments]) -> Self:
+        found = reduce(Moments.merge, measures, Moments())
+        low, high = found.minimum, found.maximum
+        if low is None or high is None or not 0 < high - low < inf:
+            returns = f"all {found.count} finite returns are {low}"
             raise StepError(
-                f"Step 'normalize_return' divides by the best return less the worst, and {found}",
+                f"Step 'normalize_return' divides by the best return less the worst, and "
+                f"{returns if found.count else 'no return is finite'}",
                 hint="reward_scale multiplies rewards by a number of your choice",
             )
-        return replace(self, learnt={"minimum": low, "maximum": high, "not_finite": missing})
+        figures = {"minimum": low, "maximum": high, "not_finite": found.not_finite}
+        return replace(self, learnt=figures)
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         learnt, given = self._require_learnt(), rewards(chunk, self.name)

@@ -155,8 +155,13 @@ def test_a_parent_takes_floats_and_a_leaf_is_taken_as_it_is() -> None:
         parse_step("normalize:info").settled(whole)
 
 
-def test_next_of_another_shape_is_not_scaled_by_its_root() -> None:
-    steps = {"seen.x": np.arange(6.0).reshape(3, 2), "next.seen.x": np.arange(3.0)[:, None]}
+def test_next_is_scaled_by_its_root_unless_its_shape_is_another() -> None:
+    steps: dict[str, Any] = {"seen.x": np.array([1.0, 3, 5]), "next.seen.x": np.array([3.0, 5, 9])}
+    chunk = with_leaves(toy_chunk([3]), steps=steps)
+    found = prepare_step(parse_step("normalize:seen,std=false"), chunk).apply(chunk).batch.steps
+    assert found["seen", "x"].tolist() == [-2, 0, 2]
+    assert found["next", "seen", "x"].tolist() == [0, 2, 6]
+    steps |= {"seen.x": np.arange(6.0).reshape(3, 2), "next.seen.x": np.arange(3.0)[:, None]}
     chunk = with_leaves(toy_chunk([3]), steps=steps)
     with pytest.raises(StepError, match=r"'next/seen/x' \[1\] by the statistics of 'seen/x' \[2\]"):
         parse_step("normalize:seen").settled(chunk)
